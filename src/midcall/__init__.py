@@ -1,0 +1,91 @@
+"""midcall: a tool that can stop in the middle and ask.
+
+from midcall import Ask, Hub, method
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from midcall.activation import method
+from midcall.ask import Ask, Asking
+from midcall.call import Call, CallInfo, Calls, Status
+from midcall.errors import (
+    Aborted,
+    AnswerError,
+    AskError,
+    Cancelled,
+    Declined,
+    InvalidArguments,
+    MethodNotFound,
+    MidcallError,
+    NotSupported,
+    RegistrationError,
+    RemoteError,
+    TimedOut,
+    ToolError,
+    TooManyCalls,
+    TransportLost,
+    UnknownQuestion,
+    WrongAnswer,
+    WrongType,
+)
+from midcall.hub import Hub
+from midcall.invocation import Invocation
+from midcall.items import Data, Done, Error, Item, Log, Progress, Request, RequestCancelled
+from midcall.questions import CANCELLED, DECLINED, Option, Question, Sampled
+from midcall.version import __version__
+
+if TYPE_CHECKING:
+    from midcall.client import connect
+
+__all__ = [
+    "CANCELLED",
+    "DECLINED",
+    "Aborted",
+    "AnswerError",
+    "Ask",
+    "AskError",
+    "Asking",
+    "Call",
+    "CallInfo",
+    "Calls",
+    "Cancelled",
+    "Data",
+    "Declined",
+    "Done",
+    "Error",
+    "Hub",
+    "InvalidArguments",
+    "Invocation",
+    "Item",
+    "Log",
+    "MethodNotFound",
+    "MidcallError",
+    "NotSupported",
+    "Option",
+    "Progress",
+    "Question",
+    "RegistrationError",
+    "RemoteError",
+    "Request",
+    "RequestCancelled",
+    "Sampled",
+    "Status",
+    "TimedOut",
+    "TooManyCalls",
+    "ToolError",
+    "TransportLost",
+    "UnknownQuestion",
+    "WrongAnswer",
+    "WrongType",
+    "__version__",
+    "connect",
+    "method",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "connect":  # the client is loaded when it is first used
+        from midcall.client import connect  # noqa: PLC0415
+
+        return connect
+    raise AttributeError(f"module 'midcall' has no attribute {name!r}")

@@ -1,0 +1,368 @@
+"""Activations: reads an object's methods once, into schema, validation and a way to run.
+
+Any object with functions marked `@method` is an activation; it needs no base class. What is read
+here once for each method (types, JSON Schema, validator) is all that a call needs later. This
+module knows `ask` and `schema`, and no hub.
+"""
+
+import asyncio
+import collections.abc
+import functools
+import hashlib
+import inspect
+import re
+import types
+import typing
+import uuid
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar, overload
+
+import msgspec
+
+from midcall.ask import Ask
+from midcall.call import Call
+from midcall.docstrings import read_docstring
+from midcall.errors import InvalidArguments, RegistrationError
+from midcall.questions import Question
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_MARK = "__midcall_method__"
+_NAMESPACE = re.compile(r"^[A-Za-z][A-Za-z0-9_-]*$")
+_STREAMS = (
+    collections.abc.AsyncIterator,
+    collections.abc.AsyncIterable,
+    collections.abc.AsyncGenerator,
+    collections.abc.Iterator,
+    collections.abc.Iterable,
+    collections.abc.Generator,
+)
+
+
+class _Mark(NamedTuple):
+    name: str | None
+    description: str | None
+    elicits: tuple[Question[Any], ...]
+
+
+@overload
+def method(function: F, /) -> F: ...
+@overload
+def method(
+    name: str | None = None,
+    /,
+    *,
+    description: str | None = None,
+    elicits: Sequence[Question[Any]] = (),
+) -> Callable[[F], F]: ...
+def method(
+    function_or_name: Any = None,
+    /,
+    *,
+    description: str | None = None,
+    elicits: Sequence[Question[Any]] = (),
+) -> Any:
+    """Mark a function of a class as a method of its activation.
+
+    The function may be plain (it runs in a worker thread), a coroutine (one result) or an async
+    generator (a stream). Its annotations describe parameters and result; its docstring is the
+    description. Use it bare, or with a name (`@method("tools/list")`), a `description`, and the typed
+    questions that it asks (`elicits=[pick_flight]`).
+    """
+
+    def mark(function: F) -> F:
+        setattr(function, _MARK, _Mark(name, description, tuple(elicits)))
+        return function
+
+    name = function_or_name if isinstance(function_or_name, str) else None
+    return mark(function_or_name) if callable(function_or_name) else mark
+
+
+class Method:
+    """One method, ready to run: its schema, and the way from raw arguments to a running body."""
+
+    __slots__ = (
+        "_ask_parameter",
+        "_function",
+        "_names",
+        "_run",
+        "_shape",
+        "description",
+        "elicits",
+        "hash",
+        "hidden",
+        "interactive",
+        "name",
+        "params",
+        "returns",
+        "streaming",
+    )
+
+    def __init__(self, function: Callable[..., Any], mark: _Mark, *, hidden: bool = False) -> None:
+        self._function = function
+        self.name = mark.name or function.__name__
+        self.hidden = hidden
+        self.elicits = {question.key: question for question in mark.elicits}
+        doc = read_docstring(function.__doc__)
+        self.description = mark.description or doc.text
+        hints = _hints(function)
+        self._ask_parameter, fields = _parameters(function, hints, doc.parameters)
+        self.interactive = self._ask_parameter is not None
+        self._names = [name for name, *_ in fields]
+        self._run, self.streaming = _runner(function, interactive=self.interactive)
+        self._read_types(function, fields, hints.get("return", Any))
+        self.hash = digest(self._schema())
+
+    def _read_types(self, function: Callable[..., Any], fields: Any, returns: Any) -> None:
+        from pydantic import ConfigDict, create_model  # noqa: PLC0415  slow to import: only when a method is read
+
+        from midcall.schema import Shape, output_schema  # noqa: PLC0415  as above
+
+        # Parameters are known by alias, so that any Python name is free of pydantic's own.
+        numbered = {f"p{n}": (annotation, default) for n, (_, annotation, default) in enumerate(fields)}
+        try:
+            model = create_model(  # type: ignore[call-overload]
+                function.__name__, __config__=ConfigDict(extra="forbid"), **numbered
+            )
+            self._shape = Shape(model)
+        except TypeError as error:
+            raise RegistrationError(f"{_where(function)}: {error}") from error
+        self.params = {"properties": {}, **self._shape.schema}
+        self.returns = output_schema(_element_type(returns) if self.streaming else returns)
+
+    def schema(self, namespace: str = "") -> dict[str, Any]:
+        """What introspection shows of this method."""
+        return {
+            **self._schema(),
+            "name": f"{namespace}.{self.name}" if namespace else self.name,
+            "hash": self.hash,
+        }
+
+    def _schema(self) -> dict[str, Any]:
+        from midcall.schema import shape_of  # noqa: PLC0415  as above
+
+        schema = {
+            "name": self.name,
+            "description": self.description,
+            "params": self.params,
+            "returns": self.returns,
+            "streaming": self.streaming,
+            "interactive": self.interactive,
+        }
+        if self.elicits:
+            schema["elicits"] = {key: shape_of(q.answer_type).schema for key, q in self.elicits.items()}
+        return schema
+
+    def read_arguments(self, raw: bytes, name: str = "") -> dict[str, Any]:
+        """Validated arguments from JSON: an object, or an array in the order of the parameters.
+
+        Raises `InvalidArguments` with one entry for each fault.
+        """
+        if not self._names and raw in (b"", b"{}", b"null", b"[]"):
+            return {}
+        try:
+            if raw[:1] == b"[":
+                raw = self._by_name(raw)
+            values = self._shape.validate_json(b"{}" if raw in (b"", b"null") else raw).__dict__.values()
+        except ValueError as error:
+            raise InvalidArguments(name or self.name, _faults(error)) from None
+        return dict(zip(self._names, values, strict=True))
+
+    def _by_name(self, raw: bytes) -> bytes:
+        values = msgspec.json.decode(raw, type=list[msgspec.Raw])
+        if len(values) > len(self._names):
+            raise ValueError(f"takes {len(self._names)} arguments, got {len(values)}")
+        return msgspec.json.encode(dict(zip(self._names, values, strict=False)))
+
+    def invoke(self, call: Call, arguments: dict[str, Any]) -> Any:
+        """Start the body: gives an awaitable, or an async iterator if `streaming`."""
+        if self._ask_parameter is not None:
+            return self._run(**arguments, **{self._ask_parameter: Ask(call, self.elicits)})
+        return self._run(**arguments)
+
+
+class Activation:
+    """An object whose methods live in a namespace."""
+
+    __slots__ = ("description", "hash", "methods", "namespace", "plugin_id", "source", "version")
+
+    def __init__(self, source: object, namespace: str | None = None) -> None:
+        if isinstance(source, type):
+            raise RegistrationError(f"Register an instance: {source.__name__}() instead of {source.__name__}")
+        self.source = source
+        self.namespace = namespace or getattr(source, "namespace", None) or type(source).__name__.lower()
+        if not _NAMESPACE.match(self.namespace):
+            raise RegistrationError(
+                f"{self.namespace!r} is not a namespace: it starts with a letter and has letters, digits, '_', '-'"
+            )
+        self.version = str(getattr(source, "version", "1.0.0"))
+        self.plugin_id = plugin_id(self.namespace, self.version)
+        self.description = read_docstring(type(source).__doc__).text
+        self.methods = read_methods(source)
+        if not self.methods:
+            raise RegistrationError(f"{type(source).__name__} has no @method")
+        self.hash = digest([m.hash for m in self.visible])
+        if "schema" not in self.methods:
+            self.methods["schema"] = own_method(self.schema, "The schema of this activation.")
+
+    @property
+    def visible(self) -> list[Method]:
+        """The methods that a list shows: those that the author wrote."""
+        return [m for m in self.methods.values() if not m.hidden]
+
+    def schema(self) -> dict[str, Any]:
+        """What introspection shows of this activation."""
+        return {
+            "namespace": self.namespace,
+            "version": self.version,
+            "description": self.description,
+            "plugin_id": self.plugin_id,
+            "hash": self.hash,
+            "methods": [m.schema(self.namespace) for m in self.visible],
+        }
+
+
+def read_methods(source: object) -> dict[str, Method]:
+    """The `@method`s of an object, in the order in which they are written."""
+    found: dict[str, Method] = {}
+    for owner in reversed(type(source).__mro__):
+        for attribute, function in vars(owner).items():
+            mark = getattr(function, _MARK, None)
+            bound = getattr(source, attribute, None)
+            if mark is None or bound is None or getattr(bound, _MARK, None) is not mark:
+                continue
+            one = Method(bound, typing.cast("_Mark", mark))
+            taken = found.get(one.name)
+            if taken is not None and taken._function.__name__ != attribute:
+                raise RegistrationError(
+                    f"{type(source).__name__} has two methods {one.name!r}: "
+                    f"{_where(taken._function)} and {_where(bound)}"
+                )
+            found[one.name] = one
+    return found
+
+
+def own_method(function: Callable[..., Any], description: str) -> Method:
+    """A method that the hub itself adds, hidden from lists."""
+    return Method(_inline(function), _Mark(function.__name__, description, ()), hidden=True)
+
+
+def plugin_id(namespace: str, version: str) -> str:
+    """The stable id of an activation's major version."""
+    return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{namespace}@{version.partition('.')[0]}"))
+
+
+def digest(value: Any) -> str:
+    """16 hex characters, the same for the same JSON value."""
+    return hashlib.sha256(msgspec.json.encode(value, order="sorted")).hexdigest()[:16]
+
+
+# --- reading a function ---------------------------------------------------------------------
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(function, include_extras=True)
+    except NameError as error:
+        raise RegistrationError(
+            f"{_where(function)}: an annotation cannot be read ({error}); "
+            "types of a method must be importable at the top of its module"
+        ) from error
+
+
+def _parameters(
+    function: Callable[..., Any], hints: dict[str, Any], descriptions: dict[str, str]
+) -> tuple[str | None, list[tuple[str, Any, Any]]]:
+    """The name of the `Ask` parameter, and name, type and default of each other one."""
+    ask_parameter: str | None = None
+    fields: list[tuple[str, Any, Any]] = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind in (
+            parameter.VAR_POSITIONAL,
+            parameter.VAR_KEYWORD,
+            parameter.POSITIONAL_ONLY,
+        ):
+            raise RegistrationError(
+                f"{_where(function)}: parameter {parameter.name} cannot be given by name; "
+                "a method's parameters are all named"
+            )
+        annotation = hints.get(parameter.name, Any)
+        if _is_ask(annotation):
+            if ask_parameter is not None:
+                raise RegistrationError(f"{_where(function)} has two parameters of type Ask")
+            ask_parameter = parameter.name
+        else:
+            fields.append(_field(parameter, annotation, descriptions.get(parameter.name)))
+    return ask_parameter, fields
+
+
+def _is_ask(annotation: Any) -> bool:
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType, typing.Annotated):
+        return any(arg is Ask for arg in typing.get_args(annotation))
+    return annotation is Ask
+
+
+def _field(parameter: inspect.Parameter, annotation: Any, description: str | None) -> tuple[str, Any, Any]:
+    """Name, type and default, for the model of the arguments."""
+    from pydantic import Field  # noqa: PLC0415  slow to import: only when a method is read
+    from pydantic.fields import FieldInfo  # noqa: PLC0415  as above
+
+    from midcall.schema import with_structs  # noqa: PLC0415  as above
+
+    given = [m for m in (*typing.get_args(annotation)[1:], parameter.default) if isinstance(m, FieldInfo)]
+    if any(one.description for one in given):
+        description = None
+    described = (
+        Field(alias=parameter.name, description=description) if description else Field(alias=parameter.name)
+    )
+    default = ... if parameter.default is parameter.empty else parameter.default
+    return parameter.name, typing.Annotated[with_structs(annotation), described], default
+
+
+def _element_type(annotation: Any) -> Any:
+    if typing.get_origin(annotation) in _STREAMS:
+        return typing.get_args(annotation)[0]
+    return Any
+
+
+def _runner(function: Callable[..., Any], *, interactive: bool) -> tuple[Callable[..., Any], bool]:
+    """How to start the function, and whether it gives a stream."""
+    if inspect.isasyncgenfunction(function):
+        return function, True
+    if inspect.iscoroutinefunction(function):
+        return function, False
+    if interactive:
+        raise RegistrationError(f"{_where(function)} asks, so it must be `async def`")
+    if inspect.isgeneratorfunction(function):
+        return functools.partial(_pull, function), True
+    return functools.partial(asyncio.to_thread, function), False
+
+
+async def _pull(function: Callable[..., Generator[Any]], **arguments: Any) -> AsyncIterator[Any]:
+    """Run a plain generator in worker threads, one element at a time."""
+    end = object()
+    iterator: Iterator[Any] = function(**arguments)
+    while (value := await asyncio.to_thread(next, iterator, end)) is not end:
+        yield value
+
+
+def _inline(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A quick plain function as a coroutine, without a thread."""
+
+    @functools.wraps(function)
+    async def run(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return run
+
+
+def _where(function: Callable[..., Any]) -> str:
+    return str(getattr(function, "__qualname__", function))
+
+
+def _faults(error: ValueError) -> list[dict[str, str]]:
+    from pydantic import ValidationError  # noqa: PLC0415  as above
+
+    from midcall.schema import faults  # noqa: PLC0415  as above
+
+    return faults(error) if isinstance(error, ValidationError) else [{"path": "", "message": str(error)}]

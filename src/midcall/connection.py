@@ -1,0 +1,329 @@
+"""Connection: the hub's own protocol with one peer, over raw stdio or WebSocket.
+
+Whole messages go in at `receive`, whole messages come out at `send`; the transport around it owns the
+bytes. A peer calls methods as plain requests (the collected result comes back) or subscribes to them
+(items come as notifications, and questions are answered while the call runs). Only the peer that
+started a call can answer its questions. Knows the hub and JSON-RPC, no socket and no pipe.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw, Struct
+
+from midcall import jsonrpc
+from midcall.call import Call, end_all
+from midcall.errors import MidcallError, TooManyCalls, UnknownQuestion
+from midcall.hub import Hub
+from midcall.items import Data, Done, Error, Item, Log, encode_item, to_json
+from midcall.jsonrpc import Batch, BatchReply, Envelope, Fault, Id
+from midcall.questions import KINDS, PERSON_KINDS
+
+log = logging.getLogger("midcall.connection")
+
+MAX_MESSAGE = 16 * 1024 * 1024
+"""The largest message that is read, in bytes; a larger one is answered with an error."""
+
+MAX_CALLS = 10_000
+"""How many calls one peer may have at once."""
+
+Send = Callable[[bytes], None]
+
+
+class Connection:
+    """One peer: its running calls, and the way back to it."""
+
+    def __init__(self, hub: Hub, send: Send, *, max_calls: int = MAX_CALLS) -> None:
+        self._hub = hub
+        self._send = send
+        self._max_calls = max_calls
+        self._calls: dict[object, Call] = {}  # by outlet: `Reply` or `Subscription`
+        self._subscriptions: dict[str, Subscription] = {}
+        self._paused = False
+        self._drained: list[asyncio.Future[None]] = []
+        self._own: dict[str, Callable[[bytes], Any]] = {
+            "plexus_subscribe": self._subscribe,
+            f"{hub.name}.call": self._subscribe,
+            "plexus_respond": self._respond,
+            f"{hub.name}.respond": self._respond,
+            "plexus_unsubscribe": self._unsubscribe,
+            f"{hub.name}.call_unsub": self._unsubscribe,
+        }
+
+    # --- messages in -------------------------------------------------------------------------
+
+    def receive(self, data: bytes) -> None:
+        """Take one message. Never raises and never waits."""
+        if len(data) > MAX_MESSAGE:
+            self.refuse_large()
+            return
+        try:
+            message = jsonrpc.decode(data)
+        except Fault as fault:
+            self._send(fault.response())
+            return
+        if isinstance(message, Batch):
+            self._take_batch(message)
+        else:
+            self._take(message, self._send)
+
+    def refuse_large(self) -> None:
+        """Tell the peer that a message was too large to be read."""
+        text = f"Invalid Request: a message may have {MAX_MESSAGE} bytes at most"
+        self._send(jsonrpc.error_response(None, jsonrpc.INVALID_REQUEST, text))
+
+    def _take_batch(self, batch: Batch) -> None:
+        expected = sum(isinstance(m, Fault) or _wants_response(m) for m in batch.members)
+        reply: Send = BatchReply(expected, self._send) if expected else _discard
+        for member in batch.members:
+            if isinstance(member, Fault):
+                reply(member.response())
+            else:
+                self._take(member, reply)
+
+    def _take(self, message: Envelope, reply: Send) -> None:
+        if message.method is UNSET:
+            return  # a response, though nothing was asked this way: ignored, as the specification says
+        if message.id is UNSET:
+            reply = _discard
+        id: Id = None if message.id is UNSET else message.id
+        params = bytes(message.params)
+        own = self._own.get(message.method)
+        try:
+            if own is None:
+                self._start(message.method, params, Reply(self, id, reply), frozenset())
+                return
+            answer = own(params)
+        except MidcallError as error:
+            reply(jsonrpc.error_for(id, error))
+        except (msgspec.DecodeError, RecursionError) as error:
+            text = f"Invalid params: {error or 'nested too deeply'}"
+            reply(jsonrpc.error_response(id, jsonrpc.INVALID_PARAMS, text))
+        except Exception:
+            log.exception("%s failed inside midcall", message.method)
+            reply(jsonrpc.error_response(id, jsonrpc.INTERNAL_ERROR, "Internal error"))
+        else:
+            reply(jsonrpc.response(id, to_json(answer)))
+
+    # --- the methods of the connection itself ------------------------------------------------
+
+    def _subscribe(self, raw: bytes) -> str:
+        asked = _read(raw, _Subscribe, _SubscribeList)
+        supported = PERSON_KINDS if asked.supports is None else KINDS.intersection(asked.supports)
+        subscription = Subscription(self)
+        call = self._start(asked.method, bytes(asked.params), subscription, supported)
+        subscription.id = call.id
+        self._subscriptions[call.id] = subscription
+        return call.id
+
+    def _respond(self, raw: bytes) -> dict[str, bool]:
+        given = _read(raw, _Respond, _RespondList)
+        if given.subscription is not None and given.subscription not in self._subscriptions:
+            raise UnknownQuestion(given.request_id)
+        payload = given.payload if given.payload is not UNSET else given.response_data
+        if payload is UNSET:
+            raise msgspec.ValidationError("Object missing required field `payload`")
+        self._hub.calls.answer(given.request_id, payload, owner=self)
+        return {"success": True}
+
+    def _unsubscribe(self, raw: bytes) -> bool:
+        subscription = self._subscriptions.get(_read(raw, _Unsubscribe, _UnsubscribeList).subscription)
+        if subscription is None:
+            return False
+        self._calls[subscription].abort("The caller unsubscribed")
+        subscription.open = False
+        return True
+
+    def _start(
+        self, name: str, params: bytes, outlet: "Reply | Subscription", supported: frozenset[str]
+    ) -> Call:
+        if len(self._calls) >= self._max_calls:
+            raise TooManyCalls(f"More than {self._max_calls} calls at once on one connection")
+        call = self._hub.start(name, params, outlet, supported=supported, owner=self)
+        self._calls[outlet] = call
+        return call
+
+    # --- messages out ------------------------------------------------------------------------
+
+    def send_item(self, subscription: str, item: Item) -> None:
+        """Tell a subscriber what its call emitted."""
+        if isinstance(item, Log):
+            params = to_json(
+                {
+                    "subscription": subscription,
+                    "level": item.level,
+                    "message": item.message,
+                    "data": item.data,
+                }
+            )
+            self._send(jsonrpc.notification("plexus_log", params))
+            return
+        self._send(
+            b'{"jsonrpc":"2.0","method":"plexus_subscription","params":{"subscription":"%b","result":%b}}'
+            % (subscription.encode(), encode_item(item))
+        )
+
+    def ended(self, outlet: "Reply | Subscription") -> None:
+        """A call has emitted its last item."""
+        self._calls.pop(outlet, None)
+        if isinstance(outlet, Subscription):
+            self._subscriptions.pop(outlet.id, None)
+
+    @property
+    def full(self) -> bool:
+        """Whether the peer reads more slowly than its calls emit."""
+        return self._paused
+
+    def pause(self) -> None:
+        """The transport's buffer is full: calls wait before they emit more."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """The transport takes more."""
+        self._paused = False
+        for waiter in self._drained:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._drained.clear()
+
+    async def drain(self) -> None:
+        """Wait while the peer is behind."""
+        while self._paused:
+            waiter = asyncio.get_running_loop().create_future()
+            self._drained.append(waiter)
+            await waiter
+
+    # --- the end -----------------------------------------------------------------------------
+
+    async def finish(self, grace: float) -> None:
+        """No more messages come in: questions fail at once, what runs may end within `grace` seconds."""
+        calls = tuple(self._calls.values())
+        for call in calls:
+            call.lose_caller()
+        tasks = [call.task for call in calls if call.task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=grace)
+        await self.close()
+
+    async def close(self, reason: str = "The connection was closed") -> None:
+        """The peer is gone: its calls are aborted, nothing is sent any more."""
+        self._send = _discard
+        self.resume()
+        await end_all(tuple(self._calls.values()), reason)
+
+
+class Reply:
+    """Outlet of a plain request: collects the result, and responds once."""
+
+    __slots__ = ("_connection", "_contents", "_failure", "_id", "_reply", "_streaming")
+
+    full = False
+
+    def __init__(self, connection: Connection, id: Id, reply: Send) -> None:
+        self._connection = connection
+        self._id = id
+        self._reply = reply
+        self._contents: list[bytes] = []
+        self._failure: Error | None = None
+
+    def put(self, item: Item) -> None:
+        match item:
+            case Data():
+                self._contents.append(to_json(item.content))
+            case Error():
+                self._failure = item
+            case Done():
+                streaming = self._connection._calls[self].method.streaming
+                self._connection.ended(self)
+                self._reply(self._response(streaming))
+
+    async def drain(self) -> None:
+        """A collected result is never behind."""
+
+    def _response(self, streaming: bool) -> bytes:
+        if self._failure is not None:
+            data = {"code": self._failure.code, "recoverable": self._failure.recoverable}
+            return jsonrpc.error_response(self._id, jsonrpc.CALL_FAILED, self._failure.message, data)
+        if streaming:
+            return jsonrpc.response(self._id, b"[%b]" % b",".join(self._contents))
+        return jsonrpc.response(self._id, self._contents[0] if self._contents else b"null")
+
+
+class Subscription:
+    """Outlet of a subscribed call: each item becomes a notification."""
+
+    __slots__ = ("_connection", "id", "open")
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.id = ""
+        self.open = True
+
+    @property
+    def full(self) -> bool:
+        return self.open and self._connection.full
+
+    def put(self, item: Item) -> None:
+        if self.open:
+            self._connection.send_item(self.id, item)
+        if isinstance(item, Done):
+            self._connection.ended(self)
+
+    async def drain(self) -> None:
+        await self._connection.drain()
+
+
+# --- parameters, as objects and as arrays ---------------------------------------------------
+
+
+class _Subscribe(Struct, forbid_unknown_fields=True):
+    method: str
+    params: Raw = Raw()
+    supports: list[str] | None = None
+
+
+class _SubscribeList(_Subscribe, array_like=True):
+    pass
+
+
+class _Respond(Struct, forbid_unknown_fields=True):
+    request_id: str
+    payload: Any = UNSET
+    response_data: Any = UNSET
+    subscription: str | None = None
+
+
+class _RespondList(Struct, array_like=True, forbid_unknown_fields=True):
+    subscription: str
+    request_id: str
+    payload: Any
+    response_data: Any = UNSET
+
+
+class _Unsubscribe(Struct, forbid_unknown_fields=True):
+    subscription: str
+
+
+class _UnsubscribeList(_Unsubscribe, array_like=True):
+    pass
+
+
+_DECODERS: dict[type, msgspec.json.Decoder[Any]] = {
+    kind: msgspec.json.Decoder(kind)
+    for kind in (_Subscribe, _SubscribeList, _Respond, _RespondList, _Unsubscribe, _UnsubscribeList)
+}
+
+
+def _read(raw: bytes, named: type, listed: type) -> Any:
+    return _DECODERS[listed if raw[:1] == b"[" else named].decode(raw or b"{}")
+
+
+def _wants_response(message: Envelope) -> bool:
+    return message.method is not UNSET and message.id is not UNSET
+
+
+def _discard(message: bytes) -> None:
+    """For notifications, and for peers that are gone."""

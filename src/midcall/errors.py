@@ -1,0 +1,193 @@
+"""Every exception of midcall, as a tree.
+
+    MidcallError
+    ├── RegistrationError      a method or namespace cannot be registered
+    ├── MethodNotFound         no method of that name
+    ├── InvalidArguments       arguments that do not fit the method
+    ├── TooManyCalls           a limit on running calls is reached
+    ├── ToolError              raised by an author: the tool failed, with a message for the caller
+    ├── Aborted                the call was stopped from outside
+    ├── AskError               what a tool sees when its question brings no answer
+    │   ├── NotSupported       this caller cannot be asked
+    │   ├── TimedOut           nobody answered in time
+    │   ├── Cancelled          the person, or the tool itself, cancelled the question
+    │   ├── Declined           the person declined to answer
+    │   ├── WrongType          the client answered with something else than was asked
+    │   └── TransportLost      the line to the caller broke
+    ├── AnswerError            what the one who answers sees; the tool sees nothing
+    │   ├── UnknownQuestion    no such question is open
+    │   └── WrongAnswer        it does not fit; the question stays open
+    └── RemoteError            a call through a client failed on the other side
+
+`code` is the short word that goes into an error item; `recoverable` says whether trying again
+may help. This module imports nothing of midcall.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+
+class MidcallError(Exception):
+    """The root: catch this to catch everything that midcall raises on purpose."""
+
+    code: str = "error"
+    recoverable: bool = False
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """What a machine may want beside the message and the code, ready for JSON."""
+        return {}
+
+
+class RegistrationError(MidcallError):
+    """A method, activation, hub or extension cannot be registered; nothing was changed."""
+
+    code = "registration"
+
+
+class MethodNotFound(MidcallError):
+    """No method has this name."""
+
+    code = "method_not_found"
+
+    def __init__(self, name: str, near: Sequence[str] = ()) -> None:
+        self.name = name
+        self.near = list(near)
+        hint = f". Did you mean {_either(self.near)}?" if self.near else ""
+        super().__init__(f"Unknown method: {name}{hint}")
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {"name": self.name, "near": self.near}
+
+
+class InvalidArguments(MidcallError):
+    """The arguments do not fit the method. `errors` has one `{"path", "message"}` for each fault."""
+
+    code = "invalid_arguments"
+
+    def __init__(self, method: str, errors: Sequence[dict[str, str]]) -> None:
+        self.method = method
+        self.errors = list(errors)
+        lines = "; ".join(f"{e['path']}: {e['message']}" if e["path"] else e["message"] for e in errors)
+        super().__init__(f"Invalid arguments for {method}: {lines}")
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {"method": self.method, "errors": self.errors}
+
+
+class TooManyCalls(MidcallError):
+    """The limit on calls at once is reached; try again when some have ended."""
+
+    code = "too_many_calls"
+    recoverable = True
+
+
+class ToolError(MidcallError):
+    """Raise this in a method to fail with a message that is meant for the caller."""
+
+    def __init__(self, message: str, *, code: str = "tool_error", recoverable: bool = False) -> None:
+        super().__init__(message)
+        self.code = code
+        self.recoverable = recoverable
+
+
+class Aborted(MidcallError):
+    """The call was stopped from outside: by its caller, an operator or a closing server."""
+
+    code = "aborted"
+
+
+class AskError(MidcallError):
+    """A question brought no answer. Its text is fit to be shown to a person."""
+
+
+class NotSupported(AskError):
+    """This caller cannot be asked, or not this kind of question. `ask.or_else` covers only this."""
+
+    code = "not_supported"
+
+    def __init__(self, message: str = "This caller cannot be asked: interactive mode required") -> None:
+        super().__init__(message)
+
+
+class TimedOut(AskError):
+    """Nobody answered in time."""
+
+    code = "timed_out"
+    recoverable = True
+
+
+class Cancelled(AskError):
+    """The question was cancelled, by the person or by `ask.cancel_question`."""
+
+    code = "cancelled"
+
+
+class Declined(AskError):
+    """The person declined to answer."""
+
+    code = "declined"
+
+
+class WrongType(AskError):
+    """The client's answer was not of the kind that was asked for, and it cannot be asked again."""
+
+    code = "wrong_type"
+
+
+class TransportLost(AskError):
+    """The line to the caller broke before an answer came."""
+
+    code = "transport_lost"
+    recoverable = True
+
+
+class AnswerError(MidcallError):
+    """An answer was refused, and changed nothing."""
+
+
+class UnknownQuestion(AnswerError):
+    """No such question is open for this answerer: unknown, answered, timed out or cancelled."""
+
+    code = "unknown_request"
+
+    def __init__(self, request_id: str) -> None:
+        self.request_id = request_id
+        super().__init__(
+            f"Unknown request ID: {request_id}. The request may have timed out or been cancelled."
+        )
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {"request_id": self.request_id}
+
+
+class WrongAnswer(AnswerError):
+    """The answer does not fit its question, which stays open."""
+
+    code = "wrong_answer"
+
+    def __init__(self, expected: str) -> None:
+        self.expected = expected
+        super().__init__(f"Wrong answer: expected {expected}. The question is still open.")
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {"expected": self.expected}
+
+
+class RemoteError(MidcallError):
+    """The other side refused a client's request: `rpc_code` and `rpc_data` are what it sent."""
+
+    code = "remote_error"
+
+    def __init__(self, message: str, *, rpc_code: int, rpc_data: Any = None) -> None:
+        super().__init__(message)
+        self.rpc_code = rpc_code
+        self.rpc_data = rpc_data
+
+
+def _either(names: Sequence[str]) -> str:
+    return " or ".join(names)

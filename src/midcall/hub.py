@@ -1,0 +1,308 @@
+"""Hub: the registry and router of methods.
+
+A hub holds activations (namespaced), other hubs (nested) and extensions (names without a
+namespace, resolved first). It resolves a name, validates the arguments and starts a call. It knows
+no protocol: transports and dialects sit above it and hand it names, raw arguments and an outlet.
+"""
+
+import difflib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from midcall.activation import Activation, Method, digest, own_method, read_methods
+from midcall.call import Call, Calls, Outlet, end_all
+from midcall.errors import MethodNotFound, RegistrationError
+from midcall.invocation import Answerer, Invocation, Line
+from midcall.items import to_json
+from midcall.questions import KINDS
+
+ATTACHED_TIME_LIMIT = 30.0
+"""Seconds that a question waits by default when the caller is on the line."""
+
+
+class Resolved(NamedTuple):
+    """A method, the full name by which the hub knows it, and the path of names that leads there."""
+
+    name: str
+    method: Method
+    provenance: tuple[str, ...]
+
+
+class Hub:
+    """Methods by name: `Hub("plexus").register(Files())` makes `files.delete` callable."""
+
+    def __init__(self, name: str = "plexus", *, description: str = "", version: str = "1.0.0") -> None:
+        if not name or "." in name:
+            raise RegistrationError(f"{name!r} is not a name for a hub")
+        self.name = name
+        self.description = description
+        self.version = version
+        self.calls = Calls()
+        self._children: dict[str, Activation | Hub] = {}
+        self._extensions: dict[str, tuple[object, Method]] = {}
+        self._parents: list[Hub] = []
+        self._own = {
+            "schema": own_method(self.schema, "The schema of this hub, or of one of its methods."),
+            "hash": own_method(self._read_hash, "The hash of this hub's schema."),
+        }
+        self._resolved: dict[str, Resolved] | None = None
+        self._hash: str | None = None
+
+    # --- registering -------------------------------------------------------------------------
+
+    def register(self, activation: object, *, namespace: str | None = None) -> "Hub":
+        """Add an object with `@method`s. Its namespace is given here, in its attribute
+        `namespace`, or is its class name in lower case."""
+        made = Activation(activation, namespace)
+        self._add(made.namespace, made)
+        return self
+
+    def register_hub(self, hub: "Hub", *, namespace: str | None = None) -> "Hub":
+        """Nest another hub under its name: `child.files.delete`."""
+        if hub is self or self in hub._descendants():
+            raise RegistrationError(f"Hub {hub.name!r} cannot be nested in itself")
+        self._add(namespace or hub.name, hub)
+        hub._parents.append(self)
+        return self
+
+    def with_extension(self, extension: object) -> "Hub":
+        """Add an object whose `@method` names stand without a namespace, as `tools/list`.
+
+        If it has `attach(hub)`, that is called, so that it can call into activations.
+        """
+        methods = read_methods(extension)
+        if not methods:
+            raise RegistrationError(f"{type(extension).__name__} has no @method")
+        for name in methods:
+            taken = self._owner_of(name)
+            if taken is not None:
+                raise RegistrationError(
+                    f"Extension {type(extension).__name__} would hide {name!r} of {taken}"
+                )
+        self._extensions.update({name: (extension, m) for name, m in methods.items()})
+        self._changed()
+        attach = getattr(extension, "attach", None)
+        if attach is not None:
+            attach(self)
+        return self
+
+    def _add(self, namespace: str, child: "Activation | Hub") -> None:
+        if namespace == self.name:
+            raise RegistrationError(
+                f"Namespace {namespace!r} of {_describe(child)} is taken by hub {self.name!r} itself"
+            )
+        taken = self._children.get(namespace)
+        if taken is not None:
+            raise RegistrationError(
+                f"Namespace {namespace!r} of {_describe(child)} is taken by {_describe(taken)}"
+            )
+        names = [name for name, _ in _methods_below(namespace, child)]
+        for name in names:
+            if name in self._extensions:
+                extension = type(self._extensions[name][0]).__name__
+                raise RegistrationError(
+                    f"{name!r} of {_describe(child)} would be hidden by extension {extension}"
+                )
+        self._children[namespace] = child
+        self._changed()
+
+    def _owner_of(self, name: str) -> str | None:
+        if name in self._extensions:
+            return f"extension {type(self._extensions[name][0]).__name__}"
+        found = self._names().get(name)
+        if found is None:
+            return None
+        first = found.name.partition(".")[0]
+        return f"hub {self.name!r}" if first == self.name else _describe(self._children[first])
+
+    def _changed(self) -> None:
+        self._resolved = None
+        self._hash = None
+        for parent in self._parents:
+            parent._changed()
+
+    def _descendants(self) -> "set[Hub]":
+        nested = [child for child in self._children.values() if isinstance(child, Hub)]
+        return set(nested).union(*(child._descendants() for child in nested))
+
+    # --- resolving ---------------------------------------------------------------------------
+
+    def resolve(self, name: str) -> Resolved:
+        """Find a method: extensions by exact name, then activations, then aliases (`ns_method`).
+
+        Raises `MethodNotFound`, with near matches.
+        """
+        found = self._names().get(name)
+        if found is None:
+            raise MethodNotFound(name, self._near(name))
+        return found
+
+    def _names(self) -> dict[str, Resolved]:
+        """Every name that resolves, made once after each registration."""
+        if self._resolved is None:
+            names = {name: Resolved(name, m, (self.name,)) for name, m in self._walk_own()}
+            for path, m in self._walk():
+                names[path] = Resolved(path, m, (self.name, *path.split(".")[:-1]))
+            aliases: dict[str, list[Resolved]] = {}
+            for found in names.values():
+                aliases.setdefault(found.name.replace(".", "_"), []).append(found)
+            lifted = {name: Resolved(name, m, (self.name,)) for name, (_, m) in self._extensions.items()}
+            single = {alias: found[0] for alias, found in aliases.items() if len(found) == 1}
+            always = {f"plexus_{name}": names[f"{self.name}.{name}"] for name in self._own}
+            self._resolved = {**always, **single, **names, **lifted}
+        return self._resolved
+
+    def _walk_own(self) -> Iterator[tuple[str, Method]]:
+        for name, m in self._own.items():
+            yield f"{self.name}.{name}", m
+
+    def _walk(self) -> Iterator[tuple[str, Method]]:
+        for namespace, child in self._children.items():
+            yield from _methods_below(namespace, child)
+
+    def _near(self, name: str) -> list[str]:
+        visible = [path for path, m in self._walk() if not m.hidden]
+        close = difflib.get_close_matches(name, visible, n=3, cutoff=0.6)
+        last = name.rpartition(".")[2]
+        same = [path for path in visible if path.rpartition(".")[2] == last and path not in close]
+        return (close + same)[:3]
+
+    # --- looking -----------------------------------------------------------------------------
+
+    @property
+    def hash(self) -> str:
+        """16 hex characters that change when any method or child changes."""
+        if self._hash is None:
+            children = {name: child.hash for name, child in self._children.items()}
+            extensions = {name: m.hash for name, (_, m) in self._extensions.items()}
+            self._hash = digest([self.name, children, extensions])
+        return self._hash
+
+    def methods(self) -> list[tuple[str, Method]]:
+        """Every method that an author wrote, by full name, in the order of registration."""
+        return [(path, m) for path, m in self._walk() if not m.hidden]
+
+    def schema(self, method: str | None = None) -> dict[str, Any]:
+        """The schema of the whole hub, or of one method by name."""
+        if method is not None:
+            found = self.resolve(method)
+            return {**found.method.schema(), "name": found.name}
+        return {
+            "name": self.name,
+            "version": self.version,
+            "description": self.description,
+            "hash": self.hash,
+            "activations": [c.schema() for c in self._children.values() if isinstance(c, Activation)],
+            "hubs": [c.schema() for c in self._children.values() if isinstance(c, Hub)],
+            "extensions": [m.schema() for _, m in self._extensions.values()],
+        }
+
+    def _read_hash(self) -> str:
+        return self.hash
+
+    # --- calling -----------------------------------------------------------------------------
+
+    def start(
+        self,
+        name: str,
+        raw_params: bytes,
+        outlet: Outlet,
+        *,
+        supported: frozenset[str] = frozenset(),
+        time_limit: float | None = ATTACHED_TIME_LIMIT,
+        owner: object = None,
+    ) -> Call:
+        """Validate and start a call whose items go to `outlet`.
+
+        Raises `MethodNotFound` or `InvalidArguments`; then nothing was started.
+        """
+        found = self.resolve(name)
+        return self.calls.start(
+            Call(
+                found.name,
+                found.method,
+                found.method.read_arguments(raw_params, found.name),
+                outlet,
+                provenance=found.provenance,
+                plexus_hash=self.hash,
+                supported=supported,
+                time_limit=time_limit,
+                owner=owner,
+            )
+        )
+
+    def call(
+        self,
+        name: str,
+        params: Any = None,
+        *,
+        answer: Answerer | None = None,
+        supports: frozenset[str] | set[str] | None = None,
+        time_limit: float | None = ATTACHED_TIME_LIMIT,
+    ) -> Invocation:
+        """Call a method in this process: iterate for its items, or await its result.
+
+        `answer` is a function (plain or async) from `Request` to answer; without one, and without
+        `supports`, the tool gets `NotSupported`. With `supports` alone, answer by
+        `invocation.answer(request_id, payload)` while iterating. `supports` limits which kinds of
+        question this caller takes.
+        """
+        if supports is None:
+            supports = KINDS if answer is not None else frozenset()
+        line = _LocalLine(self, name, params, frozenset(supports), time_limit)
+        return Invocation(line, answer)
+
+    def asgi(self) -> Any:
+        """This hub as an ASGI application: WebSocket at `/ws`, health at `/health`."""
+        from midcall.transports.http import asgi_app  # noqa: PLC0415  the one step up the rooms
+
+        return asgi_app(self)
+
+
+class _LocalLine(Line):
+    """A line to a hub in this process."""
+
+    def __init__(
+        self, hub: Hub, name: str, params: Any, supported: frozenset[str], time_limit: float | None
+    ) -> None:
+        self._hub = hub
+        self._name = name
+        self._params = b"" if params is None else to_json(params)
+        self._supported = supported
+        self._time_limit = time_limit
+        self._call: Call | None = None
+
+    async def start(self, outlet: Outlet) -> None:
+        self._call = self._hub.start(
+            self._name,
+            self._params,
+            outlet,
+            supported=self._supported,
+            time_limit=self._time_limit,
+            owner=self,
+        )
+
+    async def streaming(self) -> bool:
+        return self._hub.resolve(self._name).method.streaming
+
+    async def answer(self, request_id: str, payload: Any) -> None:
+        self._hub.calls.answer(request_id, payload, owner=self)
+
+    async def close(self, reason: str) -> None:
+        if self._call is not None:
+            await end_all((self._call,), reason)
+
+
+def _methods_below(path: str, child: Activation | Hub) -> Iterator[tuple[str, Method]]:
+    if isinstance(child, Activation):
+        for name, m in child.methods.items():
+            yield f"{path}.{name}", m
+        return
+    for name, m in child._own.items():
+        yield f"{path}.{name}", m
+    for name, m in child._walk():
+        yield f"{path}.{name}", m
+
+
+def _describe(child: Activation | Hub) -> str:
+    return f"hub {child.name!r}" if isinstance(child, Hub) else type(child.source).__name__

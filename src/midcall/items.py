@@ -1,0 +1,145 @@
+"""Items: what a call emits, as plain values, and their form on the wire.
+
+`Data`, `Progress`, `Request`, `RequestCancelled`, `Error` and `Done` are the six items of a stream;
+exactly one `Done` ends every stream. `Log` is a side channel: it is not part of the stream's wire
+form, and each dialect sends it in its own way. This module knows no call and no transport.
+"""
+
+import time
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from midcall.questions import AnyQuestion, Priority, question_from_wire, question_to_wire
+
+
+class Metadata(Struct, frozen=True, gc=False):
+    """Where an item comes from and when: the path of names, the hub's hash, unix seconds."""
+
+    provenance: tuple[str, ...]
+    plexus_hash: str
+    timestamp: int
+
+
+class Data(Struct, frozen=True, tag_field="type", tag="data"):
+    """A result, or one element of a stream. `content_type` is the method's name."""
+
+    metadata: Metadata
+    content_type: str
+    content: Any
+
+
+class Progress(Struct, frozen=True, tag_field="type", tag="progress", omit_defaults=True):
+    """How far the call is; `percentage` is from 0 to 100 where it is known."""
+
+    metadata: Metadata
+    message: str
+    percentage: float | None = None
+
+
+class Request(Struct, frozen=True, tag_field="type", tag="request", omit_defaults=True):
+    """A question. `timeout_ms` is absent when there is no limit."""
+
+    metadata: Metadata
+    request_id: str
+    request_type: AnyQuestion
+    timeout_ms: int | None = None
+    priority: Priority = "normal"
+
+
+class RequestCancelled(Struct, frozen=True, tag_field="type", tag="request_cancelled"):
+    """A question that is closed without an answer."""
+
+    metadata: Metadata
+    request_id: str
+    reason: str
+
+
+class Error(Struct, frozen=True, tag_field="type", tag="error"):
+    """The call failed; `Done` follows."""
+
+    metadata: Metadata
+    message: str
+    code: str
+    recoverable: bool = False
+
+
+class Done(Struct, frozen=True, tag_field="type", tag="done"):
+    """The end of the stream."""
+
+    metadata: Metadata
+
+
+class Log(Struct, frozen=True, omit_defaults=True):
+    """A line of the call's log, in the levels of syslog as MCP has them."""
+
+    metadata: Metadata
+    level: str
+    message: str
+    data: Any = None
+
+
+Item: TypeAlias = Data | Progress | Request | RequestCancelled | Error | Done | Log
+WireItem: TypeAlias = Data | Progress | RequestCancelled | Error | Done
+
+
+class _WireRequest(Struct, frozen=True, tag_field="type", tag="request", omit_defaults=True):
+    metadata: Metadata
+    request_id: str
+    request_type: dict[str, Any]
+    timeout_ms: int | None = None
+    priority: Priority = "normal"
+
+
+def stamp(provenance: tuple[str, ...], plexus_hash: str) -> Metadata:
+    """Metadata for an item that is emitted now."""
+    return Metadata(provenance, plexus_hash, int(time.time()))
+
+
+def _encode_foreign(value: Any) -> Any:
+    """Encode what msgspec does not know: pydantic models by their own serializer."""
+    serializer = getattr(type(value), "__pydantic_serializer__", None)
+    if serializer is not None:
+        return msgspec.Raw(serializer.to_json(value, by_alias=True))
+    raise TypeError(f"A value of type {type(value).__name__} cannot be sent as JSON")
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_encode_foreign)
+_decoder: msgspec.json.Decoder[WireItem | _WireRequest] = msgspec.json.Decoder(WireItem | _WireRequest)
+
+to_json = _encoder.encode
+
+
+def to_builtins(value: Any) -> Any:
+    """A value as plain JSON types: what a reader on the other side of a wire would see."""
+    return msgspec.json.decode(to_json(value))
+
+
+def encode_item(item: Item) -> bytes:
+    """The wire form of an item. Raises `TypeError` for content that JSON cannot carry."""
+    if isinstance(item, Request):
+        return to_json(
+            _WireRequest(
+                item.metadata,
+                item.request_id,
+                question_to_wire(item.request_type),
+                item.timeout_ms,
+                item.priority,
+            )
+        )
+    return to_json(item)
+
+
+def decode_item(data: bytes | msgspec.Raw) -> Item:
+    """Read an item from its wire form. Raises `ValueError` for anything else."""
+    item = _decoder.decode(data)
+    if isinstance(item, _WireRequest):
+        return Request(
+            item.metadata,
+            item.request_id,
+            question_from_wire(item.request_type),
+            item.timeout_ms,
+            item.priority,
+        )
+    return item

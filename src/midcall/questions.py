@@ -1,0 +1,347 @@
+"""Questions and answers: plain values, and their forms on the wire.
+
+A question is what a call asks; an answer is what comes back. On the wire there are four kinds of
+question (`Confirm`, `Prompt`, `Select`, `Custom`), tagged from outside. The richer kinds that a
+dialect may know better (`Form`, `Url`, `Sample`) travel as `Custom` where it does not.
+
+Answers come in every form that a client may send (`{"Confirmed": true}`, `true`, `{"type":
+"confirmed", "value": true}`); `read_answer` reads them by the question that waits. This module
+knows no call and no transport.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from midcall.errors import WrongAnswer
+
+T = TypeVar("T")
+
+Priority = Literal["low", "normal", "high", "urgent"]
+PRIORITIES: tuple[Priority, ...] = ("low", "normal", "high", "urgent")
+
+
+class Option(Struct, frozen=True, omit_defaults=True):
+    """One choice of a `Select`: what comes back, what is shown, and what explains it."""
+
+    value: str
+    label: str
+    description: str | None = None
+
+
+class Confirm(Struct, frozen=True, omit_defaults=True):
+    """Yes or no."""
+
+    kind: ClassVar[str] = "confirm"
+    message: str
+    default: bool | None = None
+
+
+class Prompt(Struct, frozen=True, omit_defaults=True):
+    """Free text."""
+
+    kind: ClassVar[str] = "prompt"
+    message: str
+    default: str | None = None
+    placeholder: str | None = None
+
+
+class Select(Struct, frozen=True, omit_defaults=True):
+    """One of the options, or several with `multi_select`."""
+
+    kind: ClassVar[str] = "select"
+    message: str
+    options: tuple[Option, ...]
+    multi_select: bool = msgspec.field(default_factory=bool)  # always written, unlike the optionals
+
+
+class Form(Struct, frozen=True):
+    """An object that fits a JSON Schema."""
+
+    kind: ClassVar[str] = "form"
+    message: str
+    schema: dict[str, Any]
+
+
+class Url(Struct, frozen=True):
+    """A page to visit; the answer says only that the person went there."""
+
+    kind: ClassVar[str] = "url"
+    message: str
+    url: str
+
+
+class Sample(Struct, frozen=True, omit_defaults=True):
+    """A question for a model instead of a person."""
+
+    kind: ClassVar[str] = "sample"
+    messages: tuple[dict[str, Any], ...]
+    system: str | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+
+    @property
+    def message(self) -> str:
+        """The last text, for a person who looks at the open questions."""
+        content = self.messages[-1].get("content") if self.messages else ""
+        return str(content.get("text", "")) if isinstance(content, dict) else str(content)
+
+
+class Custom(Struct, frozen=True, omit_defaults=True):
+    """A question of the author's own kind, with its data and, if given, the answer's schema."""
+
+    kind: ClassVar[str] = "custom"
+    type_name: str
+    data: Any = None
+    schema: dict[str, Any] | None = None
+
+    @property
+    def message(self) -> str:
+        """The text among the data, or the name."""
+        text = self.data.get("message") if isinstance(self.data, dict) else None
+        return text if isinstance(text, str) else self.type_name
+
+
+AnyQuestion: TypeAlias = Confirm | Prompt | Select | Form | Url | Sample | Custom
+
+KINDS: frozenset[str] = frozenset(("confirm", "prompt", "select", "form", "url", "sample", "custom"))
+PERSON_KINDS: frozenset[str] = KINDS - {"sample"}
+RESERVED_TYPE_NAMES = frozenset(("form", "url", "sample"))
+
+
+class Question(Generic[T]):
+    """A typed question with a key: `pick_flight = Question("pickFlight", FlightChoice)`.
+
+    A method declares it with `@method(elicits=[pick_flight])` and asks it with
+    `await ask(pick_flight, "Select your flight", flights=flights)`; what comes back is a
+    `FlightChoice`.
+    """
+
+    __slots__ = ("answer_type", "key")
+
+    def __init__(self, key: str, answer_type: type[T]) -> None:
+        if not key or key in RESERVED_TYPE_NAMES:
+            raise ValueError(f"A question cannot have the key {key!r}")
+        self.key = key
+        self.answer_type = answer_type
+
+    def __repr__(self) -> str:
+        return f"Question({self.key!r}, {self.answer_type!r})"
+
+
+# --- answers --------------------------------------------------------------------------------
+
+
+class Confirmed(Struct, frozen=True):
+    """Yes or no, to a `Confirm`."""
+
+    value: bool
+
+
+class Text(Struct, frozen=True):
+    """Words, to a `Prompt`."""
+
+    value: str
+
+
+class Selected(Struct, frozen=True):
+    """The values chosen, to a `Select`."""
+
+    values: tuple[str, ...]
+
+
+class CustomAnswer(Struct, frozen=True):
+    """Any JSON value, to the other kinds."""
+
+    value: Any
+
+
+class Refusal(Struct, frozen=True):
+    """No answer, and on purpose: the person cancelled or declined."""
+
+    how: Literal["Cancelled", "Declined"]
+
+
+CANCELLED = Refusal("Cancelled")
+DECLINED = Refusal("Declined")
+
+Answer: TypeAlias = Confirmed | Text | Selected | CustomAnswer | Refusal
+
+
+class Sampled(Struct, frozen=True, omit_defaults=True):
+    """What a model said."""
+
+    text: str
+    model: str | None = None
+    stop_reason: str | None = None
+
+
+# --- wire forms -----------------------------------------------------------------------------
+
+
+def question_to_wire(question: AnyQuestion) -> dict[str, AnyQuestion]:
+    """The externally tagged form; its value is a struct that msgspec encodes as an object."""
+    match question:
+        case Form(message, schema):
+            return {"Custom": Custom("form", {"message": message}, schema)}
+        case Url(message, url):
+            return {"Custom": Custom("url", {"message": message, "url": url})}
+        case Sample():
+            return {"Custom": Custom("sample", msgspec.to_builtins(question))}
+        case _:
+            return {type(question).__name__: question}
+
+
+_WIRE_TYPES: dict[str, type[Confirm | Prompt | Select | Custom]] = {
+    "Confirm": Confirm,
+    "Prompt": Prompt,
+    "Select": Select,
+    "Custom": Custom,
+}
+
+
+def question_from_wire(wire: Any) -> AnyQuestion:
+    """Read what `question_to_wire` wrote. Raises `ValueError` for anything else."""
+    if not isinstance(wire, dict) or len(wire) != 1:
+        raise ValueError("A question has exactly one tag")
+    ((tag, body),) = wire.items()
+    if tag not in _WIRE_TYPES:
+        raise ValueError(f"Unknown kind of question: {tag}")
+    question = msgspec.convert(body, _WIRE_TYPES[tag])
+    if isinstance(question, Custom) and question.type_name in RESERVED_TYPE_NAMES:
+        return _rich_question(question)
+    return question
+
+
+def _rich_question(custom: Custom) -> AnyQuestion:
+    data = custom.data if isinstance(custom.data, dict) else {}
+    match custom.type_name:
+        case "form":
+            return Form(str(data.get("message", "")), custom.schema or {})
+        case "url":
+            return Url(str(data.get("message", "")), str(data.get("url", "")))
+        case _:
+            return msgspec.convert(data, Sample)
+
+
+def answer_to_wire(answer: Answer) -> Any:
+    """The canonical form of an answer."""
+    match answer:
+        case Confirmed(value):
+            return {"Confirmed": value}
+        case Text(value):
+            return {"Text": value}
+        case Selected(values):
+            return {"Selected": list(values)}
+        case CustomAnswer(value):
+            return {"Custom": value}
+        case Refusal(how):
+            return how
+
+
+_TAGS = {"Confirmed": "value", "Text": "value", "Selected": "values", "Custom": "data"}
+_LOWER = {"confirmed": "Confirmed", "text": "Text", "selected": "Selected", "custom": "Custom"}
+_REFUSALS = {"Cancelled": CANCELLED, "Declined": DECLINED}
+_LOWER_REFUSALS = {"cancelled": CANCELLED, "declined": DECLINED}
+
+
+def read_answer(question: AnyQuestion, payload: Any) -> Answer:
+    """Read an answer in any accepted form, by the question that waits for it.
+
+    Raises `WrongAnswer`, saying what was expected, when it does not fit.
+    """
+    if isinstance(payload, Struct):
+        payload = answer_to_wire(payload) if isinstance(payload, Answer) else msgspec.to_builtins(payload)
+    refusal = _refusal(payload)
+    if refusal is not None:
+        return refusal
+    tag, value = _untag(payload)
+    match question:
+        case Confirm():
+            if tag in (None, "Confirmed") and isinstance(value, bool):
+                return Confirmed(value)
+            raise WrongAnswer('yes or no, as in {"Confirmed": true}')
+        case Prompt():
+            if tag in (None, "Text") and isinstance(value, str):
+                return Text(value)
+            raise WrongAnswer('text, as in {"Text": "..."}')
+        case Select():
+            return _read_selection(question, tag, value)
+        case Sample():
+            if tag in (None, "Custom", "Text") and isinstance(value, str):
+                return CustomAnswer({"text": value})
+            if tag in (None, "Custom") and isinstance(value, dict):
+                return CustomAnswer(value)
+            raise WrongAnswer('what the model said, as in {"Text": "..."}')
+        case _:
+            if tag not in (None, "Custom"):
+                raise WrongAnswer('a custom value, as in {"Custom": ...}')
+            return CustomAnswer(value)
+
+
+def _refusal(payload: Any) -> Refusal | None:
+    if isinstance(payload, str):
+        return _REFUSALS.get(payload)
+    if isinstance(payload, dict) and len(payload) == 1:
+        ((tag, value),) = payload.items()
+        if tag == "type" and isinstance(value, str):
+            return _LOWER_REFUSALS.get(value)
+        if value is None:
+            return _REFUSALS.get(tag)
+    return None
+
+
+def _untag(payload: Any) -> tuple[str | None, Any]:
+    """Split a tagged answer into tag and value; a bare value has no tag."""
+    if isinstance(payload, dict):
+        if len(payload) == 1:
+            ((tag, value),) = payload.items()
+            if tag in _TAGS:
+                return tag, value
+        if len(payload) == 2 and isinstance(payload.get("type"), str):
+            tag = _LOWER.get(payload["type"], "")
+            if tag and _TAGS[tag] in payload:
+                return tag, payload[_TAGS[tag]]
+    return None, payload
+
+
+def _read_selection(question: Select, tag: str | None, value: Any) -> Selected:
+    allowed = {option.value for option in question.options}
+    several = question.multi_select
+    expected = f"{'any' if several else 'one'} of {', '.join(sorted(allowed))}"
+    if tag is None and isinstance(value, str):
+        value = [value]
+    if tag not in (None, "Selected") or not isinstance(value, list | tuple):
+        raise WrongAnswer(expected)
+    if not all(isinstance(one, str) and one in allowed for one in value):
+        raise WrongAnswer(expected)
+    if len(set(value)) != len(value) or (not several and len(value) != 1):
+        raise WrongAnswer(expected)
+    return Selected(tuple(value))
+
+
+def as_options(
+    options: Iterable[str | Option | tuple[str, ...] | Mapping[str, Any]],
+) -> tuple[Option, ...]:
+    """Options as authors write them: strings, `(value, label[, description])`, mappings, `Option`s."""
+    made = tuple(_as_option(option) for option in options)
+    if not made:
+        raise ValueError("A selection needs at least one option")
+    values = [option.value for option in made]
+    if len(set(values)) != len(values):
+        raise ValueError("The options of a selection need different values")
+    return made
+
+
+def _as_option(option: str | Option | tuple[str, ...] | Mapping[str, Any]) -> Option:
+    match option:
+        case Option():
+            return option
+        case str():
+            return Option(option, option)
+        case tuple():
+            return Option(*option)
+        case _:
+            return Option(option["value"], option.get("label", option["value"]), option.get("description"))

@@ -1,0 +1,76 @@
+"""WebSocket: one JSON-RPC message a frame, as an ASGI endpoint.
+
+A reader and a writer for each peer; messages wait for the writer in a bounded outbox, and calls are
+slowed down while it is full. When the peer is gone its calls are aborted.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, TypeAlias
+
+from midcall.connection import Connection
+from midcall.hub import Hub
+
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+SendMessage: TypeAlias = Callable[[Message], Awaitable[None]]
+
+OUTBOX_LIMIT = 1024 * 1024
+"""Bytes that may wait for a slow peer before its calls are slowed down."""
+
+
+class Outbox:
+    """Messages on their way to the peer, in order."""
+
+    def __init__(self) -> None:
+        self._messages: deque[bytes] = deque()
+        self._size = 0
+        self._wake = asyncio.Event()
+        self.connection: Connection | None = None
+
+    def put(self, message: bytes) -> None:
+        self._messages.append(message)
+        self._size += len(message)
+        self._wake.set()
+        if self._size > OUTBOX_LIMIT and self.connection is not None:
+            self.connection.pause()
+
+    async def write(self, send: SendMessage) -> None:
+        """Send what comes, for ever; a peer that is gone ends it with an `OSError`."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._messages:
+                message = self._messages.popleft()
+                self._size -= len(message)
+                await send({"type": "websocket.send", "text": message.decode()})
+                if self._size <= OUTBOX_LIMIT // 2 and self.connection is not None:
+                    self.connection.resume()
+
+
+async def serve_websocket(hub: Hub, receive: Receive, send: SendMessage) -> None:
+    """Serve one peer, from its handshake until it is gone."""
+    await receive()  # websocket.connect
+    await send({"type": "websocket.accept"})
+    outbox = Outbox()
+    connection = Connection(hub, outbox.put)
+    outbox.connection = connection
+    writer = asyncio.ensure_future(outbox.write(send))
+    reader = asyncio.ensure_future(_read(connection, receive))
+    try:
+        await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        reader.cancel()
+        writer.cancel()
+        await connection.close()
+        await asyncio.gather(reader, writer, return_exceptions=True)
+
+
+async def _read(connection: Connection, receive: Receive) -> None:
+    while True:
+        message = await receive()
+        if message["type"] == "websocket.disconnect":
+            return
+        text = message.get("text")
+        connection.receive(text.encode() if text is not None else message.get("bytes") or b"")
