@@ -166,11 +166,11 @@ class Connection:
             % (subscription.encode(), encode_item(item))
         )
 
-    def ended(self, outlet: "Reply | Subscription") -> None:
+    def ended(self, outlet: "Reply | Subscription") -> Call:
         """A call has emitted its last item."""
-        self._calls.pop(outlet, None)
         if isinstance(outlet, Subscription):
-            self._subscriptions.pop(outlet.id, None)
+            del self._subscriptions[outlet.id]
+        return self._calls.pop(outlet)
 
     @property
     def full(self) -> bool:
@@ -218,7 +218,7 @@ class Connection:
 class Reply:
     """Outlet of a plain request: collects the result, and responds once."""
 
-    __slots__ = ("_connection", "_contents", "_failure", "_id", "_reply", "_streaming")
+    __slots__ = ("_connection", "_contents", "_failure", "_id", "_reply")
 
     full = False
 
@@ -230,15 +230,13 @@ class Reply:
         self._failure: Error | None = None
 
     def put(self, item: Item) -> None:
-        match item:
-            case Data():
-                self._contents.append(to_json(item.content))
-            case Error():
-                self._failure = item
-            case Done():
-                streaming = self._connection._calls[self].method.streaming
-                self._connection.ended(self)
-                self._reply(self._response(streaming))
+        if isinstance(item, Data):
+            self._contents.append(to_json(item.content))
+        elif isinstance(item, Done):
+            streaming = self._connection.ended(self).method.streaming
+            self._reply(self._response(streaming))
+        elif isinstance(item, Error):
+            self._failure = item
 
     async def drain(self) -> None:
         """A collected result is never behind."""

@@ -1,0 +1,40 @@
+# Everything that a newcomer needs: `make demo` and `make test`. Each sets up what it needs in .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help demo test lint types docs bench format clean
+
+help:            ## Show this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /  make \1\t/' | expand -t 20
+
+demo: $(READY)   ## Start the server with the examples and take a tour in the terminal
+	@$(BIN)/midcall demo
+
+test: lint types $(READY)  ## Lint, types, the whole test suite, the docs and their examples
+	$(BIN)/python -m pytest
+
+lint: $(READY)   ## Style, by ruff
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)  ## Strict types of src, by mypy
+	$(BIN)/mypy
+
+docs: $(READY)   ## Build the documentation into site/
+	$(BIN)/zensical build --clean
+
+bench: $(READY)  ## Measure; writes the figures to docs/topics/performance.md
+	$(BIN)/python -m bench
+
+format: $(READY) ## Put the code into shape
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:           ## Remove what was built
+	rm -rf $(VENV) site .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+$(READY): pyproject.toml scripts/setup
+	@scripts/setup $(PYTHON) $(VENV)
+	@touch $@

@@ -1,0 +1,63 @@
+"""The rooms of the house: a module imports only from its own room and from rooms above it."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+SOURCE = Path(__file__).parent.parent / "src" / "midcall"
+
+# From the inside out. The modules of the core are rooms of their own, so their order is kept too.
+ROOMS = [
+    "version", "errors", "docstrings", "questions", "items", "schema", "call", "ask", "activation",
+    "invocation", "hub", "testing", "jsonrpc", "connection",
+    "journal", "mcp", "transports", "client", "models", "chat", "fsm", "activations", "cli",
+]  # fmt: skip
+
+# The two doors that open upwards, each inside a function: conveniences that the design asks for.
+DOORS = {("hub", "transports"), ("midcall", "client")}
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    for path in sorted(SOURCE.rglob("*.py")):
+        room = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+        yield ("midcall" if room == "__init__" else room), path
+
+
+def imported_rooms(path: Path) -> set[str]:
+    rooms = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            names = [f"{node.module}.{alias.name}" if node.module == "midcall" else str(node.module) for alias in node.names]
+        else:
+            continue
+        rooms |= {name.split(".")[1] for name in names if name.startswith("midcall.")}
+    return rooms
+
+
+def test_every_module_belongs_to_a_room() -> None:
+    assert {room for room, _ in modules()} - set(ROOMS) == {"midcall", "__main__"}
+
+
+def test_a_module_imports_only_from_its_own_room_and_from_rooms_above() -> None:
+    wrong = []
+    for room, path in modules():
+        place = len(ROOMS) if room == "__main__" else ROOMS.index("connection") if room == "midcall" else ROOMS.index(room)
+        for other in imported_rooms(path):
+            if other in ROOMS and ROOMS.index(other) > place and (room, other) not in DOORS:
+                wrong.append(f"{path.relative_to(SOURCE)} imports {other}")
+    assert wrong == []
+
+
+def test_no_module_starts_a_task_that_nobody_owns() -> None:
+    """A created task is kept: the statement is never a bare `create_task(...)`."""
+    bare = []
+    for _, path in modules():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+                called = ast.unparse(node.value.func)
+                if called.endswith(("create_task", "ensure_future")):
+                    bare.append(f"{path.relative_to(SOURCE)}:{node.lineno}")
+    assert bare == []
