@@ -30,7 +30,10 @@ def imported_rooms(path: Path) -> set[str]:
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: imports are absolute"
-            names = [f"{node.module}.{alias.name}" if node.module == "midcall" else str(node.module) for alias in node.names]
+            names = [
+                f"{node.module}.{alias.name}" if node.module == "midcall" else str(node.module)
+                for alias in node.names
+            ]
         else:
             continue
         rooms |= {name.split(".")[1] for name in names if name.startswith("midcall.")}
@@ -44,7 +47,13 @@ def test_every_module_belongs_to_a_room() -> None:
 def test_a_module_imports_only_from_its_own_room_and_from_rooms_above() -> None:
     wrong = []
     for room, path in modules():
-        place = len(ROOMS) if room == "__main__" else ROOMS.index("connection") if room == "midcall" else ROOMS.index(room)
+        place = (
+            len(ROOMS)
+            if room == "__main__"
+            else ROOMS.index("connection")
+            if room == "midcall"
+            else ROOMS.index(room)
+        )
         for other in imported_rooms(path):
             if other in ROOMS and ROOMS.index(other) > place and (room, other) not in DOORS:
                 wrong.append(f"{path.relative_to(SOURCE)} imports {other}")

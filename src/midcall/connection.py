@@ -206,7 +206,7 @@ class Connection:
         tasks = [call.task for call in calls if call.task is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=grace)
-        await self.close()
+        await end_all(calls, "The input has ended")
 
     async def close(self, reason: str = "The connection was closed") -> None:
         """The peer is gone: its calls are aborted, nothing is sent any more."""

@@ -7,11 +7,10 @@ moment, and the server ends.
 """
 
 import asyncio
-import contextlib
 import os
-import sys
+import stat
 from collections.abc import Callable
-from typing import Any, cast
+from typing import BinaryIO, cast
 
 from midcall.connection import MAX_MESSAGE, Connection
 from midcall.hub import Hub
@@ -19,10 +18,13 @@ from midcall.hub import Hub
 GRACE = 5.0
 """Seconds that running calls have to finish after the input has ended."""
 
-READ_AHEAD_LIMIT = 8 * 1024 * 1024
-"""Bytes waiting to be written beyond which no more input is read."""
+WRITE_LIMIT = 1024 * 1024
+"""Bytes that may wait for a slow reader before calls are slowed down."""
 
-_CHUNK = 256 * 1024
+READ_LIMIT = 8 * WRITE_LIMIT
+"""Bytes that may wait before no more input is read."""
+
+CHUNK = 256 * 1024
 
 
 class Lines:
@@ -65,26 +67,29 @@ class Lines:
         return line
 
 
-class Output:
-    """Writes lines to a file descriptor, many at a time."""
+class Output(asyncio.Protocol):
+    """Writes lines to a file descriptor, many at a time, and slows the connection down if it must."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
         self._waiting: list[bytes] = []
-        self._write: Callable[[bytes], None] = _nowhere
-        self.transport: asyncio.WriteTransport | None = None
+        self._write: Callable[[bytes], None] = _discard
+        self._transport: asyncio.WriteTransport | None = None
+        self.connection: Connection | None = None
+        self.input: Input | None = None
+        self.gone: asyncio.Future[None] = self._loop.create_future()
 
-    async def open(self, fd: int, protocol: "Output.Flow") -> None:
-        try:
-            transport, _ = await self._loop.connect_write_pipe(lambda: protocol, _file(fd, "wb"))
-        except (ValueError, PermissionError):  # a regular file, which is always ready
-            self._write = lambda data: _write_all(fd, data)
+    async def open(self, fd: int) -> None:
+        file = os.fdopen(os.dup(fd), "wb", buffering=0)
+        if not _can_be_polled(fd):
+            self._write = lambda data: _write_all(file.fileno(), data)
             return
-        self.transport = transport
-        transport.set_write_buffer_limits(high=1024 * 1024)
-        self._write = transport.write
+        self._transport, _ = await self._loop.connect_write_pipe(lambda: self, file)
+        self._transport.set_write_buffer_limits(high=WRITE_LIMIT)
+        self._write = self._transport.write
 
     def send(self, message: bytes) -> None:
+        """Write a line, together with all others of this turn of the event loop."""
         if not self._waiting:
             self._loop.call_soon(self.flush)
         self._waiting.append(message)
@@ -96,64 +101,73 @@ class Output:
             self._waiting.clear()
             self._write(data)
 
+    @property
     def size(self) -> int:
-        return self.transport.get_write_buffer_size() if self.transport is not None else 0
+        """Bytes that wait for the reader."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
-    class Flow(asyncio.Protocol):
-        """Tells the connection when the reader is behind, and when it is gone."""
+    async def close(self) -> None:
+        """Close once all is written, or nobody reads any more."""
+        self.flush()
+        if self._transport is not None and not self.gone.done():
+            self._transport.close()
+            await asyncio.wait((self.gone,), timeout=GRACE)
+            if not self.gone.done():
+                self._transport.abort()
 
-        def __init__(self, connection: Connection, gone: asyncio.Future[None]) -> None:
-            self._connection = connection
-            self._gone = gone
+    # What the event loop calls.
 
-        def pause_writing(self) -> None:
-            self._connection.pause()
+    def pause_writing(self) -> None:
+        if self.connection is not None:
+            self.connection.pause()
 
-        def resume_writing(self) -> None:
-            self._connection.resume()
+    def resume_writing(self) -> None:
+        if self.connection is not None:
+            self.connection.resume()
+        if self.input is not None:
+            self.input.read_on()
 
-        def connection_lost(self, exc: Exception | None) -> None:
-            if not self._gone.done():
-                self._gone.set_result(None)
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._write = _discard
+        if not self.gone.done():
+            self.gone.set_result(None)
 
 
 class Input(asyncio.Protocol):
     """Takes bytes, gives lines to the connection; stops reading while too much waits to be written."""
 
-    def __init__(self, connection: Connection, output: Output, ended: asyncio.Future[None]) -> None:
+    def __init__(self, connection: Connection, output: Output) -> None:
         self._connection = connection
         self._output = output
-        self._ended = ended
         self._lines = Lines()
         self._transport: asyncio.ReadTransport | None = None
+        self._thread: asyncio.Task[None] | None = None
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.ReadTransport", transport)
-
-    def data_received(self, data: bytes) -> None:
-        self._take(self._lines.feed(data))
-        if self._transport is not None and self._output.size() > READ_AHEAD_LIMIT:
-            self._transport.pause_reading()
-            asyncio.get_running_loop().call_later(0.01, self._read_on)
-
-    def _read_on(self) -> None:
-        if self._transport is None or self._transport.is_closing():
-            return
-        if self._output.size() > READ_AHEAD_LIMIT:
-            asyncio.get_running_loop().call_later(0.01, self._read_on)
+    async def open(self, fd: int) -> None:
+        """Read by the event loop where the descriptor allows it, else by a thread."""
+        file = os.fdopen(os.dup(fd), "rb", buffering=0)
+        if _can_be_polled(fd):
+            await asyncio.get_running_loop().connect_read_pipe(lambda: self, file)
         else:
+            self._thread = asyncio.create_task(self._read_by_thread(file))
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+        if self._thread is not None:
+            self._thread.cancel()
+
+    def read_on(self) -> None:
+        """The reader of the output has caught up."""
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
-    def eof_received(self) -> None:
-        self.end()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.end()
-
-    def end(self) -> None:
-        if not self._ended.done():
-            self._take(self._lines.end())
-            self._ended.set_result(None)
+    async def _read_by_thread(self, file: BinaryIO) -> None:
+        with file:
+            while data := await asyncio.to_thread(file.read, CHUNK):
+                self.data_received(data)
+        self.eof_received()
 
     def _take(self, lines: list[bytes | None]) -> None:
         for line in lines:
@@ -162,62 +176,57 @@ class Input(asyncio.Protocol):
             elif line and not line.isspace():
                 self._connection.receive(line)
 
+    # What the event loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.ReadTransport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._take(self._lines.feed(data))
+        if self._transport is not None and self._output.size > READ_LIMIT:
+            self._transport.pause_reading()
+
+    def eof_received(self) -> None:
+        if not self.ended.done():
+            self._take(self._lines.end())
+            self.ended.set_result(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.eof_received()
+
 
 async def serve_stdio(hub: Hub, *, stdin: int = 0, stdout: int = 1) -> None:
     """Serve the hub on two file descriptors until the input ends or the reader is gone."""
-    loop = asyncio.get_running_loop()
-    ended: asyncio.Future[None] = loop.create_future()
-    gone: asyncio.Future[None] = loop.create_future()
-    output = Output(loop)
-    connection = Connection(hub, output.send)
-    await output.open(stdout, Output.Flow(connection, gone))
-    reader = Input(connection, output, ended)
-    reading = await _start_reading(loop, stdin, reader)
+    blocking = [(fd, os.get_blocking(fd)) for fd in (stdin, stdout)]
+    output = Output()
+    connection = output.connection = Connection(hub, output.send)
+    input = output.input = Input(connection, output)
     try:
-        await asyncio.wait((ended, gone), return_when=asyncio.FIRST_COMPLETED)
-        if not gone.done():
-            finishing = asyncio.ensure_future(connection.finish(GRACE))
-            await asyncio.wait((finishing, gone), return_when=asyncio.FIRST_COMPLETED)
-            finishing.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await finishing
+        await output.open(stdout)
+        await input.open(stdin)
+        await asyncio.wait((input.ended, output.gone), return_when=asyncio.FIRST_COMPLETED)
+        if not output.gone.done():
+            await _finish(connection, output)
     finally:
+        input.close()
         await connection.close()
-        output.flush()
-        await _close(output, gone)
-        reading()
+        await output.close()
+        for fd, was in blocking:  # a terminal is shared with the shell, which expects it as it was
+            os.set_blocking(fd, was)
 
 
-async def _start_reading(loop: asyncio.AbstractEventLoop, fd: int, reader: Input) -> Callable[[], None]:
-    """Read by the event loop where the descriptor allows it, else by a thread. Gives how to stop."""
-    try:
-        transport, _ = await loop.connect_read_pipe(lambda: reader, _file(fd, "rb"))
-    except (ValueError, PermissionError):  # a regular file or a device, which cannot be polled
-        thread = asyncio.ensure_future(_read_by_thread(fd, reader))
-        return lambda: _stop(thread)
-    return transport.close
+async def _finish(connection: Connection, output: Output) -> None:
+    """Let what runs come to its end, as long as somebody reads."""
+    finishing = asyncio.create_task(connection.finish(GRACE))
+    await asyncio.wait((finishing, output.gone), return_when=asyncio.FIRST_COMPLETED)
+    finishing.cancel()
+    await asyncio.wait((finishing,))
 
 
-async def _read_by_thread(fd: int, reader: Input) -> None:
-    while data := await asyncio.to_thread(os.read, fd, _CHUNK):
-        reader.data_received(data)
-    reader.end()
-
-
-async def _close(output: Output, gone: asyncio.Future[None]) -> None:
-    """Close the output once all is written, or nobody reads any more."""
-    if output.transport is not None and not gone.done():
-        output.transport.close()
-        await asyncio.wait((gone,), timeout=GRACE)
-
-
-def _stop(task: asyncio.Future[Any]) -> None:
-    task.cancel()
-
-
-def _file(fd: int, mode: str) -> Any:
-    """A file object over a copy of the descriptor, so that closing it leaves the original alone."""
-    return os.fdopen(os.dup(fd), mode, buffering=0)
+def _can_be_polled(fd: int) -> bool:
+    """Pipes, sockets and terminals can; regular files and `/dev/null` are always ready instead."""
+    mode = os.fstat(fd).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(fd)
 
 
 def _write_all(fd: int, data: bytes) -> None:
@@ -226,5 +235,5 @@ def _write_all(fd: int, data: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
-def _nowhere(data: bytes) -> None:
-    sys.stderr.write("midcall: nothing is open to write to\n")
+def _discard(data: bytes) -> None:
+    """Nobody reads."""

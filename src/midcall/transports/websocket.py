@@ -19,21 +19,24 @@ SendMessage: TypeAlias = Callable[[Message], Awaitable[None]]
 OUTBOX_LIMIT = 1024 * 1024
 """Bytes that may wait for a slow peer before its calls are slowed down."""
 
+READ_LIMIT = 8 * OUTBOX_LIMIT
+"""Bytes that may wait before nothing more is read from the peer."""
+
 
 class Outbox:
     """Messages on their way to the peer, in order."""
 
     def __init__(self) -> None:
         self._messages: deque[bytes] = deque()
-        self._size = 0
+        self.size = 0
         self._wake = asyncio.Event()
         self.connection: Connection | None = None
 
     def put(self, message: bytes) -> None:
         self._messages.append(message)
-        self._size += len(message)
+        self.size += len(message)
         self._wake.set()
-        if self._size > OUTBOX_LIMIT and self.connection is not None:
+        if self.size > OUTBOX_LIMIT and self.connection is not None:
             self.connection.pause()
 
     async def write(self, send: SendMessage) -> None:
@@ -43,9 +46,9 @@ class Outbox:
             self._wake.clear()
             while self._messages:
                 message = self._messages.popleft()
-                self._size -= len(message)
+                self.size -= len(message)
                 await send({"type": "websocket.send", "text": message.decode()})
-                if self._size <= OUTBOX_LIMIT // 2 and self.connection is not None:
+                if self.size <= OUTBOX_LIMIT // 2 and self.connection is not None:
                     self.connection.resume()
 
 
@@ -57,7 +60,7 @@ async def serve_websocket(hub: Hub, receive: Receive, send: SendMessage) -> None
     connection = Connection(hub, outbox.put)
     outbox.connection = connection
     writer = asyncio.ensure_future(outbox.write(send))
-    reader = asyncio.ensure_future(_read(connection, receive))
+    reader = asyncio.ensure_future(_read(connection, outbox, receive))
     try:
         await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -67,8 +70,10 @@ async def serve_websocket(hub: Hub, receive: Receive, send: SendMessage) -> None
         await asyncio.gather(reader, writer, return_exceptions=True)
 
 
-async def _read(connection: Connection, receive: Receive) -> None:
+async def _read(connection: Connection, outbox: Outbox, receive: Receive) -> None:
     while True:
+        if outbox.size > READ_LIMIT:
+            await connection.drain()
         message = await receive()
         if message["type"] == "websocket.disconnect":
             return
