@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
+
 from peers import Peer, stdio_peer, websocket_peer
 
 Open = Callable[[], AbstractAsyncContextManager[Peer]]

@@ -77,6 +77,7 @@ def server(hub: Hub, host: str = "127.0.0.1", port: int = 8000, log_level: str =
             log_config=_log_to_stderr(),
             ws="websockets-sansio",
             ws_max_size=FRAME_LIMIT,
+            ws_per_message_deflate=False,  # costs 64 kB a peer, and hides a slow reader from us
             timeout_graceful_shutdown=5,
         )
     )

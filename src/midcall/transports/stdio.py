@@ -73,6 +73,7 @@ class Output(asyncio.Protocol):
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._waiting: list[bytes] = []
+        self._size = 0
         self._write: Callable[[bytes], None] = _discard
         self._transport: asyncio.WriteTransport | None = None
         self.connection: Connection | None = None
@@ -93,9 +94,13 @@ class Output(asyncio.Protocol):
         if not self._waiting:
             self._loop.call_soon(self.flush)
         self._waiting.append(message)
+        self._size += len(message)
+        if self._size > CHUNK:  # a call that never waits would keep the loop from flushing
+            self.flush()
 
     def flush(self) -> None:
         if self._waiting:
+            self._size = 0
             self._waiting.append(b"")
             data = b"\n".join(self._waiting)
             self._waiting.clear()
