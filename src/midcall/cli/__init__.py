@@ -1,0 +1,78 @@
+"""The command line: `midcall serve`, `call`, `tools` and `demo`.
+
+Each command is one file with `add_parser` (its options) and `run` (what it does). Only `run` imports
+the rest of midcall, pydantic, rich and questionary, so that `--help` is quick. This is the one room
+that knows all others.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from midcall.cli.call import add_parser as add_call
+from midcall.cli.demo import add_parser as add_demo
+from midcall.cli.exits import EXIT_CODES_HELP, Exit, UsageError
+from midcall.cli.serve import add_parser as add_serve
+from midcall.cli.tools import add_parser as add_tools
+from midcall.version import __version__
+
+_EXAMPLES = """\
+examples:
+  midcall demo                                     a tour in this terminal
+  midcall tools app:hub                            what can be called
+  midcall call app:hub files.delete --ids a        call it, and be asked here
+  midcall call app:hub files.delete --ids a --yes  the same in a script
+  midcall serve app:hub --port 8000                WebSocket at ws://127.0.0.1:8000/ws
+  midcall serve app:hub --stdio                    JSON-RPC 2.0, one message a line
+
+TARGET is where the hub is: a module or a file, and the name in it (`hub` if left out):
+`app:hub`, `package.module:hub`, `path/to/app.py:hub`. A function that makes a hub is called.
+
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; gives the exit code."""
+    parser = _parser()
+    args = parser.parse_args(argv)
+    if args.run is None:
+        parser.print_help()
+        return Exit.USAGE
+    try:
+        code = int(args.run(args))
+        sys.stdout.flush()
+    except UsageError as error:
+        print(f"midcall: {error}", file=sys.stderr)  # noqa: T201
+        return Exit.USAGE
+    except KeyboardInterrupt:
+        _leave(Exit.CANCELLED)
+    except BrokenPipeError:
+        _leave(Exit.FAILED)
+    except BaseExceptionGroup as group:
+        if group.subgroup(BrokenPipeError) is None:
+            raise
+        _leave(Exit.FAILED)
+    return code
+
+
+def _leave(code: Exit) -> NoReturn:
+    """End at once: nobody reads the output, or a thread that cannot be stopped is still at work."""
+    os._exit(code)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="midcall",
+        description="Serve and call tools that can stop in the middle and ask.",
+        epilog=_EXAMPLES + EXIT_CODES_HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"midcall {__version__}")
+    parser.set_defaults(run=None)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    for add_command in (add_serve, add_call, add_tools, add_demo):
+        add_command(commands)
+    return parser

@@ -1,0 +1,148 @@
+"""`midcall call TARGET METHOD`: runs a method in this terminal and asks there."""
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any
+
+from midcall.cli.exits import EXIT_CODES_HELP, Exit, UsageError
+
+if TYPE_CHECKING:
+    from midcall.cli.screens import Screen
+    from midcall.hub import Hub
+
+_OPTIONS = ("--help", "--params", "--yes", "--answer", "--json", "--timeout", "--log-level")
+_EXAMPLES = """\
+The parameters of METHOD are flags: `midcall call TARGET METHOD --help` shows them.
+
+examples:
+  midcall call app:hub files.delete --ids a --ids b
+  midcall call app:hub files.delete --params '{"ids": ["a", "b"]}' --yes
+  midcall call app:hub setup.wizard --answer name=demo --answer select=full --answer 3=yes
+  midcall call app:hub files.list --json | jq .content
+
+In a terminal, questions are asked there, and Ctrl-C cancels the call; pressed twice, it leaves at
+once. Without a terminal, --yes and --answer answer the questions; a tool that asks something
+else is told that this caller cannot be asked.
+
+"""
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to the command line."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "call",
+        help="call a method, and be asked here",
+        description="Call a method of a hub. Data go to standard output, all else to standard error.",
+        epilog=_EXAMPLES + EXIT_CODES_HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("target", metavar="TARGET", help="where the hub is, as in app:hub")
+    parser.add_argument("method", metavar="METHOD", help="the method's name, as in files.delete")
+    parser.add_argument("flags", metavar="...", nargs=argparse.REMAINDER, help="parameters and options")
+    _add_options(parser)
+    parser.set_defaults(run=run)
+
+
+def _add_options(parser: argparse._ActionsContainer) -> None:
+    """The options that stand before or after METHOD."""
+    parser.add_argument(
+        "--params", metavar="JSON", help="all parameters as JSON; `-` for standard input, `@file`"
+    )
+    parser.add_argument("--yes", action="store_true", help="answer every yes-or-no question with yes")
+    parser.add_argument(
+        "--answer",
+        action="append",
+        metavar="KEY=VALUE",
+        help="answer a question; KEY is its number, words of its message or its kind (confirm, prompt, "
+        "select, form, url, custom); VALUE is text or JSON. May be repeated",
+    )
+    parser.add_argument("--json", action="store_true", help="print items as JSON, one a line")
+    parser.add_argument(
+        "--timeout",
+        type=_seconds,
+        metavar="SECONDS",
+        help="how long a question waits if the tool does not say (default 30, 0 for no limit)",
+    )
+    parser.add_argument(
+        "--log-level",
+        default="error",
+        choices=("debug", "info", "warning", "error"),
+        help="log of midcall itself, on standard error; `warning` shows the traceback of a tool that fails",
+    )
+
+
+def run(args: argparse.Namespace) -> Exit:
+    """Call the method; gives the exit code."""
+    import asyncio
+    import logging
+
+    from midcall.cli.load import load_hub
+    from midcall.errors import MidcallError
+
+    hub = load_hub(args.target)
+    try:
+        args, params = _read_flags(hub, args)
+        logging.basicConfig(stream=sys.stderr, level=args.log_level.upper())
+        return asyncio.run(_call(hub, args, params))
+    except MidcallError as error:  # the hub refused the call: nothing was started
+        raise UsageError(str(error)) from None
+
+
+def _read_flags(hub: "Hub", args: argparse.Namespace) -> tuple[argparse.Namespace, Any]:
+    """Parse what stands after METHOD, by its schema: gives all options, and the parameters."""
+    from midcall.cli.flags import Flags, read_params
+
+    schema = hub.schema(args.method)
+    parser = argparse.ArgumentParser(
+        usage=f"midcall call {args.target} {args.method} [parameters] [options]",
+        description=schema["description"],
+        epilog=EXIT_CODES_HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+        add_help=False,
+    )
+    flags = Flags(parser, schema["params"], set(_OPTIONS))
+    options = parser.add_argument_group("options")
+    options.add_argument("-h", "--help", action="help", help="show this help message and exit")
+    _add_options(options)
+    parser.parse_args(flags.spelled(args.flags), namespace=args)
+    params = {} if args.params is None else read_params(args.params)
+    given = flags.read(args)
+    if given and not isinstance(params, dict):
+        raise UsageError("--params must be a JSON object where flags are given too")
+    return args, {**params, **given} if given else params
+
+
+async def _call(hub: "Hub", args: argparse.Namespace, params: Any) -> Exit:
+    from midcall.cli.answers import Answers
+    from midcall.cli.conversation import Conversation
+    from midcall.cli.screens import has_person
+    from midcall.hub import ATTACHED_TIME_LIMIT
+    from midcall.questions import PERSON_KINDS
+
+    answers = Answers(args.answer or (), yes=args.yes)
+    time_limit = ATTACHED_TIME_LIMIT if args.timeout is None else args.timeout or None
+    person = has_person()
+    supports = PERSON_KINDS if person else answers.kinds
+    invocation = hub.call(args.method, params, supports=supports, time_limit=time_limit)
+    return await Conversation(invocation, _screen(args, person), answers, person=person).run()
+
+
+def _screen(args: argparse.Namespace, person: bool) -> "Screen":
+    from midcall.cli.screens import JsonLines, Plain
+
+    if args.json:
+        return JsonLines()
+    if not person:
+        return Plain()
+    from midcall.cli.terminal import Terminal
+
+    return Terminal()
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 <= seconds < float("inf"):
+        raise ValueError
+    return seconds

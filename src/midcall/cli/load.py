@@ -1,0 +1,89 @@
+"""Loads the hub that a command is about: `app:hub`, `package.module:hub`, `path/app.py:hub`."""
+
+import importlib
+import importlib.util
+import operator
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+
+from midcall.cli.exits import UsageError
+from midcall.hub import Hub
+
+_HERE = str(Path(__file__).parent.parent)
+
+
+def load_hub(target: str) -> Hub:
+    """The hub at `target`; a function that makes one is called. Raises `UsageError`."""
+    where, _, attribute = target.partition(":")
+    attribute = attribute or "hub"
+    try:
+        module = _load_file(Path(where)) if where.endswith(".py") else _load_module(where)
+        found = operator.attrgetter(attribute)(module)
+        if callable(found):
+            found = found()
+    except UsageError as error:
+        raise UsageError(f"Cannot load {target!r}: {error}") from None
+    except AttributeError as error:
+        if error.name not in attribute.split("."):
+            raise _broken(target, error) from error
+        raise UsageError(f"Cannot load {target!r}: {where} has no {attribute!r}{_hint(module)}") from None
+    except Exception as error:  # an app may raise anything while it is imported
+        raise _broken(target, error) from error
+    if not isinstance(found, Hub):
+        raise UsageError(f"Cannot load {target!r}: it is a {type(found).__name__}, not a Hub")
+    return found
+
+
+def _load_module(name: str) -> ModuleType:
+    _search(Path.cwd())
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise  # the module is there, and imports another one that is not
+        hint = f"; for a file write {name}.py" if Path(f"{name}.py").is_file() else ""
+        raise UsageError(f"no module named {error.name!r} in {Path.cwd()} or installed{hint}") from None
+    except (ValueError, TypeError):
+        raise UsageError("a target is a module or a file, as in app:hub or path/app.py:hub") from None
+
+
+def _load_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise UsageError(f"no file {path}")
+    _search(Path.cwd())
+    _search(path.resolve().parent)
+    taken = path.stem in sys.modules or path.stem in sys.stdlib_module_names
+    name = f"midcall_target_{path.stem}" if taken else path.stem
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _search(folder: Path) -> None:
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
+def _hint(module: ModuleType) -> str:
+    hubs = [name for name, value in vars(module).items() if isinstance(value, Hub)]
+    return f"; it has {', '.join(hubs)}" if hubs else ""
+
+
+def _broken(target: str, error: Exception) -> UsageError:
+    """One line about an app that fails while it is imported, with the place in its own code."""
+    if isinstance(error, SyntaxError):
+        return UsageError(f"Cannot load {target!r}: {error.filename}, line {error.lineno}: {error.msg}")
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(("<frozen", _HERE)) and "importlib" not in frame.filename
+    ]
+    place = f"{frames[-1].filename}, line {frames[-1].lineno}: " if frames else ""
+    text = " ".join(str(error).split())
+    return UsageError(f"Cannot load {target!r}: {place}{type(error).__name__}: {text}")

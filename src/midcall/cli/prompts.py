@@ -1,0 +1,185 @@
+"""Prompts: asks one question of a person at a terminal, with questionary.
+
+One prompt is on the screen at a time; cancelling the task that waits for it closes it. A form is asked
+field by field, from its schema. Prompts are drawn on standard error, so that standard output carries
+data alone.
+"""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import questionary
+from prompt_toolkit.output import create_output
+
+from midcall.cli.exits import Interrupted
+from midcall.cli.fields import MISSING, Field, fields_of, read_json
+from midcall.cli.screens import readable
+from midcall.questions import (
+    DECLINED,
+    Answer,
+    AnyQuestion,
+    Confirm,
+    Confirmed,
+    Custom,
+    CustomAnswer,
+    Form,
+    Prompt,
+    Select,
+    Selected,
+    Text,
+    Url,
+)
+
+LEAVE_OUT = "(leave out)"
+
+
+class Prompts:
+    """Asks in this terminal; `say` prints a line above the prompt."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._output = create_output(stdout=sys.stderr)
+        self._entered: dict[str, dict[str, Any]] = {}
+
+    async def ask(self, request_id: str, question: AnyQuestion) -> Answer:
+        """The person's answer. Raises `Interrupted`."""
+        match question:
+            case Confirm():
+                return Confirmed(await self._confirm(question.message, bool(question.default)))
+            case Prompt():
+                return Text(await self._text(question.message, question.default, question.placeholder))
+            case Select():
+                return await self._select(question)
+            case Form():
+                return await self._form(request_id, question)
+            case Url():
+                self._say(f"{question.message}\n  {question.url}")
+                return CustomAnswer(True) if await self._confirm("Done?", True) else DECLINED
+            case Custom():
+                return await self._custom(question)
+        raise AssertionError(f"A terminal does not ask questions of kind {question.kind}")
+
+    # --- kinds of question -------------------------------------------------------------------
+
+    async def _select(self, question: Select) -> Answer:
+        choices = [
+            questionary.Choice(title=option.label, value=option.value, description=option.description)
+            for option in question.options
+        ]
+        if question.multi_select:
+            return Selected(tuple(await self._checkbox(question.message, choices)))
+        return Selected((await self._choose(question.message, choices),))
+
+    async def _custom(self, question: Custom) -> Answer:
+        data = question.data
+        if isinstance(data, dict):
+            data = {key: value for key, value in data.items() if value != question.message}
+        if data:
+            self._say(readable(data))
+        fields = ", ".join(f"{field.name}: {field.type}" for field in fields_of(question.schema or {}))
+        hint = f"JSON, {{{fields}}}" if fields else "JSON"
+        text = await self._text(question.message, placeholder=hint, validate=_is_json)
+        return CustomAnswer(read_json(text))
+
+    async def _form(self, request_id: str, question: Form) -> Answer:
+        """Each field in turn; asked again, it starts from what was entered before."""
+        self._say(question.message)
+        entered = self._entered.setdefault(request_id, {})
+        for field in fields_of(question.schema):
+            before = entered.get(field.name, field.default)
+            value = await self._field(field, None if before is MISSING else before)
+            if value is MISSING:
+                entered.pop(field.name, None)
+            else:
+                entered[field.name] = value
+        return CustomAnswer(dict(entered))
+
+    async def _field(self, field: Field, before: Any) -> Any:
+        label = f"{field.name} ({field.description})" if field.description else field.name
+        optional = field.nullable or (not field.required and field.default is MISSING)
+        blank = None if field.nullable else MISSING
+        if field.kind == "boolean":
+            return await self._confirm(label, bool(before))
+        if field.kind == "choice":
+            choices = [questionary.Choice(title=str(c), value=c) for c in field.choices]
+            if optional:
+                choices.append(questionary.Choice(title=LEAVE_OUT, value=LEAVE_OUT))
+            first = before if before in field.choices else None
+            chosen = await self._choose(label, choices, first)
+            return blank if chosen == LEAVE_OUT and LEAVE_OUT not in field.choices else chosen
+        item = field.item
+        if item is not None and item.kind == "choice":
+            checked = before or ()
+            choices = [questionary.Choice(str(c), c, checked=c in checked) for c in item.choices]
+            return await self._checkbox(label, choices)
+        if item is not None and item.kind in ("string", "integer", "number"):
+            text = await self._text(label, ", ".join(map(str, before or ())), f"{field.type}, with commas")
+            return [item.read(one.strip()) for one in text.split(",") if one.strip()]
+        text = await self._text(
+            label,
+            _as_text(before),
+            f"{field.type}, may be empty" if optional else field.type,
+            lambda text: (optional and not text) or _fault(field, text) or True,
+        )
+        return blank if optional and not text else field.read(text)
+
+    # --- questionary -------------------------------------------------------------------------
+
+    async def _confirm(self, message: str, default: bool) -> bool:
+        return bool(await self._run(questionary.confirm(message, default=default, output=self._output)))
+
+    async def _text(
+        self,
+        message: str,
+        default: str | None = None,
+        placeholder: str | None = None,
+        validate: Callable[[str], bool | str] | None = None,
+    ) -> str:
+        hint = [("class:instruction", placeholder)] if placeholder else None
+        prompt = questionary.text(
+            message,
+            default=default or "",
+            validate=validate,
+            placeholder=hint,
+            output=self._output,
+            validate_while_typing=False,
+        )
+        return str(await self._run(prompt))
+
+    async def _choose(self, message: str, choices: list[questionary.Choice], first: Any = None) -> Any:
+        return await self._run(questionary.select(message, choices, default=first, output=self._output))
+
+    async def _checkbox(self, message: str, choices: list[questionary.Choice]) -> list[Any]:
+        keys = "(space to select, enter when done)"
+        prompt = questionary.checkbox(message, choices, instruction=keys, output=self._output)
+        return list(await self._run(prompt))
+
+    async def _run(self, prompt: questionary.Question) -> Any:
+        try:
+            return await prompt.application.run_async(handle_sigint=False)
+        except (KeyboardInterrupt, EOFError):
+            raise Interrupted from None
+
+
+def _is_json(text: str) -> bool | str:
+    return "This is not JSON" if read_json(text) is MISSING else True
+
+
+def _fault(field: Field, text: str) -> str | None:
+    """Why a text cannot be the value of a field, as far as its kind tells."""
+    value = field.read(text)
+    if field.kind == "integer" and not isinstance(value, int):
+        return "This is not a whole number"
+    if field.kind == "number" and not isinstance(value, int | float):
+        return "This is not a number"
+    if field.kind in ("json", "array") and read_json(text) is MISSING and "string" not in field.type:
+        return "This is not JSON"
+    return None
+
+
+def _as_text(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()

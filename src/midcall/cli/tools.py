@@ -1,0 +1,108 @@
+"""`midcall tools TARGET [METHOD]`: lists the methods of a hub, or shows one of them."""
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any
+
+from midcall.cli.exits import Exit, UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from midcall.hub import Hub
+
+_EXAMPLES = """\
+examples:
+  midcall tools app:hub
+  midcall tools app:hub files.delete
+  midcall tools app:hub --json > schema.json
+"""
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to the command line."""
+    parser = commands.add_parser(
+        "tools",
+        help="list the methods of a hub",
+        description="List the methods of a hub, or show one with its parameters.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("target", metavar="TARGET", help="where the hub is, as in app:hub")
+    parser.add_argument("method", metavar="METHOD", nargs="?", help="show this method")
+    parser.add_argument("--json", action="store_true", help="print the schema as JSON")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> Exit:
+    """Print the list, or one method."""
+    from midcall.cli.load import load_hub
+    from midcall.errors import MethodNotFound
+
+    hub = load_hub(args.target)
+    try:
+        schema = hub.schema(args.method)
+    except MethodNotFound as error:
+        raise UsageError(str(error)) from None
+    if args.json:
+        from msgspec import json
+
+        sys.stdout.write(json.format(json.encode(schema), indent=2).decode() + "\n")
+        return Exit.SUCCESS
+    from rich.console import Console
+
+    # A pipe has no width: what reads it wants whole lines.
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+    if args.method is None:
+        _show_list(console, hub)
+    else:
+        _show_method(console, schema)
+    return Exit.SUCCESS
+
+
+def _show_list(console: "Console", hub: "Hub") -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    for title in ("method", "", "description"):
+        table.add_column(title, no_wrap=title != "description", header_style="dim")
+    for name, method in hub.methods():
+        marks = Text(_marks(method.streaming, method.interactive), style="cyan")
+        table.add_row(Text(name, style="bold"), marks, Text(method.description.partition("\n")[0]))
+    console.print(table)
+
+
+def _show_method(console: "Console", schema: dict[str, Any]) -> None:
+    from msgspec import json
+    from rich.table import Table
+    from rich.text import Text
+
+    from midcall.cli.fields import MISSING, fields_of, type_text
+
+    marks = _marks(schema["streaming"], schema["interactive"])
+    console.print(Text.assemble((schema["name"], "bold"), "  ", (marks, "cyan")))
+    if schema["description"]:
+        console.print(Text(schema["description"]))
+    fields = fields_of(schema["params"])
+    if fields:
+        table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), title_justify="left")
+        for title in ("parameter", "type", "default", "description"):
+            table.add_column(title, header_style="dim", no_wrap=title == "parameter")
+        for field in fields:
+            default = "" if field.default is MISSING else json.encode(field.default).decode()
+            default = "required" if field.required else default
+            table.add_row(
+                Text(field.name, style="bold"), Text(field.type), Text(default), Text(field.description)
+            )
+        console.print()
+        console.print(table)
+    if schema["returns"]:
+        console.print(Text.assemble("\n", ("gives ", "dim"), type_text(schema["returns"])))
+    for key in schema.get("elicits", ()):
+        console.print(Text.assemble(("asks ", "dim"), key))
+
+
+def _marks(streaming: bool, interactive: bool) -> str:
+    return ", ".join(word for word, is_so in (("stream", streaming), ("asks", interactive)) if is_so)

@@ -1,0 +1,54 @@
+"""What the tests of the core share: running a coroutine, and looking for what it left behind."""
+
+import asyncio
+import gc
+from collections.abc import Coroutine
+from typing import Any
+
+from midcall import Hub, Item, Request
+
+LIMIT = 30.0
+
+
+def drive(main: Coroutine[Any, Any, Any]) -> Any:
+    """Run to the end, where no error may be lost: not even one that only the event loop hears of."""
+    unseen: list[dict[str, Any]] = []
+
+    async def watched() -> Any:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: unseen.append(context))
+        async with asyncio.timeout(LIMIT):
+            return await main
+
+    result = asyncio.run(watched())
+    gc.collect()  # a future with an unread error complains when it goes
+    assert unseen == []
+    return result
+
+
+async def assert_nothing_left(hub: Hub) -> None:
+    """No task but this one, no call, no open question; waits a little for what is about to end."""
+    this = asyncio.current_task()
+    for _ in range(200):
+        if len(asyncio.all_tasks()) == 1 and not len(hub.calls):
+            break
+        await asyncio.sleep(0.005)
+    assert asyncio.all_tasks() == {this}
+    assert hub.calls.list() == []
+    assert len(hub.calls) == 0
+    assert hub.calls.open_questions == 0
+
+
+async def until(condition: Any) -> None:
+    """Wait until the condition holds."""
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+def kinds(items: list[Item]) -> list[str]:
+    """The names of the items' types, in order."""
+    return [type(item).__name__ for item in items]
+
+
+def requests(items: list[Item]) -> list[Request]:
+    return [item for item in items if isinstance(item, Request)]
