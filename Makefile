@@ -23,7 +23,7 @@ types: $(READY)  ## Strict types of src, by mypy
 	$(BIN)/mypy
 
 docs: $(READY)   ## Build the documentation into site/
-	$(BIN)/zensical build --clean
+	$(BIN)/zensical build --clean --strict
 
 bench: $(READY)  ## Measure; writes the figures to docs/topics/performance.md
 	$(BIN)/python -m bench
