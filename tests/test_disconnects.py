@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 from websockets.asyncio.client import connect as raw_connect
+from websockets.exceptions import InvalidStatus
+from websockets.typing import Origin
 
 from midcall import Data, Done, Request, TransportLost, UnknownQuestion, connect
 from midcall.client.websocket import Remote
@@ -154,6 +156,20 @@ def test_nobody_answers_another_connections_question() -> None:
             assert await thief.result("plexus_unsubscribe", [subscription]) is False
             await owner.result("plexus_respond", [subscription, id, "mine"])
             assert (await owner.item(subscription, "data"))["content"]["word"] == "mine"
+
+    asyncio.run(run())
+
+
+def test_a_web_page_of_another_origin_is_turned_away() -> None:
+    async def run() -> None:
+        async with http_server() as url:
+            own = url.replace("ws://", "http://").removesuffix("/ws")
+            async with raw_connect(url, origin=Origin(own)) as socket:
+                assert (await Peer(SocketWire(socket)).result("echo.ping"))["type"] == "pong"
+            for origin in ("https://evil.example", "null", "http://127.0.0.1:1"):
+                with pytest.raises(InvalidStatus) as refused:
+                    await raw_connect(url, origin=Origin(origin))
+                assert refused.value.response.status_code == 403
 
     asyncio.run(run())
 

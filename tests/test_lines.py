@@ -70,7 +70,7 @@ BAD_MESSAGES: list[tuple[str, bytes, int]] = [
     ("another version", b'{"jsonrpc":"1.0","id":1,"method":"echo.ping"}', -32600),
     ("no method and no id", b'{"jsonrpc":"2.0"}', -32600),
     ("a method that is no string", b'{"jsonrpc":"2.0","id":1,"method":7}', -32600),
-    ("params that are a string", b'{"jsonrpc":"2.0","id":1,"method":"echo.ping","params":"x"}', -32600),
+    ("params that are a string", b'{"jsonrpc":"2.0","id":1,"method":"echo.ping","params":"x"}', -32602),
     ("params of a wrong type", b'{"jsonrpc":"2.0","id":1,"method":"echo.once","params":{"message":7}}', -32602),
     ("too many params", b'{"jsonrpc":"2.0","id":1,"method":"echo.ping","params":[1]}', -32602),
     ("a subscription to nothing", b'{"jsonrpc":"2.0","id":1,"method":"plexus_subscribe","params":[]}', -32602),

@@ -24,7 +24,6 @@ Id: TypeAlias = str | int | float | None
 W = TypeVar("W")
 
 _EMPTY = Raw()
-_PARAMS_START = (b"{", b"[", b"", b"n")  # an object, an array, absent, or null as some clients send
 
 
 class ErrorObject(Struct, omit_defaults=True):
@@ -76,8 +75,8 @@ def decode(data: bytes) -> Envelope | Batch:
         envelope = _decode_envelope(data)
     except (ValueError, RecursionError) as error:
         return _decode_other(data, error)
-    if envelope.jsonrpc == "2.0" and data.isascii() and _well_formed(envelope):
-        return envelope
+    if envelope.jsonrpc == "2.0" and envelope.method is not UNSET and data.isascii():
+        return envelope  # the usual message, with no more looks than it needs
     return _checked(data, envelope)
 
 
@@ -112,15 +111,9 @@ def _checked(data: bytes, envelope: Envelope) -> Envelope:
         raise Fault(PARSE_ERROR, f"Parse error: {error}", id) from None
     if envelope.jsonrpc != "2.0":
         raise Fault(INVALID_REQUEST, 'Invalid Request: "jsonrpc" must be "2.0"', id)
-    if not _well_formed(envelope):
+    if envelope.method is UNSET and envelope.id is UNSET:
         raise Fault(INVALID_REQUEST, "Invalid Request: neither a request nor a response", id)
     return envelope
-
-
-def _well_formed(envelope: Envelope) -> bool:
-    if envelope.method is not UNSET:
-        return memoryview(envelope.params)[:1] in _PARAMS_START
-    return envelope.id is not UNSET
 
 
 def _explain(data: bytes, error: Exception) -> Fault:

@@ -19,6 +19,7 @@ from uvicorn.config import LOGGING_CONFIG
 
 from midcall.connection import MAX_MESSAGE
 from midcall.hub import Hub
+from midcall.transports.security import same_origin
 from midcall.transports.websocket import serve_websocket
 from midcall.version import __version__
 
@@ -63,6 +64,9 @@ class _Endpoint:
         self._hub = hub
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not same_origin(scope["headers"]):
+            await send({"type": "websocket.close", "code": 1008, "reason": "Another origin"})  # 403
+            return
         await serve_websocket(self._hub, receive, send)
 
 
