@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from midcall.activation import method
 from midcall.ask import Ask, Asking
-from midcall.call import Call, CallInfo, Calls, Status
+from midcall.call import Call, CallInfo, Status
+from midcall.calls import Calls
 from midcall.errors import (
     Aborted,
     AnswerError,

@@ -7,6 +7,7 @@ module knows `ask` and `schema`, and no hub.
 
 import asyncio
 import collections.abc
+import contextlib
 import functools
 import hashlib
 import inspect
@@ -14,7 +15,7 @@ import re
 import types
 import typing
 import uuid
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from typing import Any, NamedTuple, TypeVar, overload
 
 import msgspec
@@ -37,6 +38,9 @@ _STREAMS = (
     collections.abc.Iterable,
     collections.abc.Generator,
 )
+
+
+_NOTHING = (b"", b"{}", b"null", b"[]")
 
 
 class _Mark(NamedTuple):
@@ -71,11 +75,11 @@ def method(
     """
 
     def mark(function: F) -> F:
-        setattr(function, _MARK, _Mark(name, description, tuple(elicits)))
+        setattr(_unwrapped(function), _MARK, _Mark(name, description, tuple(elicits)))
         return function
 
     name = function_or_name if isinstance(function_or_name, str) else None
-    return mark(function_or_name) if callable(function_or_name) else mark
+    return mark if function_or_name is None or name is not None else mark(function_or_name)
 
 
 class Method:
@@ -85,6 +89,7 @@ class Method:
         "_ask_parameter",
         "_function",
         "_names",
+        "_renamed",
         "_run",
         "_shape",
         "description",
@@ -114,17 +119,13 @@ class Method:
         self.hash = digest(self._schema())
 
     def _read_types(self, function: Callable[..., Any], fields: Any, returns: Any) -> None:
-        from pydantic import ConfigDict, create_model  # noqa: PLC0415  slow to import: only when a method is read
+        from midcall.schema import (  # noqa: PLC0415  slow to import: only when a method is read
+            arguments_shape,
+            output_schema,
+        )
 
-        from midcall.schema import Shape, output_schema  # noqa: PLC0415  as above
-
-        # Parameters are known by alias, so that any Python name is free of pydantic's own.
-        numbered = {f"p{n}": (annotation, default) for n, (_, annotation, default) in enumerate(fields)}
         try:
-            model = create_model(  # type: ignore[call-overload]
-                function.__name__, __config__=ConfigDict(extra="forbid"), **numbered
-            )
-            self._shape = Shape(model)
+            self._shape, self._renamed = arguments_shape(function.__name__, fields)
         except TypeError as error:
             raise RegistrationError(f"{_where(function)}: {error}") from error
         self.params = {"properties": {}, **self._shape.schema}
@@ -158,20 +159,33 @@ class Method:
 
         Raises `InvalidArguments` with one entry for each fault.
         """
-        if not self._names and raw in (b"", b"{}", b"null", b"[]"):
+        if not self._names and raw in _NOTHING:
             return {}
         try:
-            if raw[:1] == b"[":
+            arguments: dict[str, Any] = self._shape.validate_json(raw).__dict__
+        except ValueError:
+            arguments = self._read_unusual(raw, name)
+        return dict(zip(self._names, arguments.values(), strict=True)) if self._renamed else arguments
+
+    def _read_unusual(self, raw: bytes, name: str) -> dict[str, Any]:
+        """What is no object: nothing at all, or an array; and all that is wrong."""
+        try:
+            if raw in _NOTHING:
+                raw = b"{}"
+            elif raw.lstrip()[:1] == b"[":
                 raw = self._by_name(raw)
-            values = self._shape.validate_json(b"{}" if raw in (b"", b"null") else raw).__dict__.values()
+            arguments: dict[str, Any] = self._shape.validate_json(raw).__dict__
         except ValueError as error:
             raise InvalidArguments(name or self.name, _faults(error)) from None
-        return dict(zip(self._names, values, strict=True))
+        return arguments
 
     def _by_name(self, raw: bytes) -> bytes:
-        values = msgspec.json.decode(raw, type=list[msgspec.Raw])
+        try:
+            values = msgspec.json.decode(raw, type=list[msgspec.Raw])
+        except RecursionError:
+            raise ValueError("nested too deeply") from None
         if len(values) > len(self._names):
-            raise ValueError(f"takes {len(self._names)} arguments, got {len(values)}")
+            raise ValueError(f"takes at most {len(self._names)} of them, got {len(values)}")
         return msgspec.json.encode(dict(zip(self._names, values, strict=False)))
 
     def invoke(self, call: Call, arguments: dict[str, Any]) -> Any:
@@ -193,7 +207,7 @@ class Activation:
         self.namespace = namespace or getattr(source, "namespace", None) or type(source).__name__.lower()
         if not _NAMESPACE.match(self.namespace):
             raise RegistrationError(
-                f"{self.namespace!r} is not a namespace: it starts with a letter and has letters, digits, '_', '-'"
+                f"{self.namespace!r} is not a namespace: a letter, then letters, digits, '_' and '-'"
             )
         self.version = str(getattr(source, "version", "1.0.0"))
         self.plugin_id = plugin_id(self.namespace, self.version)
@@ -201,7 +215,7 @@ class Activation:
         self.methods = read_methods(source)
         if not self.methods:
             raise RegistrationError(f"{type(source).__name__} has no @method")
-        self.hash = digest([m.hash for m in self.visible])
+        self.hash = digest([self.version, self.description, [m.hash for m in self.visible]])
         if "schema" not in self.methods:
             self.methods["schema"] = own_method(self.schema, "The schema of this activation.")
 
@@ -227,11 +241,14 @@ def read_methods(source: object) -> dict[str, Method]:
     found: dict[str, Method] = {}
     for owner in reversed(type(source).__mro__):
         for attribute, function in vars(owner).items():
-            mark = getattr(function, _MARK, None)
-            bound = getattr(source, attribute, None)
-            if mark is None or bound is None or getattr(bound, _MARK, None) is not mark:
+            mark: Any = getattr(_unwrapped(function), _MARK, None)
+            if not isinstance(mark, _Mark):
                 continue
-            one = Method(bound, typing.cast("_Mark", mark))
+            bound: Any = getattr(source, attribute, None)
+            overridden = getattr(bound, _MARK, None) is not mark
+            if overridden:
+                continue
+            one = Method(bound, mark)
             taken = found.get(one.name)
             if taken is not None and taken._function.__name__ != attribute:
                 raise RegistrationError(
@@ -258,6 +275,11 @@ def digest(value: Any) -> str:
 
 
 # --- reading a function ---------------------------------------------------------------------
+
+
+def _unwrapped(function: Any) -> Any:
+    """Of a static or class method, the function."""
+    return function.__func__ if isinstance(function, staticmethod | classmethod) else function
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
@@ -287,6 +309,8 @@ def _parameters(
                 "a method's parameters are all named"
             )
         annotation = hints.get(parameter.name, Any)
+        if parameter.name == "ask" and parameter.name not in hints:
+            raise RegistrationError(f"{_where(function)}: write `ask: Ask`, so that it is filled in")
         if _is_ask(annotation):
             if ask_parameter is not None:
                 raise RegistrationError(f"{_where(function)} has two parameters of type Ask")
@@ -338,12 +362,16 @@ def _runner(function: Callable[..., Any], *, interactive: bool) -> tuple[Callabl
     return functools.partial(asyncio.to_thread, function), False
 
 
-async def _pull(function: Callable[..., Generator[Any]], **arguments: Any) -> AsyncIterator[Any]:
+async def _pull(function: Callable[..., Generator[Any]], /, **arguments: Any) -> AsyncIterator[Any]:
     """Run a plain generator in worker threads, one element at a time."""
     end = object()
-    iterator: Iterator[Any] = function(**arguments)
-    while (value := await asyncio.to_thread(next, iterator, end)) is not end:
-        yield value
+    iterator: Generator[Any] = function(**arguments)
+    try:
+        while (value := await asyncio.to_thread(next, iterator, end)) is not end:
+            yield value
+    finally:
+        with contextlib.suppress(ValueError):  # it still runs in its thread: it is closed when that ends
+            await asyncio.to_thread(iterator.close)
 
 
 def _inline(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,6 +8,7 @@ Built on `call`; knows no hub, protocol or transport.
 
 import asyncio
 import inspect
+import math
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from typing import Any, Generic, Literal, TypeVar, overload
 
@@ -16,6 +17,7 @@ import msgspec
 from midcall.call import Call
 from midcall.errors import Cancelled, Declined, MidcallError, WrongAnswer
 from midcall.questions import (
+    PRIORITIES,
     RESERVED_TYPE_NAMES,
     Answer,
     AnyQuestion,
@@ -213,7 +215,7 @@ class Ask:
     ) -> Asking[T]:
         """The fields of a pydantic model, dataclass or `msgspec.Struct`; gives an instance of it."""
         shape = _shape(model)
-        message = message or inspect.cleandoc(model.__doc__ or "").partition("\n")[0] or model.__name__
+        message = message or _title(model)
         return self._asking(Form(message, shape.schema), _reader(shape), timeout, priority)
 
     def url(
@@ -244,6 +246,7 @@ class Ask:
     def __call__(
         self,
         question: Question[T],
+        /,
         message: str = "",
         *,
         timeout: float | Preset | None = "default",
@@ -380,19 +383,21 @@ class Ask:
         timeout: float | Preset | None,
         priority: Priority,
     ) -> Asking[T]:
+        if priority not in PRIORITIES:
+            raise ValueError(f"Unknown priority {priority!r}: use {', '.join(PRIORITIES)}")
         fallback = self._fallbacks.get(question.kind, _MISSING)
         return Asking(self._call, question, convert, self._seconds(timeout), priority, fallback)
 
     def _seconds(self, timeout: float | Preset | None) -> float | None:
         if timeout == "default":
-            return self._call.time_limit
+            timeout = self._call.time_limit
         if isinstance(timeout, str):
             if timeout not in PRESETS:
                 raise ValueError(f"Unknown time limit {timeout!r}: use seconds, None or {', '.join(PRESETS)}")
             return PRESETS[timeout]
         if timeout is not None and not timeout > 0:
             raise ValueError("A time limit must be more than 0 seconds")
-        return timeout
+        return None if timeout == math.inf else timeout
 
 
 def _value(answer: Answer) -> Any:
@@ -416,6 +421,12 @@ def _nothing(_: Any) -> None:
     return None
 
 
+def _title(model: type[Any]) -> str:
+    """The first line of its docstring, unless that is the one that `dataclass` makes; else its name."""
+    first = inspect.cleandoc(model.__doc__ or "").partition("\n")[0]
+    return model.__name__ if not first or first.startswith(f"{model.__name__}(") else first
+
+
 def _shape(model: type[Any]) -> Any:
     from midcall.schema import shape_of  # noqa: PLC0415  pydantic is slow to import: only when needed
 
@@ -427,7 +438,7 @@ def _reader(shape: Any) -> Callable[[Any], Any]:
         try:
             return shape.validate(value)
         except ValueError as error:
-            raise WrongAnswer(f"an object that fits the schema ({error})") from None
+            raise WrongAnswer(f"a value that fits the schema ({error})") from None
 
     return read
 
@@ -440,7 +451,10 @@ def _schema_reader(schema: dict[str, Any] | None) -> Callable[[Any], Any]:
     fault = json_schema_fault(schema)
 
     def read(value: Any) -> Any:
-        reason = fault(value)
+        try:
+            reason = fault(value)
+        except ValueError as error:  # not of JSON
+            reason = str(error)
         if reason is not None:
             raise WrongAnswer(f"a value that fits the schema ({reason})")
         return value

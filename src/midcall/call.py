@@ -1,43 +1,36 @@
-"""Calls: one running method, and the registry of all that run or wait.
+"""Call: one running method, its status, its items and its open questions.
 
-A `Call` owns one task. It emits items into its *outlet*, which belongs to whoever started it: a
-dialect that writes to a line, or a reader in this process. A slow outlet says so with `full`, and the
-call then waits in `drain` before it emits more. Open questions live in the call and in the index of
-`Calls`; whichever way a call ends, both are empty afterwards.
+A call owns one task and emits items into its outlet. A slow outlet says so with `full`, and the call
+then waits in `drain` before it emits more. However a call ends, its last item is `Done`, and no
+question of it is open any more.
 
-Above this module stand `ask` (what an author meets) and the hub; it knows neither, nor any protocol.
+Above this module stand `calls` (the registry), `ask` (what an author meets) and the hub; it knows
+none of them, nor any protocol.
 """
 
 import asyncio
-import itertools
 import logging
 import secrets
 import time
-import uuid
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
 from enum import StrEnum
 from typing import Any, Protocol
 
 from msgspec import Struct
 
-from midcall.errors import (
-    Aborted,
-    Cancelled,
-    MidcallError,
-    NotSupported,
-    TimedOut,
-    TooManyCalls,
-    TransportLost,
-    UnknownQuestion,
-)
-from midcall.items import Data, Done, Error, Item, Log, Progress, Request, RequestCancelled, stamp
-from midcall.questions import PRIORITIES, AnyQuestion, Priority, Sample
+from midcall.errors import Aborted, MidcallError, TransportLost, UnknownQuestion
+from midcall.items import Data, Done, Error, Item, Log, Metadata, Progress
+from midcall.open_questions import OpenQuestions, QuestionInfo, Wanted
+from midcall.outlet import Outlet
+from midcall.reports import Reports
 
 log = logging.getLogger("midcall.call")
 
-HELD_LIMIT = 100
-"""How many log lines and progress reports are kept for a reader that does not keep up."""
+PROCESS = secrets.token_hex(4)
+"""What the ids of all calls of this process begin with."""
+
+TURN = 64
+"""After how many elements a stream that never waits lets other calls run."""
 
 
 class Status(StrEnum):
@@ -51,20 +44,6 @@ class Status(StrEnum):
     ABORTED = "aborted"
 
 
-class Outlet(Protocol):
-    """Where a call's items go. `put` never waits; `drain` does, while `full` is true."""
-
-    @property
-    def full(self) -> bool:
-        """Whether the reader is behind."""
-
-    def put(self, item: Item) -> None:
-        """Take an item. After the reader is gone this does nothing."""
-
-    async def drain(self) -> None:
-        """Wait until the reader has caught up, or is gone."""
-
-
 class Runnable(Protocol):
     """What a call runs: a method, as `activation` reads it."""
 
@@ -74,60 +53,6 @@ class Runnable(Protocol):
 
     def invoke(self, call: "Call", arguments: dict[str, Any]) -> Any:
         """Start the body with validated arguments."""
-
-
-class Wanted(Protocol):
-    """A question that is about to be asked: what `ask` hands to its call."""
-
-    question: AnyQuestion
-    timeout: float | None
-    priority: Priority
-    request_id: str
-
-    def read(self, payload: Any) -> Any:
-        """The answer's value for the tool, or `WrongAnswer`; `Cancelled` or `Declined` if refused."""
-
-
-class OpenQuestion:
-    """A question that waits. Several belong to one round; the round ends with the last answer."""
-
-    __slots__ = ("asked", "round", "timer", "value", "wanted")
-
-    def __init__(self, wanted: Wanted, round: "Round") -> None:
-        self.wanted = wanted
-        self.round = round
-        self.asked = time.monotonic()
-        self.timer: asyncio.TimerHandle | None = None
-        self.value: Any = None
-
-
-class Round:
-    """Questions asked together, and the future that waits for all of them."""
-
-    __slots__ = ("future", "missing")
-
-    def __init__(self, missing: int, future: asyncio.Future[None]) -> None:
-        self.missing = missing
-        self.future = future
-
-    def answered(self) -> None:
-        self.missing -= 1
-        if not self.missing and not self.future.done():
-            self.future.set_result(None)
-
-    def fail(self, error: Exception) -> None:
-        if not self.future.done():
-            self.future.set_exception(error)
-
-
-class QuestionInfo(Struct, frozen=True):
-    """An open question, for a list."""
-
-    request_id: str
-    kind: str
-    message: str
-    priority: Priority
-    age: float
 
 
 class CallInfo(Struct, frozen=True):
@@ -140,400 +65,200 @@ class CallInfo(Struct, frozen=True):
     questions: tuple[QuestionInfo, ...] = ()
 
 
-class Call:
-    """One running method: its status, its items, its open questions."""
+class Call(Struct, eq=False):
+    """One running method. (A struct because a call is made for every request: its making is hot.)"""
 
-    __slots__ = (
-        "_begun",
-        "_held",
-        "_outcome",
-        "_questions",
-        "_registry",
-        "arguments",
-        "id",
-        "lost",
-        "method",
-        "name",
-        "outlet",
-        "owner",
-        "plexus_hash",
-        "provenance",
-        "reason",
-        "started",
-        "steps",
-        "supported",
-        "task",
-        "time_limit",
-    )
+    name: str
+    method: Runnable
+    arguments: dict[str, Any]
+    outlet: Outlet
+    metadata: Metadata
+    supported: frozenset[str] = frozenset()
+    """The kinds of question that the caller can answer."""
+    time_limit: float | None = 30.0
+    """Seconds that a question waits if the tool does not say."""
+    owner: object = None
+    """Who alone may answer the questions."""
 
-    def __init__(
-        self,
-        name: str,
-        method: Runnable,
-        arguments: dict[str, Any],
-        outlet: Outlet,
-        *,
-        provenance: tuple[str, ...] = (),
-        plexus_hash: str = "",
-        supported: frozenset[str] = frozenset(),
-        time_limit: float | None = 30.0,
-        owner: object = None,
-    ) -> None:
-        self.name = name
-        self.method = method
-        self.arguments = arguments
-        self.outlet = outlet
-        self.provenance = provenance
-        self.plexus_hash = plexus_hash
-        self.supported = supported
-        self.time_limit = time_limit
-        self.owner = owner
-        self.id = ""
-        self.lost = False
-        self.reason: str | None = None
-        self.started = time.monotonic()
-        self.steps: list[tuple[str, Any]] | None = None
-        self.task: asyncio.Task[None] | None = None
-        self._begun = False
-        self._held: deque[Item] | None = None
-        self._outcome: Status | None = None
-        self._questions: dict[str, OpenQuestion] | None = None
-        self._registry: Calls | None = None
+    number: int = 0
+    started: float = 0.0
+    task: asyncio.Task[None] | None = None
+    asking: MutableMapping[str, Any] = {}
+    reason: str | None = None
+    """Why the call was aborted, if it was."""
+    lost: bool = False
+    steps: list[tuple[str, Any]] | None = None
+    begun: bool = False
+    outcome: Status | None = None
+    questions: OpenQuestions | None = None
+    reports: Reports | None = None
 
-    # --- what others see ---------------------------------------------------------------------
+    # --- what others see and do --------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        """The name of this call; nobody can guess the one of another process."""
+        return f"{PROCESS}-{self.number}"
 
     @property
     def status(self) -> Status:
-        if self._outcome is not None:
-            return self._outcome
-        if not self._questions:
+        if self.outcome is not None:
+            return self.outcome
+        if not self.questions:
             return Status.RUNNING
-        if all(isinstance(q.wanted.question, Sample) for q in self._questions.values()):
-            return Status.AWAITING_SAMPLE
-        return Status.AWAITING_ANSWER
-
-    @property
-    def questions(self) -> list[Wanted]:
-        """The open questions, the most urgent first, then the oldest."""
-        waiting = sorted((self._questions or {}).values(), key=_urgency)
-        return [q.wanted for q in waiting]
+        return Status.AWAITING_SAMPLE if self.questions.only_samples else Status.AWAITING_ANSWER
 
     def info(self) -> CallInfo:
-        now = time.monotonic()
-        waiting = sorted((self._questions or {}).values(), key=_urgency)
-        questions = tuple(
-            QuestionInfo(
-                q.wanted.request_id,
-                q.wanted.question.kind,
-                q.wanted.question.message,
-                q.wanted.priority,
-                now - q.asked,
-            )
-            for q in waiting
-        )
-        return CallInfo(self.id, self.name, self.status, now - self.started, questions)
+        questions = self.questions.infos() if self.questions else ()
+        return CallInfo(self.id, self.name, self.status, time.monotonic() - self.started, questions)
 
     def answer(self, request_id: str, payload: Any) -> None:
         """Give an answer, in any accepted form. Raises `UnknownQuestion` or `WrongAnswer`."""
-        question = (self._questions or {}).get(request_id)
-        if question is None:
+        if self.questions is None:
             raise UnknownQuestion(request_id)
-        try:
-            question.value = question.wanted.read(payload)
-        except (MidcallError, TypeError, ValueError) as error:
-            if not _is_refusal(error):
-                raise
-            self._forget(question)
-            question.round.fail(error)
-            return
-        self._forget(question)
-        question.round.answered()
+        self.questions.answer(request_id, payload)
 
     def abort(self, reason: str = "The call was aborted") -> bool:
         """Stop the call; it ends with an error that gives the reason. False if it had ended."""
-        if self._outcome is not None or self.reason is not None:
+        if self.outcome is not None or self.reason is not None:
             return False
         self.reason = reason
-        if self._begun and self.task is not None:
+        if self.begun and self.task is not None:
             self.task.cancel()
         return True
 
     def lose_caller(self) -> None:
         """Nobody can answer any more: open questions and later ones fail with `TransportLost`."""
         self.lost = True
-        for question in list((self._questions or {}).values()):
-            self._forget(question)
-            question.round.fail(TransportLost("The line to the caller is closed"))
+        if self.questions:
+            self.questions.lose_all(_lost())
 
     # --- what the tool does, through `Ask` ---------------------------------------------------
 
-    async def ask(self, round_of: Sequence[Wanted]) -> list[Any]:
-        """Ask questions together and wait for all answers, in the order given.
-
-        The first that fails (timed out, cancelled, declined) ends the round: the others are
-        withdrawn and its error is raised.
-        """
-        if self.lost:
-            raise TransportLost("The line to the caller is closed")
-        for wanted in round_of:
-            if wanted.question.kind not in self.supported:
-                raise NotSupported(_cannot(wanted.question.kind, self.supported))
-        loop = asyncio.get_running_loop()
-        round = Round(len(round_of), loop.create_future())
-        asked: dict[int, OpenQuestion] = {}
-        try:
-            for place, wanted in sorted(enumerate(round_of), key=lambda p: _rank(p[1])):
-                await self._make_room()
-                asked[place] = self._open(wanted, round, loop)
-            await round.future
-        except BaseException as error:
-            for question in asked.values():
-                self._withdraw(question, _why(error))
-            raise
-        return [asked[place].value for place in range(len(round_of))]
+    async def ask(self, wanted: Sequence[Wanted]) -> list[Any]:
+        """Ask questions together and wait for all answers, in the order given."""
+        if self.questions is None:
+            self.questions = OpenQuestions(self, self.asking)
+        return await self.questions.ask(wanted)
 
     def cancel_question(self, request_id: str, reason: str) -> bool:
         """Withdraw an open question; its waiter gets `Cancelled`. False if it is not open."""
-        question = (self._questions or {}).get(request_id)
-        if question is None:
-            return False
-        self._withdraw(question, reason)
-        question.round.fail(Cancelled(reason))
-        return True
+        return self.questions is not None and self.questions.withdraw(request_id, reason)
 
     async def emit(self, content: Any) -> None:
         """Send a piece of the result, as fast as the reader takes it."""
-        await self._make_room()
-        self.outlet.put(Data(self._stamp(), self.name, content))
+        if self.reason is not None:
+            raise asyncio.CancelledError  # the tool swallowed the first one
+        if self.outlet.full or self.reports:
+            await self.make_room()
+        self.outlet.put(Data(self.stamp(), self.name, content))
 
     def progress(self, message: str, percentage: float | None) -> None:
         """Tell how far it is, at once; a reader that is behind gets only the newest report."""
-        self._put_or_hold(Progress(self._stamp(), message, percentage))
+        self._report(Progress(self.stamp(), message, percentage))
 
     def log(self, level: str, message: str, data: Any) -> None:
         """Send a line of log; a reader that is behind loses the oldest lines."""
-        self._put_or_hold(Log(self._stamp(), level, message, data))
+        self._report(Log(self.stamp(), level, message, data))
+
+    def _report(self, report: Progress | Log) -> None:
+        if self.outcome is not None or self.task is None:
+            return
+        if self.reports is None:
+            self.reports = Reports(self.outlet, self.task.get_loop())
+        self.reports.put(report)
+
+    # --- what its questions need -------------------------------------------------------------
+
+    def check_can_ask(self) -> None:
+        """Raise if nobody can be asked any more."""
+        if self.reason is not None or self.outcome is not None:
+            raise Aborted(self.reason or "The call has ended")
+        if self.lost:
+            raise _lost()
+
+    async def make_room(self) -> None:
+        """Wait while the reader is behind."""
+        if self.outlet.full:
+            await self.outlet.drain()
+        if self.reports:
+            self.reports.release()
+
+    def stamp(self) -> Metadata:
+        """Metadata for an item that is emitted now."""
+        now = int(time.time())
+        if now != self.metadata.timestamp:
+            self.metadata = Metadata(self.metadata.provenance, self.metadata.plexus_hash, now)
+        return self.metadata
+
+    def put(self, item: Item) -> None:
+        """Emit an item."""
+        self.outlet.put(item)
 
     # --- running -----------------------------------------------------------------------------
 
-    async def run(self) -> None:
+    async def run(self, ended: Callable[["Call"], None]) -> None:
         """The body of the call's task: run the method, emit what it gives, end with `Done`."""
-        self._begun = True
+        self.begun = True
         failure: Error | None = None
         try:
             if self.reason is None:
                 if self.method.streaming:
                     await self._stream(self.method.invoke(self, self.arguments))
                 else:
-                    await self._single(self.method.invoke(self, self.arguments))
+                    content = await self.method.invoke(self, self.arguments)
+                    if content is not None:
+                        await self.emit(content)
         except asyncio.CancelledError:
             self.reason = self.reason or "The call was cancelled"
-        except MidcallError as error:
-            failure = Error(self._stamp(), str(error), error.code, error.recoverable)
-        except Exception as error:
-            log.warning("%s failed", self.name, exc_info=True)
-            failure = Error(self._stamp(), str(error) or type(error).__name__, "tool_error")
+        except (Exception, SystemExit) as error:  # noqa: BLE001  the caller is told
+            failure = self._failure(error)
+        except BaseException:
+            failure = Error(self.stamp(), "The server was interrupted", Aborted.code)
+            raise
         finally:
+            ended(self)
             self._finish(failure)
 
-    async def _single(self, body: Awaitable[Any]) -> None:
-        content = await body
-        if content is not None:
-            outlet = self.outlet
-            if self._held or outlet.full:
-                await self._make_room()
-            outlet.put(Data(self._stamp(), self.name, content))
-
     async def _stream(self, body: AsyncIterator[Any]) -> None:
+        sent = 0
         try:
             async for content in body:
                 await self.emit(content)
+                sent += 1
+                if sent % TURN == 0:
+                    await asyncio.sleep(0)
         finally:
             close: Callable[[], Awaitable[None]] | None = getattr(body, "aclose", None)
             if close is not None:
                 await close()
 
+    def _failure(self, error: BaseException) -> Error:
+        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+            error = error.exceptions[0]  # of a task group in which one task failed
+        if isinstance(error, MidcallError):
+            return Error(self.stamp(), _sendable(str(error)), error.code, error.recoverable)
+        log.warning("%s failed", self.name, exc_info=error)
+        return Error(self.stamp(), _sendable(str(error)) or type(error).__name__, "tool_error")
+
     def _finish(self, failure: Error | None) -> None:
+        self.outcome = Status.COMPLETED if failure is None else Status.FAILED
         if self.reason is not None:
-            failure = Error(self._stamp(), self.reason, Aborted.code)
-        for question in list((self._questions or {}).values()):
-            self._withdraw(question, "The call has ended")
-            question.round.fail(Aborted("The call has ended"))
-        self._outcome = (
-            Status.COMPLETED if failure is None else Status.FAILED if self.reason is None else Status.ABORTED
-        )
-        if self._registry is not None:
-            self._registry.ended(self)
-        self._release()
+            self.outcome = Status.ABORTED
+            failure = Error(self.stamp(), self.reason, Aborted.code)
+        if self.questions:
+            self.questions.withdraw_all("The call has ended", Aborted("The call has ended"))
+        if self.reports is not None:
+            self.reports.close()
         if failure is not None:
             self.outlet.put(failure)
-        self.outlet.put(Done(self._stamp()))
-
-    # --- questions ---------------------------------------------------------------------------
-
-    def _open(self, wanted: Wanted, round: Round, loop: asyncio.AbstractEventLoop) -> OpenQuestion:
-        if self.reason is not None or self._outcome is not None:
-            raise Aborted(self.reason or "The call has ended")
-        question = OpenQuestion(wanted, round)
-        wanted.request_id = str(uuid.uuid4())
-        if self._questions is None:
-            self._questions = {}
-        self._questions[wanted.request_id] = question
-        if self._registry is not None:
-            self._registry.asked(wanted.request_id, self)
-        if wanted.timeout is not None:
-            question.timer = loop.call_later(wanted.timeout, self._time_out, question)
-        timeout_ms = None if wanted.timeout is None else round_ms(wanted.timeout)
-        self.outlet.put(
-            Request(self._stamp(), wanted.request_id, wanted.question, timeout_ms, wanted.priority)
-        )
-        return question
-
-    def _time_out(self, question: OpenQuestion) -> None:
-        self._withdraw(question, "timed out")
-        question.round.fail(TimedOut("Nobody answered in time"))
-
-    def _withdraw(self, question: OpenQuestion, reason: str) -> None:
-        """Close a question that has no answer, and tell whoever shows it."""
-        if self._forget(question):
-            self.outlet.put(RequestCancelled(self._stamp(), question.wanted.request_id, reason))
-
-    def _forget(self, question: OpenQuestion) -> bool:
-        if question.timer is not None:
-            question.timer.cancel()
-        request_id = question.wanted.request_id
-        if self._questions is None or self._questions.pop(request_id, None) is None:
-            return False
-        if self._registry is not None:
-            self._registry.settled(request_id)
-        return True
-
-    # --- items -------------------------------------------------------------------------------
-
-    def _stamp(self) -> Any:
-        return stamp(self.provenance, self.plexus_hash)
-
-    async def _make_room(self) -> None:
-        outlet = self.outlet
-        if outlet.full:
-            await outlet.drain()
-        if self._held:
-            self._release()
-
-    def _put_or_hold(self, item: Progress | Log) -> None:
-        if self._outcome is not None:
-            return
-        if not self.outlet.full:
-            self._release()
-            self.outlet.put(item)
-            return
-        if self._held is None:
-            self._held = deque(maxlen=HELD_LIMIT)
-        if isinstance(item, Progress) and self._held and isinstance(self._held[-1], Progress):
-            self._held.pop()
-        self._held.append(item)
-
-    def _release(self) -> None:
-        while self._held:
-            self.outlet.put(self._held.popleft())
+        self.outlet.put(Done(self.stamp()))
 
 
-class Calls:
-    """All calls of a hub that run or wait: start, find, answer, abort, list."""
-
-    def __init__(self, limit: int = 100_000) -> None:
-        self.limit = limit
-        self._active: dict[str, Call] = {}
-        self._asking: dict[str, Call] = {}
-        self._prefix = secrets.token_hex(4)
-        self._numbers = itertools.count(1)
-
-    def start(self, call: Call) -> Call:
-        """Give the call an id and a task. Raises `TooManyCalls` at the limit."""
-        if len(self._active) >= self.limit:
-            raise TooManyCalls(f"More than {self.limit} calls at once; try again later")
-        call.id = f"{self._prefix}-{next(self._numbers)}"
-        call._registry = self
-        self._active[call.id] = call
-        call.task = asyncio.get_running_loop().create_task(call.run())
-        return call
-
-    def answer(self, request_id: str, payload: Any, *, owner: object = None) -> None:
-        """Answer an open question of this owner's calls; to anybody else it does not exist."""
-        call = self._asking.get(request_id)
-        if call is None or (owner is not None and call.owner is not owner):
-            raise UnknownQuestion(request_id)
-        call.answer(request_id, payload)
-
-    def get(self, call_id: str) -> Call | None:
-        return self._active.get(call_id)
-
-    def abort(self, call_id: str, reason: str = "The call was aborted") -> bool:
-        """Stop a call by its id; false if it does not run."""
-        call = self._active.get(call_id)
-        return call is not None and call.abort(reason)
-
-    def list(self) -> "list[CallInfo]":
-        """The active calls, the oldest first, with their open questions."""
-        return [call.info() for call in self._active.values()]
-
-    def __len__(self) -> int:
-        return len(self._active)
-
-    def __iter__(self) -> Iterator[Call]:
-        return iter(tuple(self._active.values()))
-
-    @property
-    def open_questions(self) -> int:
-        return len(self._asking)
-
-    async def close(self, reason: str = "The server is closing") -> None:
-        """Abort everything and wait until it has ended."""
-        await end_all(tuple(self._active.values()), reason)
-
-    # Called by `Call` alone.
-
-    def asked(self, request_id: str, call: Call) -> None:
-        self._asking[request_id] = call
-
-    def settled(self, request_id: str) -> None:
-        self._asking.pop(request_id, None)
-
-    def ended(self, call: Call) -> None:
-        self._active.pop(call.id, None)
+def _lost() -> TransportLost:
+    return TransportLost("The line to the caller is closed")
 
 
-async def end_all(calls: Sequence[Call], reason: str) -> None:
-    """Abort these calls and wait until their tasks are over."""
-    for call in calls:
-        call.abort(reason)
-    tasks = [call.task for call in calls if call.task is not None]
-    if tasks:
-        await asyncio.wait(tasks)
-
-
-def round_ms(seconds: float) -> int:
-    """Seconds as whole milliseconds, at least one."""
-    return max(1, round(seconds * 1000))
-
-
-def _rank(wanted: Wanted) -> int:
-    return -PRIORITIES.index(wanted.priority)
-
-
-def _urgency(question: OpenQuestion) -> tuple[int, float]:
-    return _rank(question.wanted), question.asked
-
-
-def _cannot(kind: str, supported: frozenset[str]) -> str:
-    if not supported:
-        return "This caller cannot be asked: interactive mode required"
-    return f"This caller cannot answer a question of kind {kind}, only {', '.join(sorted(supported))}"
-
-
-def _is_refusal(error: Exception) -> bool:
-    return isinstance(error, MidcallError) and error.code in ("cancelled", "declined")
-
-
-def _why(error: BaseException) -> str:
-    return "The call was cancelled" if isinstance(error, asyncio.CancelledError) else str(error)
+def _sendable(text: str) -> str:
+    """Without lone surrogates, as file names may have them: JSON cannot carry those."""
+    return text.encode(errors="replace").decode()

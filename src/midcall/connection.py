@@ -15,7 +15,8 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from midcall import jsonrpc
-from midcall.call import Call, end_all
+from midcall.call import Call
+from midcall.calls import end_all
 from midcall.errors import MidcallError, TooManyCalls, UnknownQuestion
 from midcall.hub import Hub
 from midcall.items import Data, Done, Error, Item, Log, encode_item, to_json
@@ -168,9 +169,12 @@ class Connection:
 
     def ended(self, outlet: "Reply | Subscription") -> Call:
         """A call has emitted its last item."""
-        if isinstance(outlet, Subscription):
-            del self._subscriptions[outlet.id]
         return self._calls.pop(outlet)
+
+    def unsubscribed(self, subscription: "Subscription") -> None:
+        """A subscribed call has emitted its last item."""
+        del self._subscriptions[subscription.id]
+        self.ended(subscription)
 
     @property
     def full(self) -> bool:
@@ -268,7 +272,7 @@ class Subscription:
         if self.open:
             self._connection.send_item(self.id, item)
         if isinstance(item, Done):
-            self._connection.ended(self)
+            self._connection.unsubscribed(self)
 
     async def drain(self) -> None:
         await self._connection.drain()

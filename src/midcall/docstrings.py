@@ -15,7 +15,11 @@ _GOOGLE_ENTRY = re.compile(r"^\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
 _NUMPY_ENTRY = re.compile(r"^\*{0,2}(\w+)\s*(?::.*)?$")
 _SPHINX_ENTRY = re.compile(r"^:param\s+(?:[^:]*\s)?(\w+):\s*(.*)$")
 _SPHINX_FIELD = re.compile(r"^:(param|type|returns?|rtype|raises?|yields?)\b")
-_PARAMETER_SECTIONS = frozenset(("Args", "Arguments", "Parameters", "Params"))
+_NUMPY_SECTIONS = frozenset((
+    "Parameters", "Other Parameters", "Returns", "Yields", "Receives", "Raises", "Warns", "Warnings",
+    "See Also", "Notes", "References", "Examples", "Attributes", "Methods",
+))  # fmt: skip
+_PARAMETER_SECTIONS = frozenset(("Args", "Arguments", "Parameters", "Other Parameters", "Params"))
 
 
 class Description(NamedTuple):
@@ -34,7 +38,7 @@ def read_docstring(doc: str | None) -> Description:
     while place < len(lines):
         line = lines[place]
         google = _GOOGLE_SECTION.match(line)
-        underlined = place + 1 < len(lines) and re.match(r"^-{3,}\s*$", lines[place + 1])
+        underlined = line in _NUMPY_SECTIONS and _is_underlined(lines, place)
         if google or underlined:
             start = place + (2 if underlined else 1)
             place = _section_end(lines, start, numpy=bool(underlined))
@@ -59,11 +63,15 @@ def _section_end(lines: list[str], start: int, *, numpy: bool) -> int:
     """Google sections are indented; NumPy sections run to the next underlined heading."""
     for place in range(start, len(lines)):
         line = lines[place]
-        if numpy and place + 1 < len(lines) and re.match(r"^-{3,}\s*$", lines[place + 1]):
+        if numpy and _is_underlined(lines, place):
             return place
         if not numpy and line.strip() and not line.startswith((" ", "\t")):
             return place
     return len(lines)
+
+
+def _is_underlined(lines: list[str], place: int) -> bool:
+    return place + 1 < len(lines) and re.match(r"^-{3,}\s*$", lines[place + 1]) is not None
 
 
 def _field_end(lines: list[str], start: int) -> int:

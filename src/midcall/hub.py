@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from midcall.activation import Activation, Method, digest, own_method, read_methods
-from midcall.call import Call, Calls, Outlet, end_all
+from midcall.call import Call
+from midcall.calls import Calls, end_all
 from midcall.errors import MethodNotFound, RegistrationError
 from midcall.invocation import Answerer, Invocation, Line
-from midcall.items import to_json
+from midcall.items import Metadata, to_json
+from midcall.outlet import Outlet
 from midcall.questions import KINDS
 
 ATTACHED_TIME_LIMIT = 30.0
@@ -87,6 +89,8 @@ class Hub:
         return self
 
     def _add(self, namespace: str, child: "Activation | Hub") -> None:
+        if "." in namespace:
+            raise RegistrationError(f"{namespace!r} is not a namespace: a dot parts two of them")
         if namespace == self.name:
             raise RegistrationError(
                 f"Namespace {namespace!r} of {_describe(child)} is taken by hub {self.name!r} itself"
@@ -132,7 +136,7 @@ class Hub:
 
         Raises `MethodNotFound`, with near matches.
         """
-        found = self._names().get(name)
+        found = (self._resolved or self._names()).get(name)
         if found is None:
             raise MethodNotFound(name, self._near(name))
         return found
@@ -162,6 +166,7 @@ class Hub:
 
     def _near(self, name: str) -> list[str]:
         visible = [path for path, m in self._walk() if not m.hidden]
+        visible += [*self._extensions, *(path for path, _ in self._walk_own())]
         close = difflib.get_close_matches(name, visible, n=3, cutoff=0.6)
         last = name.rpartition(".")[2]
         same = [path for path in visible if path.rpartition(".")[2] == last and path not in close]
@@ -217,18 +222,10 @@ class Hub:
         Raises `MethodNotFound` or `InvalidArguments`; then nothing was started.
         """
         found = self.resolve(name)
+        arguments = found.method.read_arguments(raw_params, found.name)
+        metadata = Metadata(found.provenance, self.hash, 0)
         return self.calls.start(
-            Call(
-                found.name,
-                found.method,
-                found.method.read_arguments(raw_params, found.name),
-                outlet,
-                provenance=found.provenance,
-                plexus_hash=self.hash,
-                supported=supported,
-                time_limit=time_limit,
-                owner=owner,
-            )
+            Call(found.name, found.method, arguments, outlet, metadata, supported, time_limit, owner)
         )
 
     def call(
@@ -249,11 +246,18 @@ class Hub:
         """
         if supports is None:
             supports = KINDS if answer is not None else frozenset()
+        unknown = supports - KINDS
+        if unknown:
+            raise ValueError(f"Unknown kinds of question: {', '.join(sorted(unknown))}")
         line = _LocalLine(self, name, params, frozenset(supports), time_limit)
         return Invocation(line, answer)
 
     def asgi(self) -> Any:
-        """This hub as an ASGI application: WebSocket at `/ws`, health at `/health`."""
+        """This hub as an ASGI application: `/ws` for WebSocket, `/health`, and a page at `/`.
+
+        Mounted in another application, it does not see that one's shutdown: end the calls with
+        `await hub.calls.close()` there.
+        """
         from midcall.transports.http import asgi_app  # noqa: PLC0415  the one step up the rooms
 
         return asgi_app(self)

@@ -6,12 +6,12 @@ handler do it. The same class serves a hub in this process and a remote one: wha
 """
 
 import asyncio
+import functools
 import inspect
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator
 from typing import Any, Protocol, TypeAlias
 
-from midcall.call import Outlet
 from midcall.errors import (
     Aborted,
     Cancelled,
@@ -21,9 +21,11 @@ from midcall.errors import (
     TimedOut,
     ToolError,
     TransportLost,
+    UnknownQuestion,
     WrongType,
 )
 from midcall.items import Data, Done, Error, Item, Request, RequestCancelled
+from midcall.outlet import Outlet
 
 Answerer: TypeAlias = Callable[[Request], Any]
 """A handler of questions, plain or async: gets the `Request`, gives the answer in any accepted form."""
@@ -153,7 +155,9 @@ class Invocation:
                 item = await self._inbox.get()
                 match item:
                     case Request() if self._answer is not None:
-                        handlers[item.request_id] = asyncio.create_task(self._handle(self._answer, item))
+                        handler = asyncio.create_task(self._handle(self._answer, item))
+                        handlers[item.request_id] = handler
+                        handler.add_done_callback(functools.partial(_drop, handlers, item.request_id))
                     case RequestCancelled() if item.request_id in handlers:
                         handlers[item.request_id].cancel()
                 yield item
@@ -161,11 +165,12 @@ class Invocation:
                     return
         finally:
             self._inbox.close()
-            for handler in handlers.values():
+            answering = list(handlers.values())
+            for handler in answering:
                 handler.cancel()
-            if handlers:
-                await asyncio.wait(handlers.values())
             await self._line.close("The caller went away")
+            if answering:
+                await asyncio.wait(answering)
 
     async def _handle(self, answer: Answerer, request: Request) -> None:
         try:
@@ -173,6 +178,8 @@ class Invocation:
             if inspect.isawaitable(payload):
                 payload = await payload
             await self._line.answer(request.request_id, payload)
+        except UnknownQuestion:
+            pass  # it was withdrawn, or answered by somebody else, while the handler thought
         except Exception as error:  # noqa: BLE001  the handler is the caller's: so is its error
             self._inbox.fail(error)
 
@@ -194,6 +201,10 @@ def error_from_code(code: str, message: str, *, recoverable: bool) -> MidcallErr
 def error_from_item(item: Error) -> MidcallError:
     """The exception that an error item stands for."""
     return error_from_code(item.code, item.message, recoverable=item.recoverable)
+
+
+def _drop(handlers: dict[str, asyncio.Task[None]], request_id: str, _: asyncio.Task[None]) -> None:
+    handlers.pop(request_id, None)
 
 
 def _wake(waiter: asyncio.Future[None] | None) -> None:

@@ -5,7 +5,6 @@ exactly one `Done` ends every stream. `Log` is a side channel: it is not part of
 form, and each dialect sends it in its own way. This module knows no call and no transport.
 """
 
-import time
 from typing import Any, TypeAlias
 
 import msgspec
@@ -90,11 +89,6 @@ class _WireRequest(Struct, frozen=True, tag_field="type", tag="request", omit_de
     request_type: dict[str, Any]
     timeout_ms: int | None = None
     priority: Priority = "normal"
-
-
-def stamp(provenance: tuple[str, ...], plexus_hash: str) -> Metadata:
-    """Metadata for an item that is emitted now."""
-    return Metadata(provenance, plexus_hash, int(time.time()))
 
 
 def _encode_foreign(value: Any) -> Any:

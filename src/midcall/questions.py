@@ -269,6 +269,12 @@ def read_answer(question: AnyQuestion, payload: Any) -> Answer:
             raise WrongAnswer('text, as in {"Text": "..."}')
         case Select():
             return _read_selection(question, tag, value)
+        case Url():
+            if value is False:
+                return DECLINED
+            if tag in (None, "Confirmed", "Custom"):
+                return CustomAnswer(True)
+            raise WrongAnswer("that the page was visited, as in true")
         case Sample():
             if tag in (None, "Custom", "Text") and isinstance(value, str):
                 return CustomAnswer({"text": value})
@@ -326,6 +332,8 @@ def as_options(
     options: Iterable[str | Option | tuple[str, ...] | Mapping[str, Any]],
 ) -> tuple[Option, ...]:
     """Options as authors write them: strings, `(value, label[, description])`, mappings, `Option`s."""
+    if isinstance(options, str):
+        raise TypeError("The options of a selection are a list, not one text")
     made = tuple(_as_option(option) for option in options)
     if not made:
         raise ValueError("A selection needs at least one option")
@@ -338,10 +346,15 @@ def as_options(
 def _as_option(option: str | Option | tuple[str, ...] | Mapping[str, Any]) -> Option:
     match option:
         case Option():
-            return option
+            made = option
         case str():
-            return Option(option, option)
-        case tuple():
-            return Option(*option)
+            made = Option(option, option)
+        case (str(value), str(label)) | (str(value), str(label), str() | None):
+            made = Option(value, label, *option[2:])
+        case Mapping() if "value" in option:
+            made = Option(option["value"], option.get("label", option["value"]), option.get("description"))
         case _:
-            return Option(option["value"], option.get("label", option["value"]), option.get("description"))
+            raise TypeError(f"Not an option of a selection: {option!r}")
+    if not (isinstance(made.value, str) and isinstance(made.label, str)):
+        raise TypeError(f"The value and label of an option are text, not {option!r}")
+    return made

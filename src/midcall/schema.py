@@ -8,23 +8,31 @@ method or form is first read.
 
 import functools
 import types
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import jsonschema_rs
 import msgspec
 from pydantic import (
+    BaseModel,
+    ConfigDict,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
     PydanticSchemaGenerationError,
     TypeAdapter,
     ValidationError,
+    create_model,
 )
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
+from midcall.items import to_json
+
 _STRUCT_MARK = "x-midcall-struct"
+
+_KEY_PATTERNS = {"int": r"^-?[0-9]+$", "float": r"^-?[0-9]+(\.[0-9]+)?$"}
 
 _UNDESCRIBABLE = (PydanticUserError, PydanticSchemaGenerationError, PydanticInvalidForJsonSchema)
 
@@ -42,8 +50,31 @@ class Shape:
             self.schema = json_schema(adapter, "validation")
         except _UNDESCRIBABLE as error:
             raise TypeError(_first_line(error)) from error
-        self.validate: Callable[[Any], Any] = _reporting(adapter.validate_python)
         self.validate_json: Callable[[bytes], Any] = adapter.validator.validate_json
+        self.validate: Callable[[Any], Any] = _reporting(python_type, self.validate_json)
+
+
+def arguments_shape(name: str, fields: Sequence[tuple[str, Any, Any]]) -> tuple[Shape, bool]:
+    """The shape of a method's arguments, from name, type and default of each.
+
+    A parameter whose name pydantic has for itself is a numbered field, known outside by its alias;
+    the second value says whether there is one. Raises `TypeError` for a type that JSON cannot
+    describe.
+    """
+    names = [field if _is_free(field) else f"p{n}_" for n, (field, _, _) in enumerate(fields)]
+    made: dict[str, Any] = {
+        own: (kind, default) for own, (_, kind, default) in zip(names, fields, strict=True)
+    }
+    try:
+        config = ConfigDict(extra="forbid", allow_inf_nan=False)  # as JSON has no word for those numbers
+        model = create_model(name, __config__=config, **made)
+    except _UNDESCRIBABLE as error:
+        raise TypeError(_first_line(error)) from error
+    return Shape(model), names != [field for field, _, _ in fields]
+
+
+def _is_free(name: str) -> bool:
+    return not name.startswith(("_", "model_")) and not hasattr(BaseModel, name)
 
 
 _shapes: dict[Any, Shape] = {}
@@ -63,7 +94,7 @@ def output_schema(python_type: Any) -> dict[str, Any] | None:
         return None
     try:
         return json_schema(TypeAdapter(with_structs(python_type)), "serialization")
-    except _UNDESCRIBABLE:
+    except (*_UNDESCRIBABLE, TypeError):
         return None
 
 
@@ -71,11 +102,19 @@ def json_schema(adapter: TypeAdapter[Any], mode: Mode) -> dict[str, Any]:
     """The adapter's schema, without generated titles, and with the structs among its `$defs`."""
     schema = adapter.json_schema(mode=mode, schema_generator=_Untitled)
     schema.pop("title", None)
-    defs: dict[str, Any] = {}
-    schema = dict(_place_structs(schema, defs))
-    if defs:
-        schema["$defs"] = {**defs, **schema.get("$defs", {})}
-    return schema
+    marks = list(dict.fromkeys(_marks(schema)))
+    if not marks:
+        return schema
+    taken = schema.get("$defs", {})
+    for name in ("{name}", "struct.{name}"):  # the second where a model has the name of a struct
+        structs, components = msgspec.json.schema_components(
+            [_marked[mark].struct for mark in marks], ref_template=f"#/$defs/{name}"
+        )
+        defs = {name.format(name=key): value for key, value in components.items()}
+        if not defs.keys() & taken.keys():
+            break
+    placed: dict[str, Any] = _place_structs(schema, dict(zip(marks, structs, strict=True)))
+    return {**placed, "$defs": {**defs, **placed.get("$defs", {})}}
 
 
 def faults(error: ValidationError) -> list[dict[str, str]]:
@@ -100,6 +139,8 @@ def _compiled(schema: bytes) -> Callable[[Any], str | None]:
         validator = jsonschema_rs.validator_for(schema.decode())
     except jsonschema_rs.ValidationError as error:
         raise ValueError(f"Not a JSON Schema: {error.message}") from None
+    except jsonschema_rs.ReferencingError as error:
+        raise ValueError(f"Not a JSON Schema: {error}") from None
 
     def fault(value: Any) -> str | None:
         first = next(validator.iter_errors(value), None)
@@ -113,10 +154,11 @@ def _compiled(schema: bytes) -> Callable[[Any], str | None]:
 
 def with_structs(annotation: Any) -> Any:
     """The annotation with each `msgspec.Struct` made understandable to pydantic."""
-    if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
-        return Annotated[annotation, _StructSchema(annotation)]
     args = get_args(annotation)
     origin = get_origin(annotation)
+    plain = origin or annotation  # of `Box[int]`, the struct `Box`
+    if isinstance(plain, type) and issubclass(plain, msgspec.Struct):
+        return Annotated[annotation, _StructSchema(annotation, plain)]
     if not args or origin is Literal:
         return annotation
     if origin is Annotated:
@@ -130,17 +172,30 @@ def with_structs(annotation: Any) -> Any:
     return origin[changed] if origin is not None else annotation
 
 
+_marked: weakref.WeakValueDictionary[int, "_StructSchema"] = weakref.WeakValueDictionary()
+
+
 class _StructSchema:
     """Lets pydantic hand a struct to msgspec, for checking and for its JSON Schema."""
 
-    def __init__(self, struct: type[msgspec.Struct]) -> None:
+    def __init__(self, struct: Any, plain: type[msgspec.Struct]) -> None:
         self.struct = struct
+        self.plain = plain
+        _marked[id(self)] = self
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        struct = self.struct
+        struct, plain = self.struct, self.plain
+        tag_field = plain.__struct_config__.tag_field
 
         def check(value: Any) -> Any:
-            return value if isinstance(value, struct) else msgspec.convert(value, struct)
+            if isinstance(value, plain):
+                return value
+            if tag_field is not None and isinstance(value, dict) and tag_field not in value:
+                raise ValueError(f"Object missing required field `{tag_field}`")  # msgspec would guess
+            try:
+                return msgspec.convert(value, struct, str_keys=True)
+            except msgspec.ValidationError:  # 1.0 is an integer in JSON Schema, though not in msgspec
+                return msgspec.convert(_whole(value), struct, str_keys=True)
 
         return core_schema.no_info_plain_validator_function(
             check,
@@ -150,23 +205,36 @@ class _StructSchema:
     def __get_pydantic_json_schema__(
         self, core: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        made = msgspec.json.schema_components((self.struct,), ref_template="#/$defs/{name}")
-        return {_STRUCT_MARK: msgspec.json.encode(made).decode()}  # as text: pydantic would follow the refs
+        return {_STRUCT_MARK: id(self)}  # `json_schema` puts msgspec's there, all structs at once
 
 
-def _place_structs(schema: Any, defs: dict[str, Any]) -> Any:
+def _whole(value: Any) -> Any:
+    """The same JSON value, with each integral number as an `int`."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, dict):
+        return {key: _whole(one) for key, one in value.items()}
+    return [_whole(one) for one in value] if isinstance(value, list) else value
+
+
+def _marks(schema: Any) -> Iterator[int]:
     if isinstance(schema, dict):
-        mark = schema.get(_STRUCT_MARK)
-        if mark is not None:
-            (struct,), components = msgspec.json.decode(mark)
-            defs.update(components)
-            return {
-                **struct,
-                **{key: value for key, value in schema.items() if key != _STRUCT_MARK},
-            }
-        return {key: _place_structs(value, defs) for key, value in schema.items()}
+        if _STRUCT_MARK in schema:
+            yield schema[_STRUCT_MARK]
+        for value in schema.values():
+            yield from _marks(value)
+    elif isinstance(schema, list):
+        for value in schema:
+            yield from _marks(value)
+
+
+def _place_structs(schema: Any, structs: dict[int, dict[str, Any]]) -> Any:
+    """Put the schemas of structs where their marks are."""
+    if isinstance(schema, dict):
+        rest = {key: _place_structs(value, structs) for key, value in schema.items()}
+        return {**structs[rest.pop(_STRUCT_MARK)], **rest} if _STRUCT_MARK in rest else rest
     if isinstance(schema, list):
-        return [_place_structs(value, defs) for value in schema]
+        return [_place_structs(value, structs) for value in schema]
     return schema
 
 
@@ -175,6 +243,25 @@ class _Untitled(GenerateJsonSchema):
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
+
+    def dict_schema(self, schema: core_schema.DictSchema) -> JsonSchemaValue:
+        """Say also which keys are refused."""
+        made = super().dict_schema(schema)
+        pattern = _KEY_PATTERNS.get(schema.get("keys_schema", {}).get("type", ""))
+        if pattern is not None:
+            made["propertyNames"] = {"pattern": pattern}
+        if "patternProperties" in made:
+            made["additionalProperties"] = False
+        return made
+
+    def get_decimal_pattern(self, schema: core_schema.DecimalSchema) -> str | None:
+        """Say which texts are numbers."""
+        return self.build_decimal_pattern(schema)
+
+    def encode_default(self, dft: Any) -> Any:
+        """Sets have no order of their own, but the hash of a schema must be the same in each process."""
+        made = super().encode_default(dft)
+        return sorted(made, key=repr) if isinstance(dft, set | frozenset) else made
 
 
 # --- words ----------------------------------------------------------------------------------
@@ -190,12 +277,20 @@ def _readable(kind: str, message: str) -> str:
     return _READABLE.get(kind, message)
 
 
-def _reporting(validate: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The same check, with a fault as a one-line `ValueError`."""
+def _reporting(python_type: Any, validate_json: Callable[[bytes], Any]) -> Callable[[Any], Any]:
+    """The same check of a value that was read already, with a fault as a one-line `ValueError`.
+
+    The rules are those of JSON, where a strict model takes a date as text; instances are taken as they are.
+    """
+    plain = python_type if isinstance(python_type, type) else ()
 
     def check(value: Any) -> Any:
+        if not isinstance(value, dict) and isinstance(value, plain):
+            return value
         try:
-            return validate(value)
+            return validate_json(to_json(value))
+        except (TypeError, RecursionError) as error:
+            raise ValueError(str(error)) from None
         except ValidationError as error:
             first = faults(error)[0]
             where = f"{first['path']}: " if first["path"] else ""

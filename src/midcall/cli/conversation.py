@@ -21,13 +21,12 @@ from midcall.cli.screens import Screen, Tone
 from midcall.errors import NotSupported, TimedOut, UnknownQuestion, WrongAnswer
 from midcall.invocation import Invocation
 from midcall.items import Error, Item, Request, RequestCancelled
+from midcall.open_questions import TIMED_OUT
 from midcall.questions import CANCELLED, PRIORITIES, read_answer
 
 if TYPE_CHECKING:
     from midcall.cli.prompts import Prompts
 
-TIMED_OUT = "timed out"
-"""The reason with which a call withdraws a question whose time is over."""
 
 _EXIT_BY_CODE = {
     "aborted": Exit.CANCELLED,

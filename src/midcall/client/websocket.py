@@ -22,7 +22,6 @@ from msgspec import UNSET
 from websockets.exceptions import WebSocketException
 
 from midcall import jsonrpc
-from midcall.call import Outlet
 from midcall.errors import (
     InvalidArguments,
     MethodNotFound,
@@ -35,6 +34,7 @@ from midcall.errors import (
 from midcall.invocation import Answerer, Invocation, Line, error_from_code
 from midcall.items import Done, Error, Log, Metadata, decode_item, to_json
 from midcall.jsonrpc import Envelope, Pending
+from midcall.outlet import Outlet
 from midcall.questions import KINDS, Answer, answer_to_wire
 
 log = logging.getLogger("midcall.client")

@@ -74,6 +74,7 @@ class Output(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._waiting: list[bytes] = []
         self._size = 0
+        self._flushing = False
         self._write: Callable[[bytes], None] = _discard
         self._transport: asyncio.WriteTransport | None = None
         self.connection: Connection | None = None
@@ -91,14 +92,20 @@ class Output(asyncio.Protocol):
 
     def send(self, message: bytes) -> None:
         """Write a line, together with all others of this turn of the event loop."""
-        if not self._waiting:
-            self._loop.call_soon(self.flush)
         self._waiting.append(message)
         self._size += len(message)
+        self.flush_soon()
         if self._size > CHUNK:  # a call that never waits would keep the loop from flushing
             self.flush()
 
+    def flush_soon(self) -> None:
+        """Flush after all that is ready to run now, so that its messages go in one write."""
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self.flush)
+
     def flush(self) -> None:
+        self._flushing = False
         if self._waiting:
             self._size = 0
             self._waiting.append(b"")
@@ -188,6 +195,7 @@ class Input(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._take(self._lines.feed(data))
+        self._output.flush_soon()
         if self._transport is not None and self._output.size > READ_LIMIT:
             self._transport.pause_reading()
 

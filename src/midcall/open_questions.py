@@ -1,0 +1,248 @@
+"""The open questions of one call: asked in rounds, answered, withdrawn, timed out.
+
+Questions that are asked together are a round, which ends with the last answer or the first failure.
+Whichever way a question ends, it is forgotten here and in the index of `calls`, and its timer is
+gone. The call around it is known only by what `Asker` says.
+"""
+
+import asyncio
+import time
+import uuid
+from collections.abc import MutableMapping, Sequence
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from midcall.errors import Cancelled, Declined, NotSupported, TimedOut, UnknownQuestion
+from midcall.items import Item, Metadata, Request, RequestCancelled
+from midcall.questions import PRIORITIES, AnyQuestion, Priority, Sample
+
+TIMED_OUT = "timed out"
+"""The reason of a `request_cancelled` item for a question that nobody answered in time."""
+
+
+class Wanted(Protocol):
+    """A question that is about to be asked: what `ask` hands to its call."""
+
+    question: AnyQuestion
+    timeout: float | None
+    priority: Priority
+    request_id: str
+
+    def read(self, payload: Any) -> Any:
+        """The answer's value for the tool, or `WrongAnswer`; `Cancelled` or `Declined` if refused."""
+
+
+class Asker(Protocol):
+    """The call that asks."""
+
+    @property
+    def supported(self) -> frozenset[str]:
+        """The kinds of question that the caller can answer."""
+
+    def check_can_ask(self) -> None:
+        """Raise if nobody can be asked any more."""
+
+    async def make_room(self) -> None:
+        """Wait while the reader is behind."""
+
+    def stamp(self) -> Metadata:
+        """Metadata for an item that is emitted now."""
+
+    def put(self, item: Item) -> None:
+        """Emit an item."""
+
+
+class QuestionInfo(Struct, frozen=True):
+    """An open question, for a list."""
+
+    request_id: str
+    kind: str
+    message: str
+    priority: Priority
+    age: float
+
+
+class Round:
+    """Questions asked together, and the future that waits for all of them."""
+
+    __slots__ = ("future", "missing")
+
+    def __init__(self, missing: int, future: asyncio.Future[None]) -> None:
+        self.missing = missing
+        self.future = future
+
+    @property
+    def over(self) -> bool:
+        """Whether nobody waits any more, though some questions may still have to be withdrawn."""
+        return self.future.done()
+
+    def answered(self) -> None:
+        self.missing -= 1
+        if not self.missing and not self.future.done():
+            self.future.set_result(None)
+
+    def fail(self, error: Exception) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+    def close(self) -> None:
+        """Nobody will wait: an error that came meanwhile is not to be missed."""
+        if not self.future.cancel() and not self.future.cancelled():
+            self.future.exception()
+
+
+class OpenQuestion:
+    """A question that waits."""
+
+    __slots__ = ("asked", "round", "timer", "value", "wanted")
+
+    def __init__(self, wanted: Wanted, round: Round) -> None:
+        self.wanted = wanted
+        self.round = round
+        self.asked = time.monotonic()
+        self.timer: asyncio.TimerHandle | None = None
+        self.value: Any = None
+
+
+class OpenQuestions:
+    """All that one call has asked and has no answer to yet."""
+
+    __slots__ = ("_asker", "_index", "_open")
+
+    def __init__(self, asker: Any, index: MutableMapping[str, Any]) -> None:
+        self._asker: Asker = asker
+        self._index = index
+        self._open: dict[str, OpenQuestion] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @property
+    def only_samples(self) -> bool:
+        """Whether all that is missing comes from a model."""
+        return all(isinstance(q.wanted.question, Sample) for q in self._open.values())
+
+    def infos(self) -> tuple[QuestionInfo, ...]:
+        """The open questions, the most urgent first, then the oldest."""
+        now = time.monotonic()
+        return tuple(
+            QuestionInfo(
+                q.wanted.request_id,
+                q.wanted.question.kind,
+                q.wanted.question.message,
+                q.wanted.priority,
+                now - q.asked,
+            )
+            for q in sorted(self._open.values(), key=_urgency)
+        )
+
+    async def ask(self, wanted: Sequence[Wanted]) -> list[Any]:
+        """Ask one round and wait for its answers, in the order given.
+
+        The first question that fails (timed out, cancelled, declined) ends the round: the others
+        are withdrawn and its error is raised.
+        """
+        asker = self._asker
+        asker.check_can_ask()
+        for one in wanted:
+            if one.question.kind not in asker.supported:
+                raise NotSupported(_cannot(one.question.kind, asker.supported))
+        loop = asyncio.get_running_loop()
+        round = Round(len(wanted), loop.create_future())
+        asked: dict[int, OpenQuestion] = {}
+        try:
+            for place, one in sorted(enumerate(wanted), key=lambda p: _rank(p[1])):
+                await asker.make_room()
+                if round.over:
+                    break
+                asker.check_can_ask()
+                asked[place] = OpenQuestion(one, round)
+                self._put(asked[place], loop)
+            await round.future
+        except BaseException as error:
+            for question in asked.values():
+                self._withdraw(question, _why(error))
+            round.close()
+            raise
+        return [asked[place].value for place in range(len(wanted))]
+
+    def answer(self, request_id: str, payload: Any) -> None:
+        """Give an answer, in any accepted form. Raises `UnknownQuestion` or `WrongAnswer`."""
+        question = self._open.get(request_id)
+        if question is None or question.round.over:
+            raise UnknownQuestion(request_id)
+        try:
+            question.value = question.wanted.read(payload)
+        except (Cancelled, Declined) as refusal:
+            self._forget(question)
+            question.round.fail(refusal)
+        else:
+            self._forget(question)
+            question.round.answered()
+
+    def withdraw(self, request_id: str, reason: str) -> bool:
+        """Take a question back; its waiter gets `Cancelled`. False if it is not open."""
+        question = self._open.get(request_id)
+        if question is None:
+            return False
+        self._withdraw(question, reason)
+        question.round.fail(Cancelled(reason))
+        return True
+
+    def withdraw_all(self, reason: str, error: Exception) -> None:
+        """Take all questions back, and tell whoever shows them; their waiters get the error."""
+        for question in list(self._open.values()):
+            self._withdraw(question, reason)
+            question.round.fail(error)
+
+    def lose_all(self, error: Exception) -> None:
+        """Nobody shows the questions any more; their waiters get the error."""
+        for question in list(self._open.values()):
+            self._forget(question)
+            question.round.fail(error)
+
+    def _put(self, question: OpenQuestion, loop: asyncio.AbstractEventLoop) -> None:
+        wanted = question.wanted
+        wanted.request_id = str(uuid.uuid4())
+        self._open[wanted.request_id] = question
+        self._index[wanted.request_id] = self._asker
+        timeout_ms = None
+        if wanted.timeout is not None:
+            question.timer = loop.call_later(wanted.timeout, self._time_out, question)
+            timeout_ms = max(1, round(wanted.timeout * 1000))
+        self._asker.put(
+            Request(self._asker.stamp(), wanted.request_id, wanted.question, timeout_ms, wanted.priority)
+        )
+
+    def _time_out(self, question: OpenQuestion) -> None:
+        self._withdraw(question, TIMED_OUT)
+        question.round.fail(TimedOut("Nobody answered in time"))
+
+    def _withdraw(self, question: OpenQuestion, reason: str) -> None:
+        if self._forget(question):
+            self._asker.put(RequestCancelled(self._asker.stamp(), question.wanted.request_id, reason))
+
+    def _forget(self, question: OpenQuestion) -> bool:
+        if question.timer is not None:
+            question.timer.cancel()
+        self._index.pop(question.wanted.request_id, None)
+        return self._open.pop(question.wanted.request_id, None) is not None
+
+
+def _rank(wanted: Wanted) -> int:
+    return -PRIORITIES.index(wanted.priority)
+
+
+def _urgency(question: OpenQuestion) -> tuple[int, float]:
+    return _rank(question.wanted), question.asked
+
+
+def _cannot(kind: str, supported: frozenset[str]) -> str:
+    if not supported:
+        return "This caller cannot be asked: interactive mode required"
+    return f"This caller cannot answer a question of kind {kind}, only {', '.join(sorted(supported))}"
+
+
+def _why(error: BaseException) -> str:
+    return "The call was cancelled" if isinstance(error, asyncio.CancelledError) else str(error)
