@@ -115,7 +115,8 @@ def best(rounds: int, command: list[str]) -> float:
 def write(rows: list[Row]) -> None:
     """Put the table into the page, between its marks."""
     table = ["| what | measured | |", "|---|---:|---|", *(f"| {' | '.join(row)} |" for row in rows)]
-    machine = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+    system = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+    machine = f"Python {platform.python_version()}, {system}"
     text = f"{START}\n\nMeasured on {dt.date.today():%Y-%m-%d} with `make bench`: {machine}.\n\n"
     page = PAGE.read_text()
     before, _, rest = page.partition(START)

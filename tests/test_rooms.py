@@ -54,9 +54,11 @@ def test_a_module_imports_only_from_its_own_room_and_from_rooms_above() -> None:
             if room == "midcall"
             else ROOMS.index(room)
         )
-        for other in imported_rooms(path):
-            if other in ROOMS and ROOMS.index(other) > place and (room, other) not in DOORS:
-                wrong.append(f"{path.relative_to(SOURCE)} imports {other}")
+        wrong += [
+            f"{path.relative_to(SOURCE)} imports {other}"
+            for other in imported_rooms(path)
+            if other in ROOMS and ROOMS.index(other) > place and (room, other) not in DOORS
+        ]
     assert wrong == []
 
 
