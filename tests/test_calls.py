@@ -1000,9 +1000,8 @@ def test_an_answered_question_with_a_long_limit_does_not_keep_its_call_in_memory
     async def main():
         _, hub = tools()
         outlet, call = started(hub, "tool.ask_name", time_limit=300)
-        asked = outlet.asked
-        await until(lambda: asked)
-        call.answer(asked[0].request_id, "Ada")
+        await until(lambda: hub.calls.open_questions)
+        call.answer(outlet.asked[0].request_id, "Ada")
         await outlet.done.wait()
         await assert_nothing_left(hub)
         kept = weakref.ref(outlet)

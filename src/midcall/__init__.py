@@ -5,7 +5,6 @@ from midcall import Ask, Hub, method
 
 from typing import TYPE_CHECKING, Any
 
-from midcall.activation import method
 from midcall.ask import Ask, Asking
 from midcall.call import Call, CallInfo, Status
 from midcall.calls import Calls
@@ -32,6 +31,7 @@ from midcall.errors import (
 from midcall.hub import Hub
 from midcall.invocation import Invocation
 from midcall.items import Data, Done, Error, Item, Log, Progress, Request, RequestCancelled
+from midcall.marks import completion, method, prompt, resource
 from midcall.questions import CANCELLED, DECLINED, Option, Question, Sampled
 from midcall.version import __version__
 
@@ -79,8 +79,11 @@ __all__ = [
     "WrongAnswer",
     "WrongType",
     "__version__",
+    "completion",
     "connect",
     "method",
+    "prompt",
+    "resource",
 ]
 
 

@@ -15,8 +15,8 @@ import re
 import types
 import typing
 import uuid
-from collections.abc import AsyncIterator, Callable, Generator, Sequence
-from typing import Any, NamedTuple, TypeVar, overload
+from collections.abc import AsyncIterator, Callable, Generator
+from typing import Any
 
 import msgspec
 
@@ -24,11 +24,8 @@ from midcall.ask import Ask
 from midcall.call import Call
 from midcall.docstrings import read_docstring
 from midcall.errors import InvalidArguments, RegistrationError
-from midcall.questions import Question
+from midcall.marks import Kind, Mark, mark_of
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-_MARK = "__midcall_method__"
 _NAMESPACE = re.compile(r"^[A-Za-z][A-Za-z0-9_-]*$")
 _STREAMS = (
     collections.abc.AsyncIterator,
@@ -43,45 +40,6 @@ _STREAMS = (
 _NOTHING = (b"", b"{}", b"null", b"[]")
 
 
-class _Mark(NamedTuple):
-    name: str | None
-    description: str | None
-    elicits: tuple[Question[Any], ...]
-
-
-@overload
-def method(function: F, /) -> F: ...
-@overload
-def method(
-    name: str | None = None,
-    /,
-    *,
-    description: str | None = None,
-    elicits: Sequence[Question[Any]] = (),
-) -> Callable[[F], F]: ...
-def method(
-    function_or_name: Any = None,
-    /,
-    *,
-    description: str | None = None,
-    elicits: Sequence[Question[Any]] = (),
-) -> Any:
-    """Mark a function of a class as a method of its activation.
-
-    The function may be plain (it runs in a worker thread), a coroutine (one result) or an async
-    generator (a stream). Its annotations describe parameters and result; its docstring is the
-    description. Use it bare, or with a name (`@method("tools/list")`), a `description`, and the typed
-    questions that it asks (`elicits=[pick_flight]`).
-    """
-
-    def mark(function: F) -> F:
-        setattr(_unwrapped(function), _MARK, _Mark(name, description, tuple(elicits)))
-        return function
-
-    name = function_or_name if isinstance(function_or_name, str) else None
-    return mark if function_or_name is None or name is not None else mark(function_or_name)
-
-
 class Method:
     """One method, ready to run: its schema, and the way from raw arguments to a running body."""
 
@@ -94,6 +52,7 @@ class Method:
         "_shape",
         "description",
         "elicits",
+        "extras",
         "hash",
         "hidden",
         "interactive",
@@ -103,11 +62,12 @@ class Method:
         "streaming",
     )
 
-    def __init__(self, function: Callable[..., Any], mark: _Mark, *, hidden: bool = False) -> None:
+    def __init__(self, function: Callable[..., Any], mark: Mark, *, hidden: bool = False) -> None:
         self._function = function
         self.name = mark.name or function.__name__
         self.hidden = hidden
         self.elicits = {question.key: question for question in mark.elicits}
+        self.extras = mark.extras
         doc = read_docstring(function.__doc__)
         self.description = mark.description or doc.text
         hints = _hints(function)
@@ -198,14 +158,27 @@ class Method:
 class Activation:
     """An object whose methods live in a namespace."""
 
-    __slots__ = ("description", "hash", "methods", "namespace", "plugin_id", "source", "version")
+    __slots__ = (
+        "completions",
+        "description",
+        "hash",
+        "methods",
+        "namespace",
+        "plugin_id",
+        "prompts",
+        "resources",
+        "source",
+        "version",
+    )
 
     def __init__(self, source: object, namespace: str | None = None) -> None:
         if isinstance(source, type):
             raise RegistrationError(f"Register an instance: {source.__name__}() instead of {source.__name__}")
         self.source = source
-        self.namespace = namespace or getattr(source, "namespace", None) or type(source).__name__.lower()
-        if not _NAMESPACE.match(self.namespace):
+        if namespace is None:
+            namespace = getattr(source, "namespace", type(source).__name__.lower())
+        self.namespace: str = namespace
+        if self.namespace and not _NAMESPACE.match(self.namespace):
             raise RegistrationError(
                 f"{self.namespace!r} is not a namespace: a letter, then letters, digits, '_' and '-'"
             )
@@ -213,10 +186,14 @@ class Activation:
         self.plugin_id = plugin_id(self.namespace, self.version)
         self.description = read_docstring(type(source).__doc__).text
         self.methods = read_methods(source)
-        if not self.methods:
+        self.resources = list(read_methods(source, "resource").values())
+        self.prompts = read_methods(source, "prompt")
+        self.completions = list(read_methods(source, "completion").values())
+        if not (self.methods or self.resources or self.prompts):
             raise RegistrationError(f"{type(source).__name__} has no @method")
-        self.hash = digest([self.version, self.description, [m.hash for m in self.visible]])
-        if "schema" not in self.methods:
+        offers = [m.hash for m in (*self.visible, *self.resources, *self.prompts.values())]
+        self.hash = digest([self.version, self.description, offers])
+        if self.namespace and "schema" not in self.methods:
             self.methods["schema"] = own_method(self.schema, "The schema of this activation.")
 
     @property
@@ -236,23 +213,22 @@ class Activation:
         }
 
 
-def read_methods(source: object) -> dict[str, Method]:
-    """The `@method`s of an object, in the order in which they are written."""
+def read_methods(source: object, kind: Kind = "method") -> dict[str, Method]:
+    """The marked functions of an object, in the order in which they are written, by name."""
     found: dict[str, Method] = {}
     for owner in reversed(type(source).__mro__):
         for attribute, function in vars(owner).items():
-            mark: Any = getattr(_unwrapped(function), _MARK, None)
-            if not isinstance(mark, _Mark):
+            mark = mark_of(function)
+            if mark is None or mark.kind != kind:
                 continue
             bound: Any = getattr(source, attribute, None)
-            overridden = getattr(bound, _MARK, None) is not mark
-            if overridden:
-                continue
+            if mark_of(bound) is not mark:
+                continue  # a subclass has written it again
             one = Method(bound, mark)
             taken = found.get(one.name)
             if taken is not None and taken._function.__name__ != attribute:
                 raise RegistrationError(
-                    f"{type(source).__name__} has two methods {one.name!r}: "
+                    f"{type(source).__name__} has two {kind}s {one.name!r}: "
                     f"{_where(taken._function)} and {_where(bound)}"
                 )
             found[one.name] = one
@@ -261,7 +237,7 @@ def read_methods(source: object) -> dict[str, Method]:
 
 def own_method(function: Callable[..., Any], description: str) -> Method:
     """A method that the hub itself adds, hidden from lists."""
-    return Method(_inline(function), _Mark(function.__name__, description, ()), hidden=True)
+    return Method(_inline(function), Mark("method", function.__name__, description), hidden=True)
 
 
 def plugin_id(namespace: str, version: str) -> str:
@@ -275,11 +251,6 @@ def digest(value: Any) -> str:
 
 
 # --- reading a function ---------------------------------------------------------------------
-
-
-def _unwrapped(function: Any) -> Any:
-    """Of a static or class method, the function."""
-    return function.__func__ if isinstance(function, staticmethod | classmethod) else function
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ no protocol: transports and dialects sit above it and hand it names, raw argumen
 """
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from midcall.activation import Activation, Method, digest, own_method, read_methods
@@ -40,7 +40,8 @@ class Hub:
         self.description = description
         self.version = version
         self.calls = Calls()
-        self._children: dict[str, Activation | Hub] = {}
+        self._children: list[tuple[str, Activation | Hub]] = []  # by namespace, which may be empty
+        self._watchers: list[Callable[[], None]] = []
         self._extensions: dict[str, tuple[object, Method]] = {}
         self._parents: list[Hub] = []
         self._own = {
@@ -95,19 +96,21 @@ class Hub:
             raise RegistrationError(
                 f"Namespace {namespace!r} of {_describe(child)} is taken by hub {self.name!r} itself"
             )
-        taken = self._children.get(namespace)
-        if taken is not None:
-            raise RegistrationError(
-                f"Namespace {namespace!r} of {_describe(child)} is taken by {_describe(taken)}"
-            )
-        names = [name for name, _ in _methods_below(namespace, child)]
-        for name in names:
+        for other, taken in self._children:
+            if namespace and namespace == other:
+                raise RegistrationError(
+                    f"Namespace {namespace!r} of {_describe(child)} is taken by {_describe(taken)}"
+                )
+        for name, _ in _methods_below(namespace, child):
             if name in self._extensions:
                 extension = type(self._extensions[name][0]).__name__
                 raise RegistrationError(
                     f"{name!r} of {_describe(child)} would be hidden by extension {extension}"
                 )
-        self._children[namespace] = child
+            found = self._names().get(name)
+            if found is not None and found.name == name:
+                raise RegistrationError(f"{name!r} of {_describe(child)} is taken by {self._owner_of(name)}")
+        self._children.append((namespace, child))
         self._changed()
 
     def _owner_of(self, name: str) -> str | None:
@@ -116,17 +119,25 @@ class Hub:
         found = self._names().get(name)
         if found is None:
             return None
-        first = found.name.partition(".")[0]
-        return f"hub {self.name!r}" if first == self.name else _describe(self._children[first])
+        for namespace, child in self._children:
+            if any(found.name == path for path, _ in _methods_below(namespace, child)):
+                return _describe(child)
+        return f"hub {self.name!r}"
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        """Call this after every registration, here or in a nested hub."""
+        self._watchers.append(changed)
 
     def _changed(self) -> None:
         self._resolved = None
         self._hash = None
+        for changed in self._watchers:
+            changed()
         for parent in self._parents:
             parent._changed()
 
     def _descendants(self) -> "set[Hub]":
-        nested = [child for child in self._children.values() if isinstance(child, Hub)]
+        nested = [child for _, child in self._children if isinstance(child, Hub)]
         return set(nested).union(*(child._descendants() for child in nested))
 
     # --- resolving ---------------------------------------------------------------------------
@@ -161,7 +172,7 @@ class Hub:
             yield f"{self.name}.{name}", m
 
     def _walk(self) -> Iterator[tuple[str, Method]]:
-        for namespace, child in self._children.items():
+        for namespace, child in self._children:
             yield from _methods_below(namespace, child)
 
     def _near(self, name: str) -> list[str]:
@@ -178,7 +189,7 @@ class Hub:
     def hash(self) -> str:
         """16 hex characters that change when any method or child changes."""
         if self._hash is None:
-            children = {name: child.hash for name, child in self._children.items()}
+            children = sorted((namespace, child.hash) for namespace, child in self._children)
             extensions = {name: m.hash for name, (_, m) in self._extensions.items()}
             self._hash = digest([self.name, children, extensions])
         return self._hash
@@ -186,6 +197,15 @@ class Hub:
     def methods(self) -> list[tuple[str, Method]]:
         """Every method that an author wrote, by full name, in the order of registration."""
         return [(path, m) for path, m in self._walk() if not m.hidden]
+
+    def activations(self) -> Iterator[tuple[str, Activation]]:
+        """Every activation, here and in nested hubs, with the path of its namespace."""
+        for namespace, child in self._children:
+            if isinstance(child, Activation):
+                yield namespace, child
+            else:
+                for path, nested in child.activations():
+                    yield f"{namespace}.{path}" if path else namespace, nested
 
     def schema(self, method: str | None = None) -> dict[str, Any]:
         """The schema of the whole hub, or of one method by name."""
@@ -197,8 +217,8 @@ class Hub:
             "version": self.version,
             "description": self.description,
             "hash": self.hash,
-            "activations": [c.schema() for c in self._children.values() if isinstance(c, Activation)],
-            "hubs": [c.schema() for c in self._children.values() if isinstance(c, Hub)],
+            "activations": [c.schema() for _, c in self._children if isinstance(c, Activation)],
+            "hubs": [c.schema() for _, c in self._children if isinstance(c, Hub)],
             "extensions": [m.schema() for _, m in self._extensions.values()],
         }
 
@@ -298,9 +318,10 @@ class _LocalLine(Line):
 
 
 def _methods_below(path: str, child: Activation | Hub) -> Iterator[tuple[str, Method]]:
+    prefix = f"{path}." if path else ""
     if isinstance(child, Activation):
         for name, m in child.methods.items():
-            yield f"{path}.{name}", m
+            yield f"{prefix}{name}", m
         return
     for name, m in child._own.items():
         yield f"{path}.{name}", m

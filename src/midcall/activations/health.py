@@ -4,7 +4,7 @@ import time
 
 from msgspec import Struct
 
-from midcall.activation import method
+from midcall.marks import method
 
 
 class HealthStatus(Struct, tag_field="type", tag="status"):

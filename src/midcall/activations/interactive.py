@@ -6,9 +6,9 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from midcall.activation import method
 from midcall.ask import Ask
 from midcall.errors import AskError, NotSupported
+from midcall.marks import method
 from midcall.questions import Option
 
 
