@@ -31,6 +31,8 @@ from midcall.questions import (
     Prompt,
     Question,
     Refusal,
+    Root,
+    Roots,
     Sample,
     Sampled,
     Select,
@@ -288,6 +290,12 @@ class Ask:
         question = Sample(messages, system, max_tokens, temperature)
         return self._asking(question, _read_sample, timeout, priority)
 
+    def roots(
+        self, *, timeout: float | Preset | None = "default", priority: Priority = "normal"
+    ) -> Asking[list[Root]]:
+        """Ask the client for the folders it works in."""
+        return self._asking(Roots(), _read_roots, timeout, priority)
+
     # --- several, fallbacks, what is possible ------------------------------------------------
 
     @overload
@@ -339,7 +347,7 @@ class Ask:
 
     @property
     def supported(self) -> frozenset[str]:
-        """The kinds that this caller can answer, of confirm, prompt, select, form, url, custom, sample."""
+        """The kinds that this caller can answer, of `midcall.questions.KINDS`."""
         return self._call.supported
 
     def cancel_question(self, asking: "Asking[Any] | str", reason: str = "No longer needed") -> bool:
@@ -460,6 +468,13 @@ def _schema_reader(schema: dict[str, Any] | None) -> Callable[[Any], Any]:
         return value
 
     return read
+
+
+def _read_roots(value: Any) -> list[Root]:
+    try:
+        return msgspec.convert(value, list[Root])
+    except msgspec.ValidationError as error:
+        raise WrongAnswer(f'folders, as in [{{"uri": "file:///..."}}] ({error})') from None
 
 
 def _read_sample(value: dict[str, Any]) -> Sampled:

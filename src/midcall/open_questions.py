@@ -190,6 +190,13 @@ class OpenQuestions:
         question.round.fail(Cancelled(reason))
         return True
 
+    def fail(self, request_id: str, error: Exception) -> None:
+        """End a question without an answer, because of what its client did; its waiter gets the error."""
+        question = self._open.get(request_id)
+        if question is not None:
+            self._forget(question)
+            question.round.fail(error)
+
     def withdraw_all(self, reason: str, error: Exception) -> None:
         """Take all questions back, and tell whoever shows them; their waiters get the error."""
         for question in list(self._open.values()):

@@ -89,6 +89,13 @@ class Sample(Struct, frozen=True, omit_defaults=True):
         return str(content.get("text", "")) if isinstance(content, dict) else str(content)
 
 
+class Roots(Struct, frozen=True):
+    """Which folders the client works in."""
+
+    kind: ClassVar[str] = "roots"
+    message: str = "Which folders do you work in?"
+
+
 class Custom(Struct, frozen=True, omit_defaults=True):
     """A question of the author's own kind, with its data and, if given, the answer's schema."""
 
@@ -104,11 +111,11 @@ class Custom(Struct, frozen=True, omit_defaults=True):
         return text if isinstance(text, str) else self.type_name
 
 
-AnyQuestion: TypeAlias = Confirm | Prompt | Select | Form | Url | Sample | Custom
+AnyQuestion: TypeAlias = Confirm | Prompt | Select | Form | Url | Sample | Roots | Custom
 
-KINDS: frozenset[str] = frozenset(("confirm", "prompt", "select", "form", "url", "sample", "custom"))
-PERSON_KINDS: frozenset[str] = KINDS - {"sample"}
-RESERVED_TYPE_NAMES = frozenset(("form", "url", "sample"))
+KINDS: frozenset[str] = frozenset(("confirm", "prompt", "select", "form", "url", "sample", "roots", "custom"))
+PERSON_KINDS: frozenset[str] = KINDS - {"sample", "roots"}
+RESERVED_TYPE_NAMES = frozenset(("form", "url", "sample", "roots"))
 
 
 class Question(Generic[T]):
@@ -170,6 +177,13 @@ DECLINED = Refusal("Declined")
 Answer: TypeAlias = Confirmed | Text | Selected | CustomAnswer | Refusal
 
 
+class Root(Struct, frozen=True, omit_defaults=True):
+    """A folder that the client works in."""
+
+    uri: str
+    name: str | None = None
+
+
 class Sampled(Struct, frozen=True, omit_defaults=True):
     """What a model said."""
 
@@ -190,6 +204,8 @@ def question_to_wire(question: AnyQuestion) -> dict[str, AnyQuestion]:
             return {"Custom": Custom("url", {"message": message, "url": url})}
         case Sample():
             return {"Custom": Custom("sample", msgspec.to_builtins(question))}
+        case Roots(message):
+            return {"Custom": Custom("roots", {"message": message})}
         case _:
             return {type(question).__name__: question}
 
@@ -222,6 +238,8 @@ def _rich_question(custom: Custom) -> AnyQuestion:
             return Form(str(data.get("message", "")), custom.schema or {})
         case "url":
             return Url(str(data.get("message", "")), str(data.get("url", "")))
+        case "roots":
+            return Roots(str(data.get("message", "")))
         case _:
             return msgspec.convert(data, Sample)
 

@@ -1,0 +1,56 @@
+"""Content: pictures, sound and documents that a method gives beside text and data.
+
+A method may give one of these, a list that mixes them with text, or a stream of them. They are
+encoded as MCP's content blocks; bytes become base64.
+"""
+
+from typing import Any
+
+from msgspec import Struct
+
+
+class Content(Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """What all content has in common."""
+
+
+class Image(Content, tag_field="type", tag="image", frozen=True):
+    """A picture."""
+
+    data: bytes
+    mime_type: str = "image/png"
+    annotations: dict[str, Any] | None = None
+
+
+class Audio(Content, tag_field="type", tag="audio", frozen=True):
+    """Sound."""
+
+    data: bytes
+    mime_type: str = "audio/wav"
+    annotations: dict[str, Any] | None = None
+
+
+class Link(Content, tag_field="type", tag="resource_link", frozen=True):
+    """A resource that can be read elsewhere."""
+
+    uri: str
+    name: str
+    title: str | None = None
+    description: str | None = None
+    mime_type: str | None = None
+    annotations: dict[str, Any] | None = None
+
+
+class Document(Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """The contents of a resource: text or bytes."""
+
+    uri: str
+    mime_type: str | None = None
+    text: str | None = None
+    blob: bytes | None = None
+
+
+class Embedded(Content, tag_field="type", tag="resource", frozen=True):
+    """A resource, with its contents."""
+
+    resource: Document
+    annotations: dict[str, Any] | None = None

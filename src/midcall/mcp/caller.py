@@ -1,0 +1,68 @@
+"""Caller: who sends a request, and what it can do.
+
+A legacy caller said so once, when its session began; a modern one says so in every request. The best
+way of asking is chosen from here, and nothing is sent that a caller did not declare.
+"""
+
+from typing import Any
+
+from msgspec import Struct
+
+from midcall.mcp import revisions
+from midcall.mcp.messages import Capabilities, Elicitation
+
+TASKS = "io.modelcontextprotocol/tasks"
+
+LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+
+_FORM_KINDS = frozenset(("confirm", "prompt", "select", "form", "custom"))
+
+
+class Caller(Struct, frozen=True):
+    """One caller, as far as the protocol knows it."""
+
+    revision: str
+    capabilities: Capabilities
+    log_level: str | None = None
+    """The least level of log that it wants; `None` for no log at all."""
+    client_info: dict[str, Any] | None = None
+    principal: str | None = None
+    """Whoever the transport has found out that it is."""
+
+    @property
+    def modern(self) -> bool:
+        return self.revision in revisions.MODERN
+
+    @property
+    def knows_tasks(self) -> bool:
+        return self.modern and TASKS in self.capabilities.extensions
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """The kinds of question that it can answer by the protocol's own means."""
+        kinds: set[str] = set()
+        elicitation = self.capabilities.elicitation
+        if elicitation is not None and self.revision >= revisions.ELICITATION:
+            if elicitation.form is not None or elicitation.url is None:
+                kinds |= _FORM_KINDS
+            if elicitation.url is not None and self.revision >= revisions.URL_ELICITATION:
+                kinds.add("url")
+        if self.capabilities.sampling is not None:
+            kinds.add("sample")
+        if self.capabilities.roots is not None:
+            kinds.add("roots")
+        return frozenset(kinds)
+
+    @property
+    def elicits(self) -> bool:
+        """Whether it declares any way to ask its person."""
+        return bool(self.kinds & (_FORM_KINDS | {"url"}))
+
+    def hears(self, level: str) -> bool:
+        """Whether it wants log of this level."""
+        return self.log_level is not None and LEVELS.index(level) >= LEVELS.index(self.log_level)
+
+
+NOBODY = Capabilities()
+
+__all__ = ["LEVELS", "NOBODY", "TASKS", "Caller", "Capabilities", "Elicitation"]

@@ -1,0 +1,186 @@
+"""Questions as MCP asks them, and answers as MCP gives them.
+
+A question becomes the parameters of `elicitation/create`, `sampling/createMessage` or `roots/list`;
+the client's result becomes an answer in the canonical form. The same pair serves a request that the
+server sends and an input request that it returns.
+"""
+
+from typing import Any
+
+from midcall.questions import (
+    AnyQuestion,
+    Confirm,
+    Custom,
+    Form,
+    Prompt,
+    Roots,
+    Sample,
+    Select,
+    Url,
+)
+
+ELICIT = "elicitation/create"
+SAMPLE = "sampling/createMessage"
+ROOTS = "roots/list"
+
+_FLAT = frozenset(("string", "number", "integer", "boolean"))
+
+
+def expressible(question: AnyQuestion) -> bool:
+    """Whether MCP has a form for this question: a custom one must have a flat schema."""
+    return not isinstance(question, Custom | Form) or _is_flat(question.schema)
+
+
+def request_for(question: AnyQuestion, note: str = "") -> tuple[str, dict[str, Any]]:
+    """The method and the parameters that ask this. `note` says why it is asked again."""
+    match question:
+        case Sample():
+            return SAMPLE, _sampling(question)
+        case Roots():
+            return ROOTS, {}
+        case Url(message, url):
+            return ELICIT, {"mode": "url", "message": note + message, "url": url}
+        case _:
+            schema = _requested_schema(question)
+            return ELICIT, {"mode": "form", "message": note + question.message, "requestedSchema": schema}
+
+
+def answer_from(question: AnyQuestion, result: Any) -> Any:
+    """The answer that a client's result stands for, in a form that the question reads."""
+    if isinstance(question, Sample):
+        return {"Custom": result}
+    if isinstance(question, Roots):
+        return {"Custom": result.get("roots") if isinstance(result, dict) else result}
+    action = result.get("action") if isinstance(result, dict) else None
+    if action == "decline":
+        return "Declined"
+    if action == "cancel":
+        return "Cancelled"
+    if action != "accept":
+        return {"Custom": None} if not isinstance(question, Custom | Form | Url) else {"Text": ""}  # refused
+    content = result.get("content") or {}
+    match question:
+        case Confirm():
+            return {"Confirmed": content.get("confirmed")}
+        case Prompt():
+            return {"Text": content.get("text")}
+        case Select(multi_select=True):
+            return {"Selected": content.get("choices")}
+        case Select():
+            return {"Selected": [content.get("choice")]}
+        case Url():
+            return {"Confirmed": True}
+        case _:
+            return {"Custom": content}
+
+
+def _requested_schema(question: AnyQuestion) -> dict[str, Any]:
+    match question:
+        case Confirm(message, default):
+            field: dict[str, Any] = {"type": "boolean", "title": message}
+            return _object("confirmed", field, default)
+        case Prompt(message, default, placeholder):
+            field = {"type": "string", "title": message}
+            if placeholder is not None:
+                field["description"] = placeholder
+            return _object("text", field, default)
+        case Select(message, options, multi_select):
+            titled = [{"const": option.value, "title": _title(option)} for option in options]
+            if multi_select:
+                return _object(
+                    "choices", {"type": "array", "title": message, "items": {"anyOf": titled}}, None
+                )
+            return _object("choice", {"type": "string", "title": message, "oneOf": titled}, None)
+        case Form(_, schema):
+            return _plain(schema)
+        case Custom(_, _, schema):
+            return _plain(schema or {})
+    raise AssertionError("the other kinds are not elicited")
+
+
+def _object(name: str, field: dict[str, Any], default: Any) -> dict[str, Any]:
+    if default is not None:
+        field["default"] = default
+    return {"type": "object", "properties": {name: field}, "required": [name]}
+
+
+def _title(option: Any) -> str:
+    return option.label if option.description is None else f"{option.label}: {option.description}"
+
+
+def _plain(schema: dict[str, Any]) -> dict[str, Any]:
+    """Only what MCP allows at the top of a requested schema."""
+    definitions = schema.get("$defs", {})
+    schema = _followed(schema, definitions)
+    properties = {
+        name: _field(_followed(one, definitions)) for name, one in schema.get("properties", {}).items()
+    }
+    plain = {"type": "object", "properties": properties}
+    if schema.get("required"):
+        plain["required"] = schema["required"]
+    return plain
+
+
+def _followed(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+    reference = schema.get("$ref")
+    if not isinstance(reference, str):
+        return schema
+    found = definitions.get(reference.removeprefix("#/$defs/"), {})
+    return {**found, **{key: value for key, value in schema.items() if key != "$ref"}}
+
+
+_FIELD_KEYS = frozenset((
+    "type", "title", "description", "default", "enum", "enumNames", "oneOf", "items", "format",
+    "minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems",
+))  # fmt: skip
+
+
+def _field(schema: dict[str, Any]) -> dict[str, Any]:
+    if "const" in schema:  # a single allowed value
+        schema = {
+            "type": "string",
+            "enum": [schema["const"]],
+            **{k: v for k, v in schema.items() if k != "const"},
+        }
+    if "enum" in schema and "type" not in schema:
+        schema = {"type": "string", **schema}
+    return {key: value for key, value in schema.items() if key in _FIELD_KEYS}
+
+
+def _is_flat(schema: dict[str, Any] | None) -> bool:
+    if not schema:
+        return False
+    definitions = schema.get("$defs", {})
+    schema = _followed(schema, definitions)
+    properties = schema.get("properties")
+    if schema.get("type") != "object" or not isinstance(properties, dict):
+        return False
+    return all(_is_flat_field(_followed(one, definitions)) for one in properties.values())
+
+
+def _is_flat_field(schema: Any) -> bool:
+    if not isinstance(schema, dict):
+        return False
+    if "enum" in schema or "const" in schema:
+        return all(isinstance(value, str) for value in schema.get("enum", [schema.get("const")]))
+    if schema.get("type") == "array":
+        items = schema.get("items", {})
+        return isinstance(items, dict) and ("enum" in items or "anyOf" in items)
+    return schema.get("type") in _FLAT
+
+
+def _sampling(question: Sample) -> dict[str, Any]:
+    params: dict[str, Any] = {
+        "messages": [
+            {**message, "content": {"type": "text", "text": message["content"]}}
+            if isinstance(message.get("content"), str)
+            else message
+            for message in question.messages
+        ],
+        "maxTokens": question.max_tokens or 1024,
+    }
+    if question.system is not None:
+        params["systemPrompt"] = question.system
+    if question.temperature is not None:
+        params["temperature"] = question.temperature
+    return params

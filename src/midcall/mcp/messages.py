@@ -1,0 +1,155 @@
+"""What comes in with MCP requests, as structs: unknown fields are ignored, raw parts stay raw."""
+
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct, field
+
+META = "io.modelcontextprotocol/"
+
+
+class Elicitation(Struct):
+    """Which ways of being asked a client knows; an empty object means forms."""
+
+    form: dict[str, Any] | None = None
+    url: dict[str, Any] | None = None
+
+
+class Capabilities(Struct):
+    """What a client can do."""
+
+    elicitation: Elicitation | None = None
+    sampling: dict[str, Any] | None = None
+    roots: dict[str, Any] | None = None
+    extensions: dict[str, Any] = {}
+
+
+class Meta(Struct):
+    """The `_meta` of a request. The modern revision says there what a legacy one said at the start."""
+
+    revision: str | None = field(default=None, name=f"{META}protocolVersion")
+    client_info: dict[str, Any] | None = field(default=None, name=f"{META}clientInfo")
+    capabilities: Capabilities | None = field(default=None, name=f"{META}clientCapabilities")
+    log_level: str | None = field(default=None, name=f"{META}logLevel")
+    progress_token: str | int | float | None = field(default=None, name="progressToken")
+    idempotency_key: str | None = field(default=None, name="dev.midcall/idempotencyKey")
+    traceparent: str | None = None
+
+
+class Params(Struct):
+    """The parameters that any request may have."""
+
+    meta: Meta = field(default_factory=Meta, name="_meta")
+
+
+class Initialize(Struct):
+    """`initialize`."""
+
+    revision: str = field(name="protocolVersion")
+    capabilities: Capabilities = field(default_factory=Capabilities)
+    client_info: dict[str, Any] = field(default_factory=dict, name="clientInfo")
+
+
+class Retry(Params):
+    """What a request carries that comes back with answers."""
+
+    input_responses: dict[str, Raw] | None = field(default=None, name="inputResponses")
+    request_state: str | None = field(default=None, name="requestState")
+
+
+class Named(Retry, kw_only=True):
+    """`tools/call` and `prompts/get`."""
+
+    name: str
+    arguments: Raw = Raw()
+    task: Raw = Raw()
+
+
+class Located(Retry, kw_only=True):
+    """`resources/read`, and subscribing to one."""
+
+    uri: str
+
+
+class Page(Params):
+    """A list."""
+
+    cursor: str | None = None
+
+
+class Level(Params, kw_only=True):
+    """`logging/setLevel`."""
+
+    level: str
+
+
+class Reference(Struct):
+    """What a completion is for."""
+
+    type: str
+    name: str = ""
+    uri: str = ""
+
+
+class Argument(Struct):
+    """The argument that is being typed."""
+
+    name: str
+    value: str
+
+
+class Context(Struct):
+    """What is known already."""
+
+    arguments: dict[str, str] = {}
+
+
+class Complete(Params, kw_only=True):
+    """`completion/complete`."""
+
+    ref: Reference
+    argument: Argument
+    context: Context = field(default_factory=Context)
+
+
+class Filter(Struct):
+    """Which changes a modern client wants to hear of."""
+
+    tools: bool = field(default=False, name="toolsListChanged")
+    prompts: bool = field(default=False, name="promptsListChanged")
+    resources: bool = field(default=False, name="resourcesListChanged")
+    uris: list[str] = field(default_factory=list, name="resourceSubscriptions")
+
+
+class Listen(Params, kw_only=True):
+    """`subscriptions/listen`."""
+
+    notifications: Filter
+
+
+class CancelledParams(Struct):
+    """`notifications/cancelled`."""
+
+    request_id: str | int | float = field(name="requestId")
+    reason: str = ""
+
+
+_DECODERS: dict[type, msgspec.json.Decoder[Any]] = {
+    kind: msgspec.json.Decoder(kind)
+    for kind in (
+        Params,
+        Initialize,
+        Named,
+        Located,
+        Page,
+        Level,
+        Complete,
+        Listen,
+        CancelledParams,
+    )
+}
+
+
+def read(kind: type, raw: Raw) -> Any:
+    """Read parameters. Raises `msgspec.DecodeError`."""
+    return _DECODERS[kind].decode(raw if memoryview(raw).nbytes else b"{}")

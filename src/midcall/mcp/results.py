@@ -1,0 +1,90 @@
+"""Results: what a call gave, as MCP says it.
+
+A stream of data becomes one result: nothing, one item, strings joined, or a JSON array. Pictures,
+sound and documents become content blocks of their own.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Raw
+
+from midcall.content import Content, Document
+from midcall.items import Error, to_json
+
+NO_OUTPUT = "(no output)"
+
+
+def text_block(text: str) -> dict[str, str]:
+    return {"type": "text", "text": text}
+
+
+def tool_result(
+    contents: Sequence[Any], failure: Error | None, *, streaming: bool, structured: bool
+) -> dict[str, Any]:
+    """The result of `tools/call`."""
+    if failure is not None:
+        return {"content": [text_block(failure.message)], "isError": True}
+    if not contents:
+        return {"content": [text_block(NO_OUTPUT)]}
+    value = contents[0] if len(contents) == 1 else contents
+    parts = value if isinstance(value, list | tuple) else [value]
+    if any(isinstance(part, Content) for part in parts):
+        return {"content": [_block(part) for part in parts]}
+    if isinstance(value, str):
+        return {"content": [text_block(value)]}
+    if len(contents) > 1 and all(isinstance(part, str) for part in contents):
+        return {"content": [text_block("".join(contents))]}
+    encoded = to_json(value)
+    result: dict[str, Any] = {"content": [text_block(encoded.decode())]}
+    if structured and not streaming:
+        result["structuredContent"] = Raw(encoded)
+    return result
+
+
+def _block(part: Any) -> Any:
+    if isinstance(part, Content):
+        return part
+    return text_block(part if isinstance(part, str) else to_json(part).decode())
+
+
+def resource_result(uri: str, mime_type: str | None, contents: Sequence[Any]) -> dict[str, Any]:
+    """The result of `resources/read`."""
+    parts: list[Any] = []
+    for value in contents:
+        parts += value if isinstance(value, list | tuple) and _is_documents(value) else [value]
+    return {"contents": [_document(uri, mime_type, part) for part in parts]}
+
+
+def _is_documents(value: Sequence[Any]) -> bool:
+    return all(isinstance(part, Document) for part in value)
+
+
+def _document(uri: str, mime_type: str | None, part: Any) -> Document:
+    match part:
+        case Document():
+            return part
+        case str():
+            return Document(uri, mime_type or "text/plain", text=part)
+        case bytes():
+            return Document(uri, mime_type or "application/octet-stream", blob=part)
+        case _:
+            return Document(uri, mime_type or "application/json", text=to_json(part).decode())
+
+
+def prompt_result(description: str, contents: Sequence[Any]) -> dict[str, Any]:
+    """The result of `prompts/get`: texts are messages of the user."""
+    parts: list[Any] = []
+    for value in contents:
+        parts += value if isinstance(value, list | tuple) else [value]
+    result: dict[str, Any] = {"messages": [_message(part) for part in parts]}
+    if description:
+        result["description"] = description
+    return result
+
+
+def _message(part: Any) -> Any:
+    if isinstance(part, Mapping) and "role" in part:
+        content = part.get("content")
+        return {**part, "content": text_block(content)} if isinstance(content, str) else part
+    return {"role": "user", "content": _block(part)}
