@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test lint types docs bench format clean
+.PHONY: help demo test lint types docs bench compliance format clean
 
 help:            ## Show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /  make \1\t/' | expand -t 20
@@ -27,6 +27,9 @@ docs: $(READY)   ## Build the documentation into site/
 
 bench: $(READY)  ## Measure; writes the figures to docs/topics/performance.md
 	$(BIN)/python -m bench
+
+compliance: $(READY)  ## The official MCP conformance suites against compliance/server.py (needs npm)
+	$(BIN)/python compliance/run.py
 
 format: $(READY) ## Put the code into shape
 	$(BIN)/ruff check --fix .

@@ -36,7 +36,7 @@ from midcall import (
 )
 from midcall.testing import run
 
-KINDS = {"confirm", "prompt", "select", "form", "url", "custom", "sample"}
+KINDS = {"confirm", "prompt", "select", "form", "url", "custom", "sample", "roots"}
 
 
 def hub_of(function, **options) -> Hub:

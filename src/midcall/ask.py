@@ -16,6 +16,7 @@ import msgspec
 
 from midcall.call import Call
 from midcall.errors import Cancelled, Declined, MidcallError, WrongAnswer
+from midcall.items import Background
 from midcall.questions import (
     PRIORITIES,
     RESERVED_TYPE_NAMES,
@@ -66,6 +67,7 @@ class Asking(Generic[T]):
         "_call",
         "_convert",
         "fallback",
+        "key",
         "priority",
         "question",
         "request_id",
@@ -79,11 +81,13 @@ class Asking(Generic[T]):
         convert: Callable[[Any], T],
         timeout: float | None,
         priority: Priority,
+        key: str | None = None,
         fallback: Any = _MISSING,
     ) -> None:
         self.question = question
         self.timeout = timeout
         self.priority: Priority = priority
+        self.key = key
         self.fallback = fallback
         self.request_id = ""
         self._asked = False
@@ -130,10 +134,11 @@ class Asking(Generic[T]):
 class Ask:
     """Ask the caller: a parameter of this type is filled in by the hub, and hidden from the schema.
 
-    Every question takes `timeout` (seconds, `None` for no limit, or "quick" 10 s, "normal" 30 s,
-    "patient" 60 s, "extended" 300 s) and `priority` ("low", "normal", "high", "urgent"; of several open
-    questions the most urgent is shown first). What a question may raise is `AskError`: `NotSupported`,
-    `TimedOut`, `Cancelled`, `Declined`, `WrongType`, `TransportLost`.
+    Every question takes `key` (a name by which a client may know it), `timeout` (seconds, `None` for no
+    limit, or "quick" 10 s, "normal" 30 s, "patient" 60 s, "extended" 300 s) and `priority` ("low",
+    "normal", "high", "urgent"; of several open questions the most urgent is shown first). What a
+    question may raise is `AskError`: `NotSupported`, `TimedOut`, `Cancelled`, `Declined`, `WrongType`,
+    `TransportLost`.
     """
 
     __slots__ = ("_call", "_elicits", "_fallbacks")
@@ -152,11 +157,12 @@ class Ask:
         message: str,
         *,
         default: bool | None = None,
+        key: str | None = None,
         timeout: float | Preset | None = "default",
         priority: Priority = "normal",
     ) -> Asking[bool]:
         """Yes or no. Declining is a no; `default` is only what the client pre-fills."""
-        return self._asking(Confirm(message, default), _same, timeout, priority)
+        return self._asking(Confirm(message, default), _same, key, timeout, priority)
 
     def prompt(
         self,
@@ -164,11 +170,12 @@ class Ask:
         *,
         default: str | None = None,
         placeholder: str | None = None,
+        key: str | None = None,
         timeout: float | Preset | None = "default",
         priority: Priority = "normal",
     ) -> Asking[str]:
         """Free text."""
-        return self._asking(Prompt(message, default, placeholder), _same, timeout, priority)
+        return self._asking(Prompt(message, default, placeholder), _same, key, timeout, priority)
 
     @overload
     def select(
@@ -177,6 +184,7 @@ class Ask:
         options: Options,
         *,
         multi_select: Literal[False] = False,
+        key: str | None = None,
         timeout: float | Preset | None = "default",
         priority: Priority = "normal",
     ) -> Asking[str]: ...
@@ -187,6 +195,7 @@ class Ask:
         options: Options,
         *,
         multi_select: Literal[True],
+        key: str | None = None,
         timeout: float | Preset | None = "default",
         priority: Priority = "normal",
     ) -> Asking[list[str]]: ...
@@ -196,6 +205,7 @@ class Ask:
         options: Options,
         *,
         multi_select: bool = False,
+        key: str | None = None,
         timeout: float | Preset | None = "default",
         priority: Priority = "normal",
     ) -> Asking[Any]:
@@ -205,31 +215,33 @@ class Ask:
         keys, or an `Option`.
         """
         question = Select(message, as_options(options), multi_select)
-        return self._asking(question, list if multi_select else _only, timeout, priority)
+        return self._asking(question, list if multi_select else _only, key, timeout, priority)
 
     def form(
         self,
         model: type[T],
         message: str = "",
         *,
+        key: str | None = None,
         timeout: float | Preset | None = "default",
         priority: Priority = "normal",
     ) -> Asking[T]:
         """The fields of a pydantic model, dataclass or `msgspec.Struct`; gives an instance of it."""
         shape = _shape(model)
         message = message or _title(model)
-        return self._asking(Form(message, shape.schema), _reader(shape), timeout, priority)
+        return self._asking(Form(message, shape.schema), _reader(shape), key, timeout, priority)
 
     def url(
         self,
         url: str,
         message: str = "Please open this page",
         *,
+        key: str | None = None,
         timeout: float | Preset | None = "default",
         priority: Priority = "normal",
     ) -> Asking[None]:
         """Send the person to a page; comes back when they say that they went there."""
-        return self._asking(Url(message, url), _nothing, timeout, priority)
+        return self._asking(Url(message, url), _nothing, key, timeout, priority)
 
     def custom(
         self,
@@ -237,13 +249,14 @@ class Ask:
         data: Any = None,
         schema: dict[str, Any] | None = None,
         *,
+        key: str | None = None,
         timeout: float | Preset | None = "default",
         priority: Priority = "normal",
     ) -> Asking[Any]:
         """A question of your own kind. The answer is any JSON value; with `schema`, one that fits it."""
         if not type_name or type_name in RESERVED_TYPE_NAMES:
             raise ValueError(f"A custom question cannot have the type name {type_name!r}")
-        return self._asking(Custom(type_name, data, schema), _schema_reader(schema), timeout, priority)
+        return self._asking(Custom(type_name, data, schema), _schema_reader(schema), key, timeout, priority)
 
     def __call__(
         self,
@@ -266,7 +279,9 @@ class Ask:
             )
         shape = _shape(question.answer_type)
         data = {"message": message or question.key, **context}
-        return self._asking(Custom(question.key, data, shape.schema), _reader(shape), timeout, priority)
+        return self._asking(
+            Custom(question.key, data, shape.schema), _reader(shape), question.key, timeout, priority
+        )
 
     # --- a question for a model --------------------------------------------------------------
 
@@ -277,6 +292,7 @@ class Ask:
         system: str | None = None,
         max_tokens: int | None = None,
         temperature: float | None = None,
+        key: str | None = None,
         timeout: float | Preset | None = "default",
         priority: Priority = "normal",
     ) -> Asking[Sampled]:
@@ -288,13 +304,17 @@ class Ask:
         else:
             messages = tuple(dict(message) for message in prompt)
         question = Sample(messages, system, max_tokens, temperature)
-        return self._asking(question, _read_sample, timeout, priority)
+        return self._asking(question, _read_sample, key, timeout, priority)
 
     def roots(
-        self, *, timeout: float | Preset | None = "default", priority: Priority = "normal"
+        self,
+        *,
+        key: str | None = None,
+        timeout: float | Preset | None = "default",
+        priority: Priority = "normal",
     ) -> Asking[list[Root]]:
         """Ask the client for the folders it works in."""
-        return self._asking(Roots(), _read_roots, timeout, priority)
+        return self._asking(Roots(), _read_roots, key, timeout, priority)
 
     # --- several, fallbacks, what is possible ------------------------------------------------
 
@@ -370,6 +390,10 @@ class Ask:
         self._call.steps.append((getattr(function, "__qualname__", repr(function)), value))
         return value
 
+    def background(self) -> None:
+        """Let a caller who knows tasks go, and come back for the result; for others nothing changes."""
+        self._call.put(Background(self._call.stamp()))
+
     def progress(self, message: str, percentage: float | None = None) -> None:
         """Tell how far it is, 0 to 100; also while a question waits."""
         if percentage is not None:
@@ -388,13 +412,14 @@ class Ask:
         self,
         question: AnyQuestion,
         convert: Callable[[Any], T],
+        key: str | None,
         timeout: float | Preset | None,
         priority: Priority,
     ) -> Asking[T]:
         if priority not in PRIORITIES:
             raise ValueError(f"Unknown priority {priority!r}: use {', '.join(PRIORITIES)}")
         fallback = self._fallbacks.get(question.kind, _MISSING)
-        return Asking(self._call, question, convert, self._seconds(timeout), priority, fallback)
+        return Asking(self._call, question, convert, self._seconds(timeout), priority, key, fallback)
 
     def _seconds(self, timeout: float | Preset | None) -> float | None:
         if timeout == "default":

@@ -8,8 +8,8 @@ started a call can answer its questions. Knows the hub and JSON-RPC, no socket a
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
@@ -17,9 +17,9 @@ from msgspec import UNSET, Raw, Struct
 from midcall import jsonrpc
 from midcall.call import Call
 from midcall.calls import end_all
-from midcall.errors import MidcallError, TooManyCalls, UnknownQuestion
+from midcall.errors import MethodNotFound, MidcallError, TooManyCalls, UnknownQuestion
 from midcall.hub import Hub
-from midcall.items import Data, Done, Error, Item, Log, encode_item, to_json
+from midcall.items import Background, Data, Done, Error, Item, Log, encode_item, to_json
 from midcall.jsonrpc import Batch, BatchReply, Envelope, Fault, Id
 from midcall.questions import KINDS, PERSON_KINDS
 
@@ -34,11 +34,25 @@ MAX_CALLS = 10_000
 Send = Callable[[bytes], None]
 
 
+class Speaker(Protocol):
+    """A protocol of an extension on one line."""
+
+    def take(self, message: Envelope, reply: Send) -> bool:
+        """Take a message of this protocol; false if it is not one."""
+
+    def calls(self) -> Sequence[Call]:
+        """What runs for this peer."""
+
+    def close(self, reason: str) -> None:
+        """The peer is gone: abort what runs for it."""
+
+
 class Connection:
     """One peer: its running calls, and the way back to it."""
 
-    def __init__(self, hub: Hub, send: Send, *, max_calls: int = MAX_CALLS) -> None:
+    def __init__(self, hub: Hub, send: Send, *, raw: bool = True, max_calls: int = MAX_CALLS) -> None:
         self._hub = hub
+        self._raw = raw
         self._send = send
         self._max_calls = max_calls
         self._calls: dict[object, Call] = {}  # by outlet: `Reply` or `Subscription`
@@ -53,6 +67,7 @@ class Connection:
             "plexus_unsubscribe": self._unsubscribe,
             f"{hub.name}.call_unsub": self._unsubscribe,
         }
+        self._speakers: list[Speaker] = [protocol.connect(self) for protocol in hub.protocols]
 
     # --- messages in -------------------------------------------------------------------------
 
@@ -86,6 +101,9 @@ class Connection:
                 self._take(member, reply)
 
     def _take(self, message: Envelope, reply: Send) -> None:
+        for speaker in self._speakers:
+            if speaker.take(message, reply):
+                return
         if message.method is UNSET:
             return  # a response, though nothing was asked this way: ignored, as the specification says
         if message.id is UNSET:
@@ -94,6 +112,8 @@ class Connection:
         params = bytes(message.params)
         own = self._own.get(message.method)
         try:
+            if not self._raw:
+                self._refuse(message.method)
             if own is None:
                 self._start(message.method, params, Reply(self, id, reply), frozenset())
                 return
@@ -108,6 +128,9 @@ class Connection:
             reply(jsonrpc.error_response(id, jsonrpc.INTERNAL_ERROR, "Internal error"))
         else:
             reply(jsonrpc.response(id, to_json(answer)))
+
+    def _refuse(self, name: str) -> None:
+        raise MethodNotFound(name)
 
     # --- the methods of the connection itself ------------------------------------------------
 
@@ -149,8 +172,14 @@ class Connection:
 
     # --- messages out ------------------------------------------------------------------------
 
+    def send(self, message: bytes) -> None:
+        """Send a message to the peer."""
+        self._send(message)
+
     def send_item(self, subscription: str, item: Item) -> None:
         """Tell a subscriber what its call emitted."""
+        if isinstance(item, Background):
+            return
         if isinstance(item, Log):
             params = to_json(
                 {
@@ -204,7 +233,7 @@ class Connection:
 
     async def finish(self, grace: float) -> None:
         """No more messages come in: questions fail at once, what runs may end within `grace` seconds."""
-        calls = tuple(self._calls.values())
+        calls = (*self._calls.values(), *(call for speaker in self._speakers for call in speaker.calls()))
         for call in calls:
             call.lose_caller()
         tasks = [call.task for call in calls if call.task is not None]
@@ -216,6 +245,8 @@ class Connection:
         """The peer is gone: its calls are aborted, nothing is sent any more."""
         self._send = _discard
         self.resume()
+        for speaker in self._speakers:
+            speaker.close(reason)
         await end_all(tuple(self._calls.values()), reason)
 
 

@@ -6,7 +6,7 @@ encoded as MCP's content blocks; bytes become base64.
 
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 
 class Content(Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -17,7 +17,7 @@ class Image(Content, tag_field="type", tag="image", frozen=True):
     """A picture."""
 
     data: bytes
-    mime_type: str = "image/png"
+    mime_type: str = field(default_factory=lambda: "image/png")  # always written, unlike the optionals
     annotations: dict[str, Any] | None = None
 
 
@@ -25,7 +25,7 @@ class Audio(Content, tag_field="type", tag="audio", frozen=True):
     """Sound."""
 
     data: bytes
-    mime_type: str = "audio/wav"
+    mime_type: str = field(default_factory=lambda: "audio/wav")
     annotations: dict[str, Any] | None = None
 
 

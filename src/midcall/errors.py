@@ -4,8 +4,10 @@
     ├── RegistrationError      a method or namespace cannot be registered
     ├── MethodNotFound         no method of that name
     ├── InvalidArguments       arguments that do not fit the method
+    ├── NotAllowed             the caller lacks a scope of the method
     ├── TooManyCalls           a limit on running calls is reached
     ├── ToolError              raised by an author: the tool failed, with a message for the caller
+    ├── ProtocolError          raised by an author: the request failed, not the tool
     ├── Aborted                the call was stopped from outside
     ├── AskError               what a tool sees when its question brings no answer
     │   ├── NotSupported       this caller cannot be asked
@@ -77,6 +79,22 @@ class InvalidArguments(MidcallError):
         return {"method": self.method, "errors": self.errors}
 
 
+class NotAllowed(MidcallError):
+    """The caller lacks scopes that the method needs. `needed` has all of the method's."""
+
+    code = "insufficient_scope"
+
+    def __init__(self, method: str, missing: Sequence[str], needed: Sequence[str] = ()) -> None:
+        self.method = method
+        self.missing = list(missing)
+        self.needed = list(needed or missing)
+        super().__init__(f"Not allowed to call {method}: it needs the scope {' '.join(self.missing)}")
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {"method": self.method, "scopes": self.needed}
+
+
 class TooManyCalls(MidcallError):
     """The limit on calls at once is reached; try again when some have ended."""
 
@@ -91,6 +109,12 @@ class ToolError(MidcallError):
         super().__init__(message)
         self.code = code
         self.recoverable = recoverable
+
+
+class ProtocolError(MidcallError):
+    """Raise this in a method to fail the request itself: an MCP client gets an error, not a result."""
+
+    code = "protocol_error"
 
 
 class Aborted(MidcallError):

@@ -41,9 +41,11 @@ class Hub:
         self.version = version
         self.calls = Calls()
         self._children: list[tuple[str, Activation | Hub]] = []  # by namespace, which may be empty
-        self._watchers: list[Callable[[], None]] = []
+        self._watchers: list[Callable[[str | None], None]] = []
         self._extensions: dict[str, tuple[object, Method]] = {}
         self._parents: list[Hub] = []
+        self.protocols: list[Any] = []
+        """The extensions that speak a protocol of their own."""
         self._own = {
             "schema": own_method(self.schema, "The schema of this hub, or of one of its methods."),
             "hash": own_method(self._read_hash, "The hash of this hub's schema."),
@@ -71,18 +73,23 @@ class Hub:
     def with_extension(self, extension: object) -> "Hub":
         """Add an object whose `@method` names stand without a namespace, as `tools/list`.
 
-        If it has `attach(hub)`, that is called, so that it can call into activations.
+        If it has `attach(hub)`, that is called, so that it can call into activations. One that has
+        `connect(connection)` speaks a protocol of its own on every line, with the method names that
+        its `names` gives (see `connection.Speaker`).
         """
         methods = read_methods(extension)
-        if not methods:
+        names = {*methods, *getattr(extension, "names", ())}
+        if not names:
             raise RegistrationError(f"{type(extension).__name__} has no @method")
-        for name in methods:
+        for name in sorted(names):
             taken = self._owner_of(name)
             if taken is not None:
                 raise RegistrationError(
                     f"Extension {type(extension).__name__} would hide {name!r} of {taken}"
                 )
         self._extensions.update({name: (extension, m) for name, m in methods.items()})
+        if hasattr(extension, "connect"):
+            self.protocols.append(extension)
         self._changed()
         attach = getattr(extension, "attach", None)
         if attach is not None:
@@ -124,15 +131,31 @@ class Hub:
                 return _describe(child)
         return f"hub {self.name!r}"
 
-    def watch(self, changed: Callable[[], None]) -> None:
-        """Call this after every registration, here or in a nested hub."""
-        self._watchers.append(changed)
+    def unregister(self, activation: object) -> "Hub":
+        """Take out an activation that was registered before; calls that run go on."""
+        left = [c for c in self._children if not (isinstance(c[1], Activation) and c[1].source is activation)]
+        if len(left) == len(self._children):
+            raise RegistrationError(f"{type(activation).__name__} is not registered")
+        self._children = left
+        self._changed()
+        return self
+
+    def updated(self, uri: str) -> None:
+        """Tell whoever watches that what is read at this URI has changed."""
+        for watcher in self._watchers:
+            watcher(uri)
+        for parent in self._parents:
+            parent.updated(uri)
+
+    def watch(self, watcher: Callable[[str | None], None]) -> None:
+        """Call this with the URI of an updated resource, and with `None` after every registration."""
+        self._watchers.append(watcher)
 
     def _changed(self) -> None:
         self._resolved = None
         self._hash = None
-        for changed in self._watchers:
-            changed()
+        for watcher in self._watchers:
+            watcher(None)
         for parent in self._parents:
             parent._changed()
 
@@ -241,7 +264,26 @@ class Hub:
 
         Raises `MethodNotFound` or `InvalidArguments`; then nothing was started.
         """
-        found = self.resolve(name)
+        return self.begin(
+            self.resolve(name),
+            raw_params,
+            outlet,
+            supported=supported,
+            time_limit=time_limit,
+            owner=owner,
+        )
+
+    def begin(
+        self,
+        found: Resolved,
+        raw_params: bytes,
+        outlet: Outlet,
+        *,
+        supported: frozenset[str] = frozenset(),
+        time_limit: float | None = ATTACHED_TIME_LIMIT,
+        owner: object = None,
+    ) -> Call:
+        """`start` for a method that is found already."""
         arguments = found.method.read_arguments(raw_params, found.name)
         metadata = Metadata(found.provenance, self.hash, 0)
         return self.calls.start(

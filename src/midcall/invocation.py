@@ -24,7 +24,7 @@ from midcall.errors import (
     UnknownQuestion,
     WrongType,
 )
-from midcall.items import Data, Done, Error, Item, Request, RequestCancelled
+from midcall.items import Background, Data, Done, Error, Item, Request, RequestCancelled
 from midcall.outlet import Outlet
 
 Answerer: TypeAlias = Callable[[Request], Any]
@@ -67,7 +67,7 @@ class Inbox:
         return len(self._items) >= BUFFER and not self._closed
 
     def put(self, item: Item) -> None:
-        if not self._closed:
+        if not self._closed and not isinstance(item, Background):
             self._items.append(item)
             _wake(self._reader)
 

@@ -1,8 +1,9 @@
 """Items: what a call emits, as plain values, and their form on the wire.
 
 `Data`, `Progress`, `Request`, `RequestCancelled`, `Error` and `Done` are the six items of a stream;
-exactly one `Done` ends every stream. `Log` is a side channel: it is not part of the stream's wire
-form, and each dialect sends it in its own way. This module knows no call and no transport.
+exactly one `Done` ends every stream. `Log` and `Background` are side channels: they are not part of
+the stream's wire form, and each dialect treats them in its own way. This module knows no call and no
+transport.
 """
 
 from typing import Any, TypeAlias
@@ -45,6 +46,7 @@ class Request(Struct, frozen=True, tag_field="type", tag="request", omit_default
     request_type: AnyQuestion
     timeout_ms: int | None = None
     priority: Priority = "normal"
+    key: str | None = None
 
 
 class RequestCancelled(Struct, frozen=True, tag_field="type", tag="request_cancelled"):
@@ -79,7 +81,13 @@ class Log(Struct, frozen=True, omit_defaults=True):
     data: Any = None
 
 
-Item: TypeAlias = Data | Progress | Request | RequestCancelled | Error | Done | Log
+class Background(Struct, frozen=True):
+    """The call goes on without its request: a dialect that knows tasks lets the caller come back."""
+
+    metadata: Metadata
+
+
+Item: TypeAlias = Data | Progress | Request | RequestCancelled | Error | Done | Log | Background
 WireItem: TypeAlias = Data | Progress | RequestCancelled | Error | Done
 
 
@@ -89,6 +97,7 @@ class _WireRequest(Struct, frozen=True, tag_field="type", tag="request", omit_de
     request_type: dict[str, Any]
     timeout_ms: int | None = None
     priority: Priority = "normal"
+    key: str | None = None
 
 
 def _encode_foreign(value: Any) -> Any:
@@ -120,6 +129,7 @@ def encode_item(item: Item) -> bytes:
                 question_to_wire(item.request_type),
                 item.timeout_ms,
                 item.priority,
+                item.key,
             )
         )
     return to_json(item)
@@ -135,5 +145,6 @@ def decode_item(data: bytes | msgspec.Raw) -> Item:
             question_from_wire(item.request_type),
             item.timeout_ms,
             item.priority,
+            item.key,
         )
     return item

@@ -27,6 +27,7 @@ class Wanted(Protocol):
     question: AnyQuestion
     timeout: float | None
     priority: Priority
+    key: str | None
     request_id: str
 
     def read(self, payload: Any) -> Any:
@@ -219,7 +220,14 @@ class OpenQuestions:
             question.timer = loop.call_later(wanted.timeout, self._time_out, question)
             timeout_ms = max(1, round(wanted.timeout * 1000))
         self._asker.put(
-            Request(self._asker.stamp(), wanted.request_id, wanted.question, timeout_ms, wanted.priority)
+            Request(
+                self._asker.stamp(),
+                wanted.request_id,
+                wanted.question,
+                timeout_ms,
+                wanted.priority,
+                wanted.key,
+            )
         )
 
     def _time_out(self, question: OpenQuestion) -> None:

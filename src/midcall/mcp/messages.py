@@ -127,6 +127,13 @@ class Listen(Params, kw_only=True):
     notifications: Filter
 
 
+class TaskParams(Params, kw_only=True):
+    """`tasks/get`, `tasks/update` and `tasks/cancel`."""
+
+    task_id: str = field(name="taskId")
+    input_responses: dict[str, Raw] | None = field(default=None, name="inputResponses")
+
+
 class CancelledParams(Struct):
     """`notifications/cancelled`."""
 
@@ -145,6 +152,7 @@ _DECODERS: dict[type, msgspec.json.Decoder[Any]] = {
         Level,
         Complete,
         Listen,
+        TaskParams,
         CancelledParams,
     )
 }

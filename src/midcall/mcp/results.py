@@ -10,7 +10,10 @@ from typing import Any
 from msgspec import Raw
 
 from midcall.content import Content, Document
+from midcall.errors import ProtocolError
 from midcall.items import Error, to_json
+from midcall.jsonrpc import INTERNAL_ERROR
+from midcall.mcp.exchange import McpError
 
 NO_OUTPUT = "(no output)"
 
@@ -24,6 +27,8 @@ def tool_result(
 ) -> dict[str, Any]:
     """The result of `tools/call`."""
     if failure is not None:
+        if failure.code == ProtocolError.code:
+            raise McpError(INTERNAL_ERROR, failure.message)
         return {"content": [text_block(failure.message)], "isError": True}
     if not contents:
         return {"content": [text_block(NO_OUTPUT)]}

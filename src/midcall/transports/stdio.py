@@ -208,11 +208,14 @@ class Input(asyncio.Protocol):
         self.eof_received()
 
 
-async def serve_stdio(hub: Hub, *, stdin: int = 0, stdout: int = 1) -> None:
-    """Serve the hub on two file descriptors until the input ends or the reader is gone."""
+async def serve_stdio(hub: Hub, *, raw: bool = True, stdin: int = 0, stdout: int = 1) -> None:
+    """Serve the hub on two file descriptors until the input ends or the reader is gone.
+
+    Without `raw`, only the protocols of the hub's extensions are spoken.
+    """
     blocking = [(fd, os.get_blocking(fd)) for fd in (stdin, stdout)]
     output = Output()
-    connection = output.connection = Connection(hub, output.send)
+    connection = output.connection = Connection(hub, output.send, raw=raw)
     input = output.input = Input(connection, output)
     try:
         await output.open(stdout)

@@ -1,0 +1,95 @@
+"""Seals: state that is handed to a client and comes back, unread and unchanged.
+
+AES-256-GCM under a ring of keys: the first key seals, each of them opens, so that keys can be
+changed while sealed state is still on its way. Keys come from `MIDCALL_KEYS` (base64, separated by
+commas, the newest first), or are made once and kept in a file of the user's state directory.
+"""
+
+import base64
+import contextlib
+import hashlib
+import os
+import secrets
+from pathlib import Path
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+_NONCE = 12
+_KEY_ID = 4
+
+
+class BadSeal(Exception):
+    """It was not sealed here, or has been changed since."""
+
+
+class KeyRing:
+    """Seals with the newest key, opens with any."""
+
+    def __init__(self, keys: list[bytes]) -> None:
+        if not keys or any(len(key) != 32 for key in keys):
+            raise ValueError("A key ring needs keys of 32 bytes")
+        self._ciphers = {_key_id(key): AESGCM(key) for key in reversed(keys)}
+        self._newest = _key_id(keys[0])
+
+    def seal(self, payload: bytes) -> str:
+        """Sealed text, safe in JSON and in URLs."""
+        nonce = secrets.token_bytes(_NONCE)
+        sealed = self._ciphers[self._newest].encrypt(nonce, payload, self._newest)
+        return base64.urlsafe_b64encode(self._newest + nonce + sealed).decode().rstrip("=")
+
+    def open(self, text: str) -> bytes:
+        """What was sealed. Raises `BadSeal`."""
+        try:
+            data = base64.b64decode(
+                text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True
+            )
+            key_id, nonce, sealed = data[:_KEY_ID], data[_KEY_ID : _KEY_ID + _NONCE], data[_KEY_ID + _NONCE :]
+            return self._ciphers[key_id].decrypt(nonce, sealed, key_id)
+        except (ValueError, KeyError, InvalidTag) as error:
+            raise BadSeal from error
+
+
+def default_ring() -> KeyRing:
+    """The keys of the environment, or else the ones of this user's state directory."""
+    given = os.environ.get("MIDCALL_KEYS")
+    if given:
+        try:
+            return KeyRing([base64.b64decode(key, validate=True) for key in given.split(",")])
+        except ValueError as error:
+            raise ValueError(f"MIDCALL_KEYS: {error}; each key is 32 bytes in base64") from None
+    return KeyRing([_kept_key(state_directory() / "key")])
+
+
+def state_directory() -> Path:
+    """Where midcall keeps what must outlive a process."""
+    base = os.environ.get("MIDCALL_STATE") or os.environ.get("XDG_STATE_HOME")
+    return Path(base) / "midcall" if base else Path.home() / ".local" / "state" / "midcall"
+
+
+def _kept_key(path: Path) -> bytes:
+    """The key in the file, which is made once; of two processes at a time, both get the same."""
+    with contextlib.suppress(FileNotFoundError):
+        return _read_key(path)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+    draft.touch(mode=0o600)
+    draft.write_bytes(base64.b64encode(secrets.token_bytes(32)))
+    try:
+        path.hardlink_to(draft)
+    except FileExistsError:
+        pass  # another process was faster
+    finally:
+        draft.unlink()
+    return _read_key(path)
+
+
+def _read_key(path: Path) -> bytes:
+    key = base64.b64decode(path.read_bytes())
+    if len(key) != 32:
+        raise ValueError(f"{path} is not a key: remove it to have a new one made")
+    return key
+
+
+def _key_id(key: bytes) -> bytes:
+    return hashlib.sha256(b"midcall key id" + key).digest()[:_KEY_ID]

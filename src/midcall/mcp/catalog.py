@@ -1,0 +1,155 @@
+"""Catalog: what a hub offers, as MCP lists it: tools, resources, templates and prompts.
+
+Made once after each change of the hub. The order is the order of registration, and stays the same.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from midcall.activation import Method
+from midcall.hub import Hub
+
+_PART = re.compile(r"\{(\w+)\}")
+
+
+class Tool(NamedTuple):
+    """A method, and how it is listed."""
+
+    name: str
+    method: Method
+    shown: dict[str, Any]
+    structured: bool
+    """Whether its result also goes out as structured content."""
+    headers: tuple[tuple[tuple[str, ...], str], ...]
+    """Which arguments are mirrored into HTTP headers: the path of each, and the header's name."""
+
+
+class Readable(NamedTuple):
+    """A resource or a template, and how it is listed."""
+
+    uri: str
+    method: Method
+    provenance: tuple[str, ...]
+    shown: dict[str, Any]
+    pattern: re.Pattern[str]
+
+    def match(self, uri: str) -> dict[str, str] | None:
+        """The parts of the URI, if it is one of this template."""
+        found = self.pattern.fullmatch(uri)
+        return None if found is None else found.groupdict()
+
+
+class Template(NamedTuple):
+    """A prompt, and how it is listed."""
+
+    name: str
+    method: Method
+    provenance: tuple[str, ...]
+    shown: dict[str, Any]
+
+
+class Completer(NamedTuple):
+    """What suggests values for an argument."""
+
+    method: Method
+    provenance: tuple[str, ...]
+
+
+class Catalog:
+    """All that a hub offers."""
+
+    def __init__(self, hub: Hub) -> None:
+        self.tools = {name: _tool(name, method) for name, method in hub.methods()}
+        self.resources: dict[str, Readable] = {}
+        self.templates: list[Readable] = []
+        self.prompts: dict[str, Template] = {}
+        self.completers: dict[tuple[str, str], Completer] = {}
+        for namespace, activation in hub.activations():
+            provenance = (hub.name, *([namespace] if namespace else ()))
+            prefix = f"{namespace}." if namespace else ""
+            for method in activation.resources:
+                readable = _readable(method, provenance, prefix)
+                if _PART.search(readable.uri):
+                    self.templates.append(readable)
+                else:
+                    self.resources[readable.uri] = readable
+            for name, method in activation.prompts.items():
+                self.prompts[prefix + name] = _template(prefix + name, method, provenance)
+            for method in activation.completions:
+                of, argument = method.extras["of"], method.extras["argument"]
+                self.completers[of, argument] = Completer(method, provenance)
+                self.completers.setdefault((prefix + of, argument), Completer(method, provenance))
+
+    def find(self, uri: str) -> tuple[Readable, dict[str, str]] | None:
+        """What is read at this URI, and with which arguments."""
+        exact = self.resources.get(uri)
+        if exact is not None:
+            return exact, {}
+        for template in self.templates:
+            parts = template.match(uri)
+            if parts is not None:
+                return template, parts
+        return None
+
+
+def _tool(name: str, method: Method) -> Tool:
+    schema = dict(method.extras.get("input_schema") or {"type": "object", **method.params})
+    shown = {"name": name, "description": method.description, "inputSchema": schema, **_common(method)}
+    output = None if method.streaming else _object_schema(method.returns)
+    if output is not None:
+        shown["outputSchema"] = output
+    return Tool(name, method, shown, output is not None, tuple(_headers(schema, ())))
+
+
+def _headers(schema: dict[str, Any], path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
+    for name, one in schema.get("properties", {}).items():
+        if isinstance(one, dict):
+            if "x-mcp-header" in one:
+                yield (*path, name), str(one["x-mcp-header"])
+            yield from _headers(one, (*path, name))
+
+
+def _object_schema(schema: dict[str, Any] | None) -> dict[str, Any] | None:
+    """A schema whose root says that it is an object, as MCP wants it; else nothing."""
+    if schema is None:
+        return None
+    reference = schema.get("$ref")
+    if isinstance(reference, str):
+        found = schema.get("$defs", {}).get(reference.removeprefix("#/$defs/"), {})
+        schema = {**found, "$defs": schema["$defs"]}
+    return schema if schema.get("type") == "object" else None
+
+
+def _readable(method: Method, provenance: tuple[str, ...], prefix: str) -> Readable:
+    uri: str = method.extras["uri"]
+    names = _PART.findall(uri)
+    shown = {"name": prefix + method.name, "description": method.description, **_common(method)}
+    shown["uriTemplate" if names else "uri"] = uri
+    if "mime_type" in method.extras:
+        shown["mimeType"] = method.extras["mime_type"]
+    pattern = re.escape(uri)
+    for name in names:
+        pattern = pattern.replace(re.escape(f"{{{name}}}"), f"(?P<{name}>[^/]+)")
+    return Readable(uri, method, provenance, shown, re.compile(pattern))
+
+
+def _template(name: str, method: Method, provenance: tuple[str, ...]) -> Template:
+    required = method.params.get("required", [])
+    arguments = [
+        {"name": one, "required": one in required}
+        | ({"description": schema["description"]} if "description" in schema else {})
+        for one, schema in method.params["properties"].items()
+    ]
+    shown = {"name": name, "description": method.description, **_common(method)}
+    if arguments:
+        shown["arguments"] = arguments
+    return Template(name, method, provenance, shown)
+
+
+def _common(method: Method) -> dict[str, Any]:
+    extras = method.extras
+    shown = {key: extras[key] for key in ("title", "annotations", "icons") if key in extras}
+    if "meta" in extras:
+        shown["_meta"] = extras["meta"]
+    return shown

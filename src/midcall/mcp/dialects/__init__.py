@@ -1,0 +1,5 @@
+"""Dialects: how questions and answers travel, one file for each way.
+
+A dialect is the outlet of a call that an MCP request started. All of them collect the result and pass
+on progress and log; they differ in what they do with a question.
+"""

@@ -1,0 +1,120 @@
+"""What all dialects have in common: they collect the result, and pass on progress and log.
+
+Used as it is, this is the dialect of callers who cannot be asked.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from msgspec import Raw
+
+from midcall.call import Call
+from midcall.items import Data, Done, Error, Item, Log, Progress, Request, RequestCancelled, to_json
+from midcall.mcp.exchange import Exchange, McpError
+
+log = logging.getLogger("midcall.mcp")
+
+Finish = Callable[[Sequence[Any], Error | None], dict[str, Any]]
+"""Makes the result of the request from what the call gave. Raises `McpError` for an error."""
+
+
+Outcome = dict[str, Any] | McpError
+
+
+def deliver(exchange: Exchange, outcome: Outcome) -> None:
+    """Answer a request."""
+    if isinstance(outcome, McpError):
+        exchange.error(outcome)
+    else:
+        exchange.result(outcome)
+
+
+class Dialect:
+    """The outlet of a call whose caller is not asked."""
+
+    __slots__ = ("_progress", "call", "contents", "exchange", "failure", "finish")
+
+    def __init__(self, exchange: Exchange, finish: Finish) -> None:
+        self.exchange: Exchange | None = exchange
+        self.finish = finish
+        self.contents: list[Any] = []
+        self.failure: Error | None = None
+        self.call: Call | None = None
+        self._progress = -1.0
+
+    @property
+    def supported(self) -> frozenset[str]:
+        """The kinds of question that can be asked this way."""
+        return frozenset()
+
+    @property
+    def full(self) -> bool:
+        return self.exchange is not None and self.exchange.line.full
+
+    async def drain(self) -> None:
+        if self.exchange is not None:
+            await self.exchange.line.drain()
+
+    def put(self, item: Item) -> None:
+        if isinstance(item, Data):
+            self.contents.append(item.content)
+        elif isinstance(item, Done):
+            self.done()
+        elif isinstance(item, Error):
+            self.failure = item
+        elif isinstance(item, Request):
+            self.ask(item)
+        elif isinstance(item, RequestCancelled):
+            self.withdraw(item)
+        elif isinstance(item, Progress | Log) and self.exchange is not None:
+            self._report(self.exchange, item)
+
+    def ask(self, request: Request) -> None:
+        """Put a question to the caller."""
+        raise AssertionError("a caller who cannot be asked is not asked")
+
+    def withdraw(self, cancelled: RequestCancelled) -> None:
+        """Take a question back."""
+
+    def done(self) -> None:
+        """The call has ended: answer the request, unless its caller has cancelled it."""
+        if self.exchange is not None:
+            deliver(self.exchange, self.outcome())
+
+    def outcome(self) -> Outcome:
+        """The result of the call, or the error that the request is answered with."""
+        try:
+            result = self.finish(self.contents, self.failure)
+            return {name: Raw(to_json(value)) for name, value in result.items()}
+        except McpError as error:
+            return error
+        except (TypeError, ValueError) as error:  # a result that JSON cannot carry
+            return {"content": [{"type": "text", "text": str(error)}], "isError": True}
+
+    def let_go(self) -> None:
+        """The caller does not want to hear of it any more."""
+        self.exchange = None
+
+    def _report(self, exchange: Exchange, item: Progress | Log) -> None:
+        if isinstance(item, Log):
+            if exchange.caller.hears(item.level):
+                data = item.message if item.data is None else {"message": item.message, "data": item.data}
+                params: dict[str, Any] = {
+                    "level": item.level,
+                    "logger": self.call.name if self.call else "",
+                    "data": data,
+                }
+                exchange.notify("notifications/message", params)
+            return
+        token = exchange.meta.progress_token
+        if token is None:
+            return
+        value = item.percentage if item.percentage is not None else self._progress + 1
+        if value <= self._progress:
+            return  # the protocol knows progress only upwards
+        self._progress = value
+        params = {"progressToken": token, "progress": value, "message": item.message}
+        if item.percentage is not None:
+            params["total"] = 100
+        exchange.notify("notifications/progress", params)

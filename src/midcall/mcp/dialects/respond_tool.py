@@ -1,0 +1,49 @@
+"""Questions as log notifications, answered by a tool: for legacy callers without elicitation.
+
+The question goes out as `notifications/message` of the logger `plexus.bidir`, whatever the log level;
+the client answers by calling the tool `_plexus_respond`.
+"""
+
+from typing import Any
+
+from midcall.items import Request
+from midcall.mcp.dialects.base import Dialect
+from midcall.questions import PERSON_KINDS, question_to_wire
+
+TOOL = "_plexus_respond"
+LOGGER = "plexus.bidir"
+
+DEFINITION: dict[str, Any] = {
+    "name": TOOL,
+    "description": "Respond to a Plexus interactive request",
+    "inputSchema": {
+        "type": "object",
+        "properties": {
+            "request_id": {"type": "string", "description": "The id of the question, from its notification"},
+            "payload": {"description": "The answer: true, text, a choice, or any JSON value"},
+        },
+        "required": ["request_id", "payload"],
+    },
+}
+
+
+class RespondTool(Dialect):
+    """The outlet of a call that asks by notification."""
+
+    __slots__ = ()
+
+    @property
+    def supported(self) -> frozenset[str]:
+        return PERSON_KINDS
+
+    def ask(self, request: Request) -> None:
+        if self.exchange is None:
+            return
+        data: dict[str, Any] = {
+            "type": "request",
+            "request_id": request.request_id,
+            "request_type": question_to_wire(request.request_type),
+        }
+        if request.timeout_ms is not None:
+            data["timeout_ms"] = request.timeout_ms
+        self.exchange.notify("notifications/message", {"level": "info", "logger": LOGGER, "data": data})

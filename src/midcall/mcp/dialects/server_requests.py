@@ -1,0 +1,67 @@
+"""Questions as requests of the server: `elicitation/create`, `sampling/createMessage`, `roots/list`.
+
+For legacy callers who declare them. The call stays on the line; the client's response is the answer.
+"""
+
+import msgspec
+
+from midcall import jsonrpc
+from midcall.errors import Cancelled, NotSupported, UnknownQuestion, WrongAnswer, WrongType
+from midcall.items import Request, RequestCancelled, to_json
+from midcall.jsonrpc import Envelope
+from midcall.mcp.dialects.base import Dialect, Finish
+from midcall.mcp.elicitation import answer_from, expressible, request_for
+from midcall.mcp.exchange import Exchange
+from midcall.mcp.legacy import Session
+
+
+class ServerRequests(Dialect):
+    """The outlet of a call that asks by requests to the client."""
+
+    __slots__ = ("_session", "_waiting")
+
+    def __init__(self, exchange: Exchange, finish: Finish, session: Session) -> None:
+        super().__init__(exchange, finish)
+        self._session = session
+        self._waiting: dict[str, int] = {}
+
+    @property
+    def supported(self) -> frozenset[str]:
+        return self.exchange.caller.kinds if self.exchange is not None else frozenset()
+
+    def ask(self, request: Request) -> None:
+        if self.exchange is None:
+            return
+        if not expressible(request.request_type):
+            self._fail(request, NotSupported("This client can only be asked for flat forms"))
+            return
+        method, params = request_for(request.request_type)
+        if self.exchange.caller.revision < "2025-11-25":
+            params.pop("mode", None)
+        id = self._session.requests.add(lambda response: self._answered(request, response))
+        self._waiting[request.request_id] = id
+        self.exchange.line.send(jsonrpc.request(id, method, to_json(params)))
+
+    def withdraw(self, cancelled: RequestCancelled) -> None:
+        id = self._waiting.pop(cancelled.request_id, None)
+        if id is not None and self._session.requests.take(id) is not None and self.exchange is not None:
+            self.exchange.notify("notifications/cancelled", {"requestId": id, "reason": cancelled.reason})
+
+    def _answered(self, request: Request, response: Envelope) -> None:
+        self._waiting.pop(request.request_id, None)
+        if self.call is None:
+            return
+        if response.error is not msgspec.UNSET:
+            self._fail(request, Cancelled(response.error.message))
+            return
+        try:
+            result = msgspec.json.decode(response.result)
+            self.call.answer(request.request_id, answer_from(request.request_type, result))
+        except WrongAnswer as error:
+            self._fail(request, WrongType(f"The client's answer does not fit: expected {error.expected}"))
+        except (UnknownQuestion, msgspec.DecodeError):
+            pass  # it came too late
+
+    def _fail(self, request: Request, error: Exception) -> None:
+        if self.call is not None and self.call.questions is not None:
+            self.call.questions.fail(request.request_id, error)

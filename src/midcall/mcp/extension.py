@@ -1,0 +1,581 @@
+"""McpExtension: the methods of MCP, lifted into a hub. No I/O: messages come in, a `Line` takes them out.
+
+Both eras at once: a request that carries modern metadata is served from that alone; any other belongs
+to a legacy session, which begins with `initialize`. What follows is one table of methods, and the
+choice of a dialect for a call.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+from weakref import WeakSet
+
+import msgspec
+from msgspec import UNSET
+
+from midcall import jsonrpc
+from midcall.activation import digest
+from midcall.connection import Connection
+from midcall.errors import InvalidArguments, MethodNotFound, MidcallError
+from midcall.hub import Hub, Resolved
+from midcall.items import Error, to_json
+from midcall.journal.seal import KeyRing, default_ring
+from midcall.jsonrpc import Envelope
+from midcall.mcp import messages, revisions
+from midcall.mcp.caller import LEVELS, TASKS, Caller
+from midcall.mcp.catalog import Catalog, Tool
+from midcall.mcp.desk import Desk, Ticket
+from midcall.mcp.dialects import respond_tool
+from midcall.mcp.dialects.base import Dialect, Finish
+from midcall.mcp.dialects.input_required import InputRequired
+from midcall.mcp.dialects.respond_tool import RespondTool
+from midcall.mcp.dialects.server_requests import ServerRequests
+from midcall.mcp.exchange import Exchange, Line, McpError
+from midcall.mcp.legacy import NOT_INITIALIZED, Session
+from midcall.mcp.listeners import Listeners
+from midcall.mcp.messages import Meta
+from midcall.mcp.results import prompt_result, resource_result, tool_result
+from midcall.mcp.speaker import McpSpeaker
+
+log = logging.getLogger("midcall.mcp")
+
+MISSING_CAPABILITY = -32021
+UNSUPPORTED_REVISION = -32022
+
+WEEK = 7 * 24 * 3600.0
+PAGE = 1000
+CACHE_MS = 60_000
+
+
+class _Method(NamedTuple):
+    params: type
+    handle: Callable[["McpExtension", Exchange, Any, Session], None]
+    legacy: bool
+    modern: bool
+
+
+class McpExtension:
+    """MCP for a hub: `hub.with_extension(McpExtension())`."""
+
+    def __init__(
+        self,
+        *,
+        instructions: str | None = None,
+        keys: KeyRing | None = None,
+        time_limit: float = WEEK,
+    ) -> None:
+        self.instructions = instructions
+        self.sessions: WeakSet[Session] = WeakSet()
+        self._keys = keys
+        self._time_limit = time_limit
+        self._hub: Hub | None = None
+        self._catalog: Catalog | None = None
+        self._desk: Desk | None = None
+        self._listeners = Listeners()
+
+    def attach(self, hub: Hub) -> None:
+        """Serve this hub."""
+        self._hub = hub
+        hub.watch(self._changed)
+
+    def connect(self, connection: Connection) -> McpSpeaker:
+        """Speak MCP on a line."""
+        return McpSpeaker(self, connection)
+
+    @property
+    def hub(self) -> Hub:
+        if self._hub is None:
+            raise RuntimeError("Register this extension with a hub first: hub.with_extension(...)")
+        return self._hub
+
+    @property
+    def catalog(self) -> Catalog:
+        if self._catalog is None:
+            self._catalog = Catalog(self.hub)
+        return self._catalog
+
+    @property
+    def desk(self) -> Desk:
+        if self._desk is None:
+            self._desk = Desk(self._keys or default_ring(), self._time_limit)
+        return self._desk
+
+    @property
+    def server_info(self) -> dict[str, Any]:
+        return {"name": self.hub.name, "version": self.hub.version}
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The methods that stand without a namespace."""
+        return frozenset(_TABLE) | {"initialized", "notifications/initialized", "notifications/cancelled"}
+
+    # --- messages ----------------------------------------------------------------------------
+
+    def take(
+        self,
+        message: Envelope,
+        line: Line,
+        session: Session,
+        *,
+        modern: bool = False,
+        principal: str | None = None,
+    ) -> None:
+        """Serve one request. `modern` says that the transport knows it to be of that era."""
+        exchange = Exchange(
+            None if message.id is UNSET else message.id, session.caller, line, Meta(), self.server_info
+        )
+        try:
+            self._serve(message, exchange, session, modern, principal)
+        except McpError as error:
+            exchange.error(error)
+        except Exception:
+            log.exception("%s failed inside midcall", message.method)
+            exchange.error(McpError(jsonrpc.INTERNAL_ERROR, "Internal error", status=500))
+
+    def _serve(
+        self, message: Envelope, exchange: Exchange, session: Session, modern: bool, principal: str | None
+    ) -> None:
+        name = str(message.method)
+        method = _TABLE.get(name)
+        fault: msgspec.DecodeError | None = None
+        params: Any = None
+        try:
+            params = messages.read(method.params if method is not None else messages.Params, message.params)
+            meta: Meta = getattr(params, "meta", _NO_META)
+        except msgspec.DecodeError as error:
+            fault = error
+            meta = _meta_of(message)
+        modern = modern or meta.revision is not None
+        caller = _modern_caller(meta, principal) if modern else session.caller
+        if method is None or not (method.modern if modern else method.legacy):
+            raise _not_found(name)
+        if not modern and not session.open and name not in ("initialize", "ping"):
+            raise McpError(NOT_INITIALIZED, "Server not initialized")
+        if fault is not None:
+            raise McpError(jsonrpc.INVALID_PARAMS, f"Invalid params: {fault}", status=400)
+        exchange = Exchange(exchange.id, caller, exchange.line, meta, exchange.server_info)
+        method.handle(self, exchange, params, session)
+
+    def notice(self, message: Envelope, session: Session) -> None:
+        """Take a notification."""
+        match message.method:
+            case "initialized" | "notifications/initialized":
+                session.step("initialized")
+            case "notifications/cancelled":
+                try:
+                    cancelled = messages.read(messages.CancelledParams, message.params)
+                except msgspec.DecodeError:
+                    return
+                self.cancel(session, cancelled.request_id, cancelled.reason)
+
+    def cancel(self, session: Session, request_id: Any, reason: str) -> None:
+        """Stop a request: nothing is sent for it any more."""
+        running = session.running.pop(request_id, None)
+        if isinstance(running, Exchange):
+            self._listeners.remove(running)
+        elif isinstance(running, Dialect):
+            running.let_go()
+            if running.call is not None:
+                running.call.abort(reason or "The caller cancelled the request")
+
+    def response(self, message: Envelope, session: Session) -> None:
+        """Take the client's response to a request of ours."""
+        answered = session.requests.take(message.id)
+        if answered is not None:
+            answered(message)
+
+    def _changed(self, uri: str | None) -> None:
+        if uri is not None:
+            self._listeners.updated(uri)
+            for session in self.sessions:
+                if uri in session.watched:
+                    params = to_json({"uri": uri})
+                    session.send(jsonrpc.notification("notifications/resources/updated", params))
+            return
+        before, self._catalog = self._catalog, None
+        if before is None:
+            return
+        for part in _parts_changed(before, self.catalog):
+            self._listeners.changed(part)
+            for session in self.sessions:
+                if session.open:
+                    session.send(jsonrpc.notification(f"notifications/{part}/list_changed", b"{}"))
+
+    # --- the handshake, and what it tells ----------------------------------------------------
+
+    def _capabilities(self, *, modern: bool) -> dict[str, Any]:
+        capabilities: dict[str, Any] = {
+            "tools": {"listChanged": True},
+            "resources": {"listChanged": True, "subscribe": True},
+            "prompts": {"listChanged": True},
+            "completions": {},
+            "logging": {},
+        }
+        if modern:
+            capabilities["extensions"] = {TASKS: {}}
+        return capabilities
+
+    def _initialize(self, exchange: Exchange, params: messages.Initialize, session: Session) -> None:
+        if not session.step("initialize"):
+            raise McpError(jsonrpc.INVALID_REQUEST, "This session is initialized already")
+        session.begin(params)
+        self.sessions.add(session)
+        result: dict[str, Any] = {
+            "protocolVersion": session.caller.revision,
+            "capabilities": self._capabilities(modern=False),
+            "serverInfo": self.server_info,
+        }
+        if self.instructions:
+            result["instructions"] = self.instructions
+        exchange.result(result)
+
+    def _discover(self, exchange: Exchange, params: Any, session: Session) -> None:
+        result: dict[str, Any] = {
+            "supportedVersions": list(revisions.MODERN),
+            "capabilities": self._capabilities(modern=True),
+            **_cache(),
+        }
+        if self.instructions:
+            result["instructions"] = self.instructions
+        exchange.result(result)
+
+    def _ping(self, exchange: Exchange, params: Any, session: Session) -> None:
+        exchange.result({})
+
+    def _set_level(self, exchange: Exchange, params: messages.Level, session: Session) -> None:
+        if params.level not in LEVELS:
+            raise McpError(jsonrpc.INVALID_PARAMS, f"Unknown level: {params.level}")
+        session.set_level(params.level)
+        exchange.result({})
+
+    # --- lists -------------------------------------------------------------------------------
+
+    def _list_tools(self, exchange: Exchange, params: messages.Page, session: Session) -> None:
+        shown = [tool.shown for tool in self.catalog.tools.values()]
+        if not exchange.caller.modern and not exchange.caller.elicits:
+            shown = [*shown, respond_tool.DEFINITION]
+        self._page(exchange, "tools", shown, params.cursor)
+
+    def _list_resources(self, exchange: Exchange, params: messages.Page, session: Session) -> None:
+        self._page(exchange, "resources", [r.shown for r in self.catalog.resources.values()], params.cursor)
+
+    def _list_templates(self, exchange: Exchange, params: messages.Page, session: Session) -> None:
+        self._page(exchange, "resourceTemplates", [t.shown for t in self.catalog.templates], params.cursor)
+
+    def _list_prompts(self, exchange: Exchange, params: messages.Page, session: Session) -> None:
+        self._page(exchange, "prompts", [p.shown for p in self.catalog.prompts.values()], params.cursor)
+
+    def _page(self, exchange: Exchange, name: str, shown: Sequence[Any], cursor: str | None) -> None:
+        start = 0
+        if cursor is not None:
+            if not cursor.isdecimal() or int(cursor) >= max(1, len(shown)):
+                raise McpError(jsonrpc.INVALID_PARAMS, "Invalid cursor")
+            start = int(cursor)
+        result: dict[str, Any] = {name: shown[start : start + PAGE]}
+        if start + PAGE < len(shown):
+            result["nextCursor"] = str(start + PAGE)
+        exchange.result({**result, **_cache()} if exchange.caller.modern else result)
+
+    # --- calls -------------------------------------------------------------------------------
+
+    def _call_tool(self, exchange: Exchange, params: messages.Named, session: Session) -> None:
+        if params.name == respond_tool.TOOL and not exchange.caller.modern:
+            self._respond(exchange, params, session)
+            return
+        tool = self.tool(params.name)
+        if tool is None:
+            raise McpError(jsonrpc.INVALID_PARAMS, f"Unknown tool: {params.name}")
+        _require(tool.method.extras.get("requires", ()), exchange.caller)
+
+        def finish(contents: Sequence[Any], failure: Error | None) -> dict[str, Any]:
+            return tool_result(contents, failure, streaming=tool.method.streaming, structured=tool.structured)
+
+        found = self.hub.resolve(tool.name)
+        arguments = bytes(params.arguments)
+        try:
+            self._run(exchange, session, found, arguments, finish, "tools/call", params)
+        except InvalidArguments as error:
+            failure = Error(_NO_METADATA, str(error), error.code)
+            exchange.result(finish((), failure))
+
+    def tool(self, name: str) -> Tool | None:
+        """A tool by its name, or by an alias of it."""
+        tool = self.catalog.tools.get(name)
+        if tool is None:
+            try:
+                tool = self.catalog.tools.get(self.hub.resolve(name).name)
+            except MethodNotFound:
+                return None
+        return tool
+
+    def _read_resource(self, exchange: Exchange, params: messages.Located, session: Session) -> None:
+        found = self.catalog.find(params.uri)
+        if found is None:
+            code = jsonrpc.INVALID_PARAMS if exchange.caller.modern else -32002
+            raise McpError(code, f"Resource not found: {params.uri}", {"uri": params.uri})
+        readable, parts = found
+
+        def finish(contents: Sequence[Any], failure: Error | None) -> dict[str, Any]:
+            if failure is not None:
+                raise McpError(jsonrpc.INTERNAL_ERROR, failure.message)
+            result = resource_result(params.uri, readable.shown.get("mimeType"), contents)
+            return {**result, **_cache()} if exchange.caller.modern else result
+
+        resolved = Resolved(readable.shown["name"], readable.method, readable.provenance)
+        self._run_or_refuse(exchange, session, resolved, to_json(parts), finish, "resources/read", params)
+
+    def _get_prompt(self, exchange: Exchange, params: messages.Named, session: Session) -> None:
+        prompt = self.catalog.prompts.get(params.name)
+        if prompt is None:
+            raise McpError(jsonrpc.INVALID_PARAMS, f"Unknown prompt: {params.name}")
+
+        def finish(contents: Sequence[Any], failure: Error | None) -> dict[str, Any]:
+            if failure is not None:
+                raise McpError(jsonrpc.INTERNAL_ERROR, failure.message)
+            return prompt_result(prompt.method.description, contents)
+
+        resolved = Resolved(prompt.name, prompt.method, prompt.provenance)
+        arguments = bytes(params.arguments)
+        self._run_or_refuse(exchange, session, resolved, arguments, finish, "prompts/get", params)
+
+    def _complete(self, exchange: Exchange, params: messages.Complete, session: Session) -> None:
+        of = params.ref.uri if params.ref.type == "ref/resource" else params.ref.name
+        completer = self.catalog.completers.get((of, params.argument.name))
+        if completer is None:
+            known = of in self.catalog.prompts or any(t.uri == of for t in self.catalog.templates)
+            if not known and of not in self.catalog.resources:
+                raise McpError(jsonrpc.INVALID_PARAMS, f"Unknown reference: {of}")
+            exchange.result({"completion": {"values": [], "total": 0, "hasMore": False}})
+            return
+
+        def finish(contents: Sequence[Any], failure: Error | None) -> dict[str, Any]:
+            if failure is not None:
+                raise McpError(jsonrpc.INTERNAL_ERROR, failure.message)
+            values = [str(v) for part in contents for v in (part if isinstance(part, list) else [part])]
+            completion = {"values": values[:100], "total": len(values), "hasMore": len(values) > 100}
+            return {"completion": completion}
+
+        given: dict[str, Any] = {"value": params.argument.value, "arguments": params.context.arguments}
+        wanted = completer.method.params["properties"]
+        arguments = to_json({name: value for name, value in given.items() if name in wanted})
+        resolved = Resolved(of, completer.method, completer.provenance)
+        self._run_or_refuse(exchange, session, resolved, arguments, finish, "completion/complete", params)
+
+    def _run_or_refuse(
+        self,
+        exchange: Exchange,
+        session: Session,
+        found: Resolved,
+        arguments: bytes,
+        finish: Finish,
+        method: str,
+        params: Any,
+    ) -> None:
+        try:
+            self._run(exchange, session, found, arguments, finish, method, params)
+        except InvalidArguments as error:
+            raise McpError(jsonrpc.INVALID_PARAMS, str(error), error.data) from None
+
+    def _run(
+        self,
+        exchange: Exchange,
+        session: Session,
+        found: Resolved,
+        arguments: bytes,
+        finish: Finish,
+        method: str,
+        params: Any,
+    ) -> None:
+        """Start the call by the best way of asking that this caller has, or go on with a parked one."""
+        caller = exchange.caller
+        dialect: Dialect
+        limit: float | None = 30.0
+        extras = found.method.extras
+        detached = caller.modern and method != "completion/complete"
+        if detached and (found.method.interactive or (extras.get("long_running") and caller.knows_tasks)):
+            ticket = Ticket(method, found.name, _digest(arguments), caller.principal)
+            if params.request_state is not None:
+                parked, state = self.desk.find(params.request_state, ticket)
+                session.running[exchange.id] = parked
+                parked.retry(exchange, state, params.input_responses or {})
+                return
+            again = self.desk.again(caller.principal, exchange.meta.idempotency_key)
+            if again is not None and again.ticket == ticket:
+                again.join(exchange)
+                return
+            dialect = InputRequired(exchange, finish, self.desk, ticket, params.input_responses)
+            limit = self.desk.time_limit
+        elif not found.method.interactive or caller.modern:
+            dialect = Dialect(exchange, finish)
+        elif caller.elicits:
+            dialect = ServerRequests(exchange, finish, session)
+        else:
+            dialect = RespondTool(exchange, finish)
+        dialect.call = self.hub.begin(
+            found,
+            arguments,
+            dialect,
+            supported=dialect.supported,
+            time_limit=limit,
+            owner=session,
+        )
+        session.running[exchange.id] = dialect
+        if isinstance(dialect, InputRequired):
+            self.desk.park(dialect)
+            if extras.get("long_running"):
+                dialect.go_on_as_task()
+
+    def _respond(self, exchange: Exchange, params: messages.Named, session: Session) -> None:
+        """`_plexus_respond`: an answer to a question that went out as a notification."""
+        try:
+            given = msgspec.json.decode(params.arguments, type=_Respond)
+        except msgspec.DecodeError as error:
+            raise McpError(jsonrpc.INVALID_PARAMS, f"Invalid params: {error}") from None
+        payload = given.payload if given.payload is not UNSET else given.response_data
+        try:
+            if payload is UNSET:
+                raise McpError(jsonrpc.INVALID_PARAMS, "Invalid params: payload is missing")
+            self.hub.calls.answer(given.request_id, payload, owner=session)
+        except MidcallError as error:
+            raise McpError(jsonrpc.INVALID_PARAMS, str(error), error.data) from None
+        exchange.result({"content": [{"type": "text", "text": "Response received"}]})
+
+    # --- subscriptions -----------------------------------------------------------------------
+
+    def _subscribe(self, exchange: Exchange, params: messages.Located, session: Session) -> None:
+        session.watched.add(params.uri)
+        exchange.result({})
+
+    def _unsubscribe(self, exchange: Exchange, params: messages.Located, session: Session) -> None:
+        session.watched.discard(params.uri)
+        exchange.result({})
+
+    def _listen(self, exchange: Exchange, params: messages.Listen, session: Session) -> None:
+        session.running[exchange.id] = exchange
+        self._listeners.add(exchange, params.notifications)
+
+    def gone(self, exchange_id: Any, session: Session) -> None:
+        """An HTTP client has closed the response of a request."""
+        running = session.running.pop(exchange_id, None)
+        if isinstance(running, Exchange):
+            self._listeners.remove(running)
+        elif isinstance(running, InputRequired) and running.exchange is not None:
+            running.leave(running.exchange)
+        elif isinstance(running, Dialect):
+            running.let_go()
+            if running.call is not None:
+                running.call.abort("The caller went away")
+
+    # --- tasks -------------------------------------------------------------------------------
+
+    def _task_get(self, exchange: Exchange, params: messages.TaskParams, session: Session) -> None:
+        _require(("tasks",), exchange.caller)
+        dialect, task = self.desk.task(params.task_id, exchange.caller.principal)
+        exchange.result(task.shown(dialect.input_requests()))
+
+    def _task_update(self, exchange: Exchange, params: messages.TaskParams, session: Session) -> None:
+        _require(("tasks",), exchange.caller)
+        dialect, task = self.desk.task(params.task_id, exchange.caller.principal)
+        dialect.answer_all(params.input_responses or {})
+        task.touch()
+        exchange.result({})
+
+    def _task_cancel(self, exchange: Exchange, params: messages.TaskParams, session: Session) -> None:
+        _require(("tasks",), exchange.caller)
+        dialect, _ = self.desk.task(params.task_id, exchange.caller.principal)
+        if dialect.call is not None:
+            dialect.call.abort("The task was cancelled")
+        exchange.result({})
+
+
+_NO_METADATA: Any = None
+_NO_META = Meta()
+
+_TABLE: dict[str, _Method] = {
+    # method: parameters, handler, legacy, modern
+    "initialize": _Method(messages.Initialize, McpExtension._initialize, True, False),
+    "ping": _Method(messages.Params, McpExtension._ping, True, False),
+    "logging/setLevel": _Method(messages.Level, McpExtension._set_level, True, False),
+    "server/discover": _Method(messages.Params, McpExtension._discover, False, True),
+    "tools/list": _Method(messages.Page, McpExtension._list_tools, True, True),
+    "tools/call": _Method(messages.Named, McpExtension._call_tool, True, True),
+    "resources/list": _Method(messages.Page, McpExtension._list_resources, True, True),
+    "resources/templates/list": _Method(messages.Page, McpExtension._list_templates, True, True),
+    "resources/read": _Method(messages.Located, McpExtension._read_resource, True, True),
+    "resources/subscribe": _Method(messages.Located, McpExtension._subscribe, True, False),
+    "resources/unsubscribe": _Method(messages.Located, McpExtension._unsubscribe, True, False),
+    "prompts/list": _Method(messages.Page, McpExtension._list_prompts, True, True),
+    "prompts/get": _Method(messages.Named, McpExtension._get_prompt, True, True),
+    "completion/complete": _Method(messages.Complete, McpExtension._complete, True, True),
+    "subscriptions/listen": _Method(messages.Listen, McpExtension._listen, False, True),
+    "tasks/get": _Method(messages.TaskParams, McpExtension._task_get, False, True),
+    "tasks/update": _Method(messages.TaskParams, McpExtension._task_update, False, True),
+    "tasks/cancel": _Method(messages.TaskParams, McpExtension._task_cancel, False, True),
+}
+
+
+class _Respond(msgspec.Struct):
+    request_id: str
+    payload: Any = UNSET
+    response_data: Any = UNSET
+
+
+def _modern_caller(meta: Meta, principal: str | None) -> Caller:
+    if meta.revision is None:
+        raise McpError(jsonrpc.INVALID_PARAMS, "Invalid params: _meta has no protocolVersion", status=400)
+    if meta.revision not in revisions.MODERN:
+        data = {"supported": list(revisions.MODERN), "requested": meta.revision}
+        raise McpError(UNSUPPORTED_REVISION, "Unsupported protocol version", data, status=400)
+    if meta.capabilities is None:
+        raise McpError(jsonrpc.INVALID_PARAMS, "Invalid params: _meta has no clientCapabilities", status=400)
+    level = meta.log_level if meta.log_level in LEVELS else None
+    return Caller(meta.revision, meta.capabilities, level, meta.client_info, principal)
+
+
+def _meta_of(message: Envelope) -> Meta:
+    """The metadata of a request whose parameters do not fit otherwise."""
+    try:
+        params: messages.Params = messages.read(messages.Params, message.params)
+    except msgspec.DecodeError:
+        return Meta()
+    return params.meta
+
+
+def _require(wanted: Sequence[str], caller: Caller) -> None:
+    missing: dict[str, Any] = {}
+    for name in wanted:
+        if name == "tasks":
+            if not caller.knows_tasks:
+                missing["extensions"] = {TASKS: {}}
+        elif getattr(caller.capabilities, name, None) is None:
+            missing[name] = {}
+    if missing:
+        text = f"The client must be able to do: {', '.join(wanted)}"
+        raise McpError(MISSING_CAPABILITY, text, {"requiredCapabilities": missing}, status=400)
+
+
+def _not_found(method: str) -> McpError:
+    return McpError(jsonrpc.METHOD_NOT_FOUND, f"Method not found: {method}", status=404)
+
+
+def _digest(arguments: bytes) -> str:
+    try:
+        return digest(msgspec.json.decode(arguments or b"{}"))
+    except (msgspec.DecodeError, RecursionError):
+        return ""
+
+
+def _cache() -> dict[str, Any]:
+    return {"ttlMs": CACHE_MS, "cacheScope": "private"}
+
+
+def _parts_changed(before: Catalog, after: Catalog) -> list[str]:
+    parts = []
+    if [t.shown for t in before.tools.values()] != [t.shown for t in after.tools.values()]:
+        parts.append("tools")
+    if [p.shown for p in before.prompts.values()] != [p.shown for p in after.prompts.values()]:
+        parts.append("prompts")
+    readable = [[r.shown for r in (*c.resources.values(), *c.templates)] for c in (before, after)]
+    if readable[0] != readable[1]:
+        parts.append("resources")
+    return parts

@@ -1,0 +1,77 @@
+"""Legacy sessions: the handshake as a table, and what a session remembers.
+
+    state           initialize      initialized     ping      anything else
+    uninitialized   → initializing  ignored         answered  -32002
+    initializing    refused         → ready         answered  answered
+    ready           refused         ignored         answered  answered
+
+Clients differ in when they send `initialized`, so requests are answered once `initialize` is. A session
+belongs to one connection on stdio, and to one `Mcp-Session-Id` over HTTP.
+"""
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+from midcall.jsonrpc import Envelope, Id, Pending
+from midcall.mcp import revisions
+from midcall.mcp.caller import Caller
+from midcall.mcp.messages import Capabilities, Initialize
+
+NOT_INITIALIZED = -32002
+
+
+class State(Enum):
+    """Where the handshake stands."""
+
+    UNINITIALIZED = "uninitialized"
+    INITIALIZING = "initializing"
+    READY = "ready"
+
+
+_NEXT = {
+    (State.UNINITIALIZED, "initialize"): State.INITIALIZING,
+    (State.INITIALIZING, "initialized"): State.READY,
+}
+
+
+class Session:
+    """What the server knows of a legacy client between its requests."""
+
+    def __init__(self, send: Callable[[bytes], None], principal: str | None = None) -> None:
+        self.send = send
+        """Sends what belongs to no request: changes of lists and resources."""
+        self.state = State.UNINITIALIZED
+        self.caller = Caller(revisions.LATEST_LEGACY, Capabilities(), "debug", None, principal)
+        self.requests: Pending[Callable[[Envelope], None]] = Pending()
+        self.running: dict[Id, Any] = {}
+        """The dialects of the requests that run, by request id."""
+        self.watched: set[str] = set()
+
+    def step(self, event: str) -> bool:
+        """Take a step of the handshake; false if it does not fit here."""
+        following = _NEXT.get((self.state, event))
+        if following is not None:
+            self.state = following
+        return following is not None
+
+    @property
+    def open(self) -> bool:
+        return self.state is not State.UNINITIALIZED
+
+    def begin(self, asked: Initialize) -> None:
+        """Remember what the client said of itself."""
+        self.caller = Caller(
+            revisions.negotiate(asked.revision),
+            asked.capabilities,
+            "debug",
+            asked.client_info,
+            self.caller.principal,
+        )
+
+    def set_level(self, level: str) -> None:
+        """From now on, send only log of this level and above."""
+        caller = self.caller
+        self.caller = Caller(
+            caller.revision, caller.capabilities, level, caller.client_info, caller.principal
+        )

@@ -1,0 +1,95 @@
+"""MCP on a line of its own or shared with the raw protocol: stdio and WebSocket.
+
+One legacy session for each line; modern requests stand for themselves. Lines of all requests are the
+same pipe.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from msgspec import UNSET
+
+from midcall.call import Call
+from midcall.connection import Connection, Send
+from midcall.jsonrpc import Envelope, Id
+from midcall.mcp.dialects.base import Dialect
+from midcall.mcp.dialects.input_required import InputRequired
+from midcall.mcp.legacy import Session
+from midcall.mcp.messages import META
+
+if TYPE_CHECKING:
+    from midcall.mcp.extension import McpExtension
+
+_MODERN = f"{META}protocolVersion".encode()
+
+
+class McpSpeaker:
+    """MCP with one peer."""
+
+    def __init__(self, extension: "McpExtension", connection: Connection) -> None:
+        self._extension = extension
+        self._connection = connection
+        self._session = Session(connection.send)
+        self._names = extension.names
+
+    def take(self, message: Envelope, reply: Send) -> bool:
+        """Take a message of MCP; false if it belongs to the raw protocol."""
+        if message.method is UNSET:
+            self._extension.response(message, self._session)
+            return True
+        if message.method not in self._names and _MODERN not in bytes(message.params):
+            return False
+        if message.id is UNSET:
+            self._extension.notice(message, self._session)
+        else:
+            self._extension.take(message, _Pipe(self, message.id, reply), self._session)
+        return True
+
+    def calls(self) -> Sequence[Call]:
+        running: list[Any] = list(self._session.running.values())
+        return [one.call for one in running if isinstance(one, Dialect) and one.call is not None]
+
+    def close(self, reason: str) -> None:
+        """The peer is gone. What waits for answers stays parked: they may come by another line."""
+        for dialect in list(self._session.running.values()):
+            if isinstance(dialect, InputRequired):
+                if dialect.exchange is not None:
+                    dialect.leave(dialect.exchange)
+            elif isinstance(dialect, Dialect):
+                dialect.let_go()
+                if dialect.call is not None:
+                    dialect.call.abort(reason)
+        self._session.running.clear()
+
+    def ended(self, id: Id) -> None:
+        """A request has its response."""
+        self._session.running.pop(id, None)
+
+    @property
+    def connection(self) -> Connection:
+        return self._connection
+
+
+class _Pipe:
+    """The line of one request: all go to the same pipe."""
+
+    __slots__ = ("_id", "_reply", "_speaker")
+
+    def __init__(self, speaker: McpSpeaker, id: Id, reply: Send) -> None:
+        self._speaker = speaker
+        self._id = id
+        self._reply = reply
+
+    @property
+    def full(self) -> bool:
+        return self._speaker.connection.full
+
+    def send(self, message: bytes) -> None:
+        self._speaker.connection.send(message)
+
+    def respond(self, message: bytes, *, status: int = 200) -> None:
+        self._speaker.ended(self._id)
+        self._reply(message)
+
+    async def drain(self) -> None:
+        await self._speaker.connection.drain()
