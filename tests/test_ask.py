@@ -316,6 +316,7 @@ ASKINGS = {
     "url": lambda ask: ask.url("https://example.org"),
     "custom": lambda ask: ask.custom("x"),
     "sample": lambda ask: ask.sample("?"),
+    "roots": lambda ask: ask.roots(),
 }
 FALLBACKS = dict.fromkeys(KINDS, "fallback")
 

@@ -5,7 +5,8 @@ from midcall import Ask, Hub, method
 
 from typing import TYPE_CHECKING, Any
 
-from midcall.ask import Ask, Asking
+from midcall.ask import Ask
+from midcall.asking import Asking
 from midcall.call import Call, CallInfo, Status
 from midcall.calls import Calls
 from midcall.errors import (

@@ -9,39 +9,44 @@ Built on `call`; knows no hub, protocol or transport.
 import asyncio
 import inspect
 import math
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
-from typing import Any, Generic, Literal, TypeVar, overload
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Literal, TypeVar, overload
 
-import msgspec
-
+from midcall.asking import (
+    MISSING,
+    Asking,
+    nothing,
+    only,
+    read_roots,
+    read_sample,
+    reader,
+    same,
+    schema_reader,
+    shape_for,
+    title_of,
+)
 from midcall.call import Call
-from midcall.errors import Cancelled, Declined, MidcallError, WrongAnswer
+from midcall.errors import MidcallError
 from midcall.items import Background
 from midcall.questions import (
+    KINDS,
     PRIORITIES,
     RESERVED_TYPE_NAMES,
-    Answer,
     AnyQuestion,
     Confirm,
-    Confirmed,
     Custom,
-    CustomAnswer,
     Form,
     Option,
     Priority,
     Prompt,
     Question,
-    Refusal,
     Root,
     Roots,
     Sample,
     Sampled,
     Select,
-    Selected,
-    Text,
     Url,
     as_options,
-    read_answer,
 )
 
 T = TypeVar("T")
@@ -55,80 +60,6 @@ PRESETS: dict[str, float] = {"quick": 10.0, "normal": 30.0, "patient": 60.0, "ex
 
 Options = Iterable[str | Option | tuple[str, ...] | Mapping[str, Any]]
 Level = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
-
-_MISSING: Any = object()
-
-
-class Asking(Generic[T]):
-    """A question that is ready to be asked: `await` it, or give it to `ask.all`."""
-
-    __slots__ = (
-        "_asked",
-        "_call",
-        "_convert",
-        "fallback",
-        "key",
-        "priority",
-        "question",
-        "request_id",
-        "timeout",
-    )
-
-    def __init__(
-        self,
-        call: Call,
-        question: AnyQuestion,
-        convert: Callable[[Any], T],
-        timeout: float | None,
-        priority: Priority,
-        key: str | None = None,
-        fallback: Any = _MISSING,
-    ) -> None:
-        self.question = question
-        self.timeout = timeout
-        self.priority: Priority = priority
-        self.key = key
-        self.fallback = fallback
-        self.request_id = ""
-        self._asked = False
-        self._call = call
-        self._convert = convert
-
-    def __await__(self) -> Generator[Any, None, T]:
-        return self._ask().__await__()
-
-    def __bool__(self) -> bool:
-        raise TypeError("A question has no truth value before it is answered: `await` is missing")
-
-    def read(self, payload: Any) -> T:
-        """The tool's value of an answer; refuses what does not fit (see `call.Wanted`)."""
-        answer = read_answer(self.question, payload)
-        match answer:
-            case Refusal("Declined"):
-                if isinstance(self.question, Confirm):
-                    return self._convert(False)
-                raise Declined("The question was declined")
-            case Refusal():
-                raise Cancelled("The question was cancelled")
-        return self._convert(_value(answer))
-
-    @property
-    def answerable(self) -> bool:
-        """Whether this caller can be asked this kind of question."""
-        return self.question.kind in self._call.supported
-
-    def begin(self) -> None:
-        """Mark as asked; the same question cannot be asked twice."""
-        if self._asked:
-            raise RuntimeError("This question was asked already; make a new one to ask again")
-        self._asked = True
-
-    async def _ask(self) -> T:
-        self.begin()
-        if not self.answerable and self.fallback is not _MISSING:
-            return self.fallback  # type: ignore[no-any-return]
-        (value,) = await self._call.ask((self,))
-        return value  # type: ignore[no-any-return]
 
 
 class Ask:
@@ -162,7 +93,7 @@ class Ask:
         priority: Priority = "normal",
     ) -> Asking[bool]:
         """Yes or no. Declining is a no; `default` is only what the client pre-fills."""
-        return self._asking(Confirm(message, default), _same, key, timeout, priority)
+        return self._asking(Confirm(message, default), same, key, timeout, priority)
 
     def prompt(
         self,
@@ -175,7 +106,7 @@ class Ask:
         priority: Priority = "normal",
     ) -> Asking[str]:
         """Free text."""
-        return self._asking(Prompt(message, default, placeholder), _same, key, timeout, priority)
+        return self._asking(Prompt(message, default, placeholder), same, key, timeout, priority)
 
     @overload
     def select(
@@ -215,7 +146,7 @@ class Ask:
         keys, or an `Option`.
         """
         question = Select(message, as_options(options), multi_select)
-        return self._asking(question, list if multi_select else _only, key, timeout, priority)
+        return self._asking(question, list if multi_select else only, key, timeout, priority)
 
     def form(
         self,
@@ -227,9 +158,9 @@ class Ask:
         priority: Priority = "normal",
     ) -> Asking[T]:
         """The fields of a pydantic model, dataclass or `msgspec.Struct`; gives an instance of it."""
-        shape = _shape(model)
-        message = message or _title(model)
-        return self._asking(Form(message, shape.schema), _reader(shape), key, timeout, priority)
+        shape = shape_for(model)
+        message = message or title_of(model)
+        return self._asking(Form(message, shape.schema), reader(shape), key, timeout, priority)
 
     def url(
         self,
@@ -241,7 +172,7 @@ class Ask:
         priority: Priority = "normal",
     ) -> Asking[None]:
         """Send the person to a page; comes back when they say that they went there."""
-        return self._asking(Url(message, url), _nothing, key, timeout, priority)
+        return self._asking(Url(message, url), nothing, key, timeout, priority)
 
     def custom(
         self,
@@ -256,7 +187,7 @@ class Ask:
         """A question of your own kind. The answer is any JSON value; with `schema`, one that fits it."""
         if not type_name or type_name in RESERVED_TYPE_NAMES:
             raise ValueError(f"A custom question cannot have the type name {type_name!r}")
-        return self._asking(Custom(type_name, data, schema), _schema_reader(schema), key, timeout, priority)
+        return self._asking(Custom(type_name, data, schema), schema_reader(schema), key, timeout, priority)
 
     def __call__(
         self,
@@ -277,10 +208,10 @@ class Ask:
                 f"{self._call.name} asks {question.key!r} but does not declare it: "
                 f"add it to @method(elicits=[...])"
             )
-        shape = _shape(question.answer_type)
+        shape = shape_for(question.answer_type)
         data = {"message": message or question.key, **context}
         return self._asking(
-            Custom(question.key, data, shape.schema), _reader(shape), question.key, timeout, priority
+            Custom(question.key, data, shape.schema), reader(shape), question.key, timeout, priority
         )
 
     # --- a question for a model --------------------------------------------------------------
@@ -304,7 +235,7 @@ class Ask:
         else:
             messages = tuple(dict(message) for message in prompt)
         question = Sample(messages, system, max_tokens, temperature)
-        return self._asking(question, _read_sample, key, timeout, priority)
+        return self._asking(question, read_sample, key, timeout, priority)
 
     def roots(
         self,
@@ -314,7 +245,7 @@ class Ask:
         priority: Priority = "normal",
     ) -> Asking[list[Root]]:
         """Ask the client for the folders it works in."""
-        return self._asking(Roots(), _read_roots, key, timeout, priority)
+        return self._asking(Roots(), read_roots, key, timeout, priority)
 
     # --- several, fallbacks, what is possible ------------------------------------------------
 
@@ -340,7 +271,7 @@ class Ask:
         for asking in askings:
             asking.begin()
         answers = [asking.fallback for asking in askings]
-        to_ask = [n for n, a in enumerate(askings) if a.answerable or a.fallback is _MISSING]
+        to_ask = [n for n, a in enumerate(askings) if a.answerable or a.fallback is MISSING]
         if to_ask:
             for n, value in zip(to_ask, await self._call.ask([askings[n] for n in to_ask]), strict=True):
                 answers[n] = value
@@ -352,15 +283,7 @@ class Ask:
         `ask.or_else(confirm=True, prompt="anonymous")`. A person's cancel, decline or silence is
         never covered: it raises as ever.
         """
-        unknown = fallbacks.keys() - {
-            "confirm",
-            "prompt",
-            "select",
-            "form",
-            "url",
-            "custom",
-            "sample",
-        }
+        unknown = fallbacks.keys() - KINDS
         if unknown:
             raise TypeError(f"or_else knows no question {', '.join(sorted(unknown))}")
         return Ask(self._call, self._elicits, {**self._fallbacks, **fallbacks})
@@ -418,7 +341,7 @@ class Ask:
     ) -> Asking[T]:
         if priority not in PRIORITIES:
             raise ValueError(f"Unknown priority {priority!r}: use {', '.join(PRIORITIES)}")
-        fallback = self._fallbacks.get(question.kind, _MISSING)
+        fallback = self._fallbacks.get(question.kind, MISSING)
         return Asking(self._call, question, convert, self._seconds(timeout), priority, key, fallback)
 
     def _seconds(self, timeout: float | Preset | None) -> float | None:
@@ -431,83 +354,3 @@ class Ask:
         if timeout is not None and not timeout > 0:
             raise ValueError("A time limit must be more than 0 seconds")
         return None if timeout == math.inf else timeout
-
-
-def _value(answer: Answer) -> Any:
-    match answer:
-        case Selected(values):
-            return values
-        case Confirmed(value) | Text(value) | CustomAnswer(value):
-            return value
-    raise AssertionError("refusals are handled before")
-
-
-def _same(value: Any) -> Any:
-    return value
-
-
-def _only(values: tuple[str, ...]) -> str:
-    return values[0]
-
-
-def _nothing(_: Any) -> None:
-    return None
-
-
-def _title(model: type[Any]) -> str:
-    """The first line of its docstring, unless that is the one that `dataclass` makes; else its name."""
-    first = inspect.cleandoc(model.__doc__ or "").partition("\n")[0]
-    return model.__name__ if not first or first.startswith(f"{model.__name__}(") else first
-
-
-def _shape(model: type[Any]) -> Any:
-    from midcall.schema import shape_of  # noqa: PLC0415  pydantic is slow to import: only when needed
-
-    return shape_of(model)
-
-
-def _reader(shape: Any) -> Callable[[Any], Any]:
-    def read(value: Any) -> Any:
-        try:
-            return shape.validate(value)
-        except ValueError as error:
-            raise WrongAnswer(f"a value that fits the schema ({error})") from None
-
-    return read
-
-
-def _schema_reader(schema: dict[str, Any] | None) -> Callable[[Any], Any]:
-    if schema is None:
-        return _same
-    from midcall.schema import json_schema_fault  # noqa: PLC0415  as above
-
-    fault = json_schema_fault(schema)
-
-    def read(value: Any) -> Any:
-        try:
-            reason = fault(value)
-        except ValueError as error:  # not of JSON
-            reason = str(error)
-        if reason is not None:
-            raise WrongAnswer(f"a value that fits the schema ({reason})")
-        return value
-
-    return read
-
-
-def _read_roots(value: Any) -> list[Root]:
-    try:
-        return msgspec.convert(value, list[Root])
-    except msgspec.ValidationError as error:
-        raise WrongAnswer(f'folders, as in [{{"uri": "file:///..."}}] ({error})') from None
-
-
-def _read_sample(value: dict[str, Any]) -> Sampled:
-    """Read `{"text": ...}`, or a message as MCP clients send it."""
-    content = value.get("content")
-    if "text" not in value and isinstance(content, dict):
-        value = {**value, "text": content.get("text"), "stop_reason": value.get("stopReason")}
-    try:
-        return msgspec.convert(value, Sampled)
-    except msgspec.ValidationError as error:
-        raise WrongAnswer(f'what the model said, as in {{"text": "..."}} ({error})') from None

@@ -1,0 +1,184 @@
+"""Asking: a question that is ready to be asked, and the way from its answer to the tool's value.
+
+Awaiting an `Asking` asks and waits. It has no truth value, so that a forgotten `await` is an error and
+never a yes. What `Ask` offers are ways to make one.
+"""
+
+import inspect
+from collections.abc import Callable, Generator
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from midcall.call import Call
+from midcall.errors import Cancelled, Declined, WrongAnswer
+from midcall.questions import (
+    Answer,
+    AnyQuestion,
+    Confirm,
+    Confirmed,
+    CustomAnswer,
+    Priority,
+    Refusal,
+    Root,
+    Sampled,
+    Selected,
+    Text,
+    read_answer,
+)
+
+T = TypeVar("T")
+
+MISSING: Any = object()
+
+
+class Asking(Generic[T]):
+    """A question that is ready to be asked: `await` it, or give it to `ask.all`."""
+
+    __slots__ = (
+        "_asked",
+        "_call",
+        "_convert",
+        "fallback",
+        "key",
+        "priority",
+        "question",
+        "request_id",
+        "timeout",
+    )
+
+    def __init__(
+        self,
+        call: Call,
+        question: AnyQuestion,
+        convert: Callable[[Any], T],
+        timeout: float | None,
+        priority: Priority,
+        key: str | None = None,
+        fallback: Any = MISSING,
+    ) -> None:
+        self.question = question
+        self.timeout = timeout
+        self.priority: Priority = priority
+        self.key = key
+        self.fallback = fallback
+        self.request_id = ""
+        self._asked = False
+        self._call = call
+        self._convert = convert
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return self._ask().__await__()
+
+    def __bool__(self) -> bool:
+        raise TypeError("A question has no truth value before it is answered: `await` is missing")
+
+    def read(self, payload: Any) -> T:
+        """The tool's value of an answer; refuses what does not fit (see `call.Wanted`)."""
+        answer = read_answer(self.question, payload)
+        match answer:
+            case Refusal("Declined"):
+                if isinstance(self.question, Confirm):
+                    return self._convert(False)
+                raise Declined("The question was declined")
+            case Refusal():
+                raise Cancelled("The question was cancelled")
+        return self._convert(_value(answer))
+
+    @property
+    def answerable(self) -> bool:
+        """Whether this caller can be asked this kind of question."""
+        return self.question.kind in self._call.supported
+
+    def begin(self) -> None:
+        """Mark as asked; the same question cannot be asked twice."""
+        if self._asked:
+            raise RuntimeError("This question was asked already; make a new one to ask again")
+        self._asked = True
+
+    async def _ask(self) -> T:
+        self.begin()
+        if not self.answerable and self.fallback is not MISSING:
+            return self.fallback  # type: ignore[no-any-return]
+        (value,) = await self._call.ask((self,))
+        return value  # type: ignore[no-any-return]
+
+
+def _value(answer: Answer) -> Any:
+    match answer:
+        case Selected(values):
+            return values
+        case Confirmed(value) | Text(value) | CustomAnswer(value):
+            return value
+    raise AssertionError("refusals are handled before")
+
+
+def same(value: Any) -> Any:
+    return value
+
+
+def only(values: tuple[str, ...]) -> str:
+    return values[0]
+
+
+def nothing(_: Any) -> None:
+    return None
+
+
+def title_of(model: type[Any]) -> str:
+    """The first line of its docstring, unless that is the one that `dataclass` makes; else its name."""
+    first = inspect.cleandoc(model.__doc__ or "").partition("\n")[0]
+    return model.__name__ if not first or first.startswith(f"{model.__name__}(") else first
+
+
+def shape_for(model: type[Any]) -> Any:
+    from midcall.schema import shape_of  # noqa: PLC0415  pydantic is slow to import: only when needed
+
+    return shape_of(model)
+
+
+def reader(shape: Any) -> Callable[[Any], Any]:
+    def read(value: Any) -> Any:
+        try:
+            return shape.validate(value)
+        except ValueError as error:
+            raise WrongAnswer(f"a value that fits the schema ({error})") from None
+
+    return read
+
+
+def schema_reader(schema: dict[str, Any] | None) -> Callable[[Any], Any]:
+    if schema is None:
+        return same
+    from midcall.schema import json_schema_fault  # noqa: PLC0415  as above
+
+    fault = json_schema_fault(schema)
+
+    def read(value: Any) -> Any:
+        try:
+            reason = fault(value)
+        except ValueError as error:  # not of JSON
+            reason = str(error)
+        if reason is not None:
+            raise WrongAnswer(f"a value that fits the schema ({reason})")
+        return value
+
+    return read
+
+
+def read_roots(value: Any) -> list[Root]:
+    try:
+        return msgspec.convert(value, list[Root])
+    except msgspec.ValidationError as error:
+        raise WrongAnswer(f'folders, as in [{{"uri": "file:///..."}}] ({error})') from None
+
+
+def read_sample(value: dict[str, Any]) -> Sampled:
+    """Read `{"text": ...}`, or a message as MCP clients send it."""
+    content = value.get("content")
+    if "text" not in value and isinstance(content, dict):
+        value = {**value, "text": content.get("text"), "stop_reason": value.get("stopReason")}
+    try:
+        return msgspec.convert(value, Sampled)
+    except msgspec.ValidationError as error:
+        raise WrongAnswer(f'what the model said, as in {{"text": "..."}} ({error})') from None
