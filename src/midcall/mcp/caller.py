@@ -28,10 +28,7 @@ class Caller(Struct, frozen=True):
     client_info: dict[str, Any] | None = None
     principal: str | None = None
     """Whoever the transport has found out that it is."""
-
-    @property
-    def modern(self) -> bool:
-        return self.revision in revisions.MODERN
+    modern: bool = False
 
     @property
     def knows_tasks(self) -> bool:

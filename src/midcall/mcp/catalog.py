@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from midcall.activation import Method
-from midcall.hub import Hub
+from midcall.hub import Hub, Resolved
 
 _PART = re.compile(r"\{(\w+)\}")
 
@@ -16,9 +16,11 @@ _PART = re.compile(r"\{(\w+)\}")
 class Tool(NamedTuple):
     """A method, and how it is listed."""
 
-    name: str
-    method: Method
+    found: Resolved
     shown: dict[str, Any]
+    plain: bool
+    """Whether it neither asks nor runs long, so that any caller is served in the same way."""
+    requires: tuple[str, ...]
     structured: bool
     """Whether its result also goes out as structured content."""
     headers: tuple[tuple[tuple[str, ...], str], ...]
@@ -60,7 +62,7 @@ class Catalog:
     """All that a hub offers."""
 
     def __init__(self, hub: Hub) -> None:
-        self.tools = {name: _tool(name, method) for name, method in hub.methods()}
+        self.tools = {name: _tool(hub.resolve(name)) for name, _ in hub.methods()}
         self.resources: dict[str, Readable] = {}
         self.templates: list[Readable] = []
         self.prompts: dict[str, Template] = {}
@@ -93,13 +95,16 @@ class Catalog:
         return None
 
 
-def _tool(name: str, method: Method) -> Tool:
+def _tool(found: Resolved) -> Tool:
+    name, method, _ = found
     schema = dict(method.extras.get("input_schema") or {"type": "object", **method.params})
     shown = {"name": name, "description": method.description, "inputSchema": schema, **_common(method)}
     output = None if method.streaming else _object_schema(method.returns)
     if output is not None:
         shown["outputSchema"] = output
-    return Tool(name, method, shown, output is not None, tuple(_headers(schema, ())))
+    plain = not method.interactive and not method.extras.get("long_running")
+    requires = tuple(method.extras.get("requires", ()))
+    return Tool(found, shown, plain, requires, output is not None, tuple(_headers(schema, ())))
 
 
 def _headers(schema: dict[str, Any], path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:

@@ -53,7 +53,12 @@ class Exchange(Struct, frozen=True):
         if self.caller.modern:
             meta = {**result.get("_meta", {}), f"{META}serverInfo": self.server_info}
             result = {"resultType": "complete", **result, "_meta": meta}
-        self.line.respond(jsonrpc.response(self.id, to_json(result)))
+        try:
+            body = to_json(result)
+        except (TypeError, ValueError) as error:  # something that JSON cannot carry
+            self.error(McpError(jsonrpc.INTERNAL_ERROR, str(error)))
+            return
+        self.line.respond(jsonrpc.response(self.id, body))
 
     def error(self, error: McpError) -> None:
         """Answer with an error."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from weakref import WeakSet
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Raw
 
 from midcall import jsonrpc
 from midcall.activation import digest
@@ -20,7 +20,7 @@ from midcall.errors import InvalidArguments, MethodNotFound, MidcallError
 from midcall.hub import Hub, Resolved
 from midcall.items import Error, to_json
 from midcall.journal.seal import KeyRing, default_ring
-from midcall.jsonrpc import Envelope
+from midcall.jsonrpc import Envelope, Id
 from midcall.mcp import messages, revisions
 from midcall.mcp.caller import LEVELS, TASKS, Caller
 from midcall.mcp.catalog import Catalog, Tool
@@ -48,7 +48,7 @@ CACHE_MS = 60_000
 
 
 class _Method(NamedTuple):
-    params: type
+    read: Callable[[Raw], Any]
     handle: Callable[["McpExtension", Exchange, Any, Session], None]
     legacy: bool
     modern: bool
@@ -69,6 +69,7 @@ class McpExtension:
         self._keys = keys
         self._time_limit = time_limit
         self._hub: Hub | None = None
+        self.server_info: dict[str, Any] = {}
         self._catalog: Catalog | None = None
         self._desk: Desk | None = None
         self._listeners = Listeners()
@@ -76,6 +77,7 @@ class McpExtension:
     def attach(self, hub: Hub) -> None:
         """Serve this hub."""
         self._hub = hub
+        self.server_info = {"name": hub.name, "version": hub.version}
         hub.watch(self._changed)
 
     def connect(self, connection: Connection) -> McpSpeaker:
@@ -101,10 +103,6 @@ class McpExtension:
         return self._desk
 
     @property
-    def server_info(self) -> dict[str, Any]:
-        return {"name": self.hub.name, "version": self.hub.version}
-
-    @property
     def names(self) -> frozenset[str]:
         """The methods that stand without a namespace."""
         return frozenset(_TABLE) | {"initialized", "notifications/initialized", "notifications/cancelled"}
@@ -121,26 +119,34 @@ class McpExtension:
         principal: str | None = None,
     ) -> None:
         """Serve one request. `modern` says that the transport knows it to be of that era."""
-        exchange = Exchange(
-            None if message.id is UNSET else message.id, session.caller, line, Meta(), self.server_info
-        )
+        id: Id = None if message.id is UNSET else message.id
         try:
-            self._serve(message, exchange, session, modern, principal)
+            self._serve(message, id, line, session, modern, principal)
         except McpError as error:
-            exchange.error(error)
+            refused = error
         except Exception:
             log.exception("%s failed inside midcall", message.method)
-            exchange.error(McpError(jsonrpc.INTERNAL_ERROR, "Internal error", status=500))
+            refused = McpError(jsonrpc.INTERNAL_ERROR, "Internal error", status=500)
+        else:
+            return
+        Exchange(id, session.caller, line, _NO_META, self.server_info).error(refused)
 
     def _serve(
-        self, message: Envelope, exchange: Exchange, session: Session, modern: bool, principal: str | None
+        self,
+        message: Envelope,
+        id: Id,
+        line: Line,
+        session: Session,
+        modern: bool,
+        principal: str | None,
     ) -> None:
         name = str(message.method)
         method = _TABLE.get(name)
         fault: msgspec.DecodeError | None = None
         params: Any = None
         try:
-            params = messages.read(method.params if method is not None else messages.Params, message.params)
+            read = method.read if method is not None else messages.read_any
+            params = read(message.params)
             meta: Meta = getattr(params, "meta", _NO_META)
         except msgspec.DecodeError as error:
             fault = error
@@ -153,8 +159,7 @@ class McpExtension:
             raise McpError(NOT_INITIALIZED, "Server not initialized")
         if fault is not None:
             raise McpError(jsonrpc.INVALID_PARAMS, f"Invalid params: {fault}", status=400)
-        exchange = Exchange(exchange.id, caller, exchange.line, meta, exchange.server_info)
-        method.handle(self, exchange, params, session)
+        method.handle(self, Exchange(id, caller, line, meta, self.server_info), params, session)
 
     def notice(self, message: Envelope, session: Session) -> None:
         """Take a notification."""
@@ -163,7 +168,7 @@ class McpExtension:
                 session.step("initialized")
             case "notifications/cancelled":
                 try:
-                    cancelled = messages.read(messages.CancelledParams, message.params)
+                    cancelled = messages.read_cancelled(message.params)
                 except msgspec.DecodeError:
                     return
                 self.cancel(session, cancelled.request_id, cancelled.reason)
@@ -282,21 +287,23 @@ class McpExtension:
         if params.name == respond_tool.TOOL and not exchange.caller.modern:
             self._respond(exchange, params, session)
             return
-        tool = self.tool(params.name)
+        tool = self.catalog.tools.get(params.name) or self.tool(params.name)
         if tool is None:
             raise McpError(jsonrpc.INVALID_PARAMS, f"Unknown tool: {params.name}")
-        _require(tool.method.extras.get("requires", ()), exchange.caller)
+        if tool.requires:
+            _require(tool.requires, exchange.caller)
 
         def finish(contents: Sequence[Any], failure: Error | None) -> dict[str, Any]:
-            return tool_result(contents, failure, streaming=tool.method.streaming, structured=tool.structured)
+            return tool_result(contents, failure, tool)
 
-        found = self.hub.resolve(tool.name)
         arguments = bytes(params.arguments)
         try:
-            self._run(exchange, session, found, arguments, finish, "tools/call", params)
+            if tool.plain:
+                self._begin(exchange, session, tool.found, arguments, Dialect(exchange, finish), 30.0)
+            else:
+                self._run(exchange, session, tool.found, arguments, finish, "tools/call", params)
         except InvalidArguments as error:
-            failure = Error(_NO_METADATA, str(error), error.code)
-            exchange.result(finish((), failure))
+            exchange.result(finish((), Error(_NO_METADATA, str(error), error.code)))
 
     def tool(self, name: str) -> Tool | None:
         """A tool by its name, or by an alias of it."""
@@ -411,19 +418,26 @@ class McpExtension:
             dialect = ServerRequests(exchange, finish, session)
         else:
             dialect = RespondTool(exchange, finish)
-        dialect.call = self.hub.begin(
-            found,
-            arguments,
-            dialect,
-            supported=dialect.supported,
-            time_limit=limit,
-            owner=session,
-        )
-        session.running[exchange.id] = dialect
+        self._begin(exchange, session, found, arguments, dialect, limit)
         if isinstance(dialect, InputRequired):
             self.desk.park(dialect)
             if extras.get("long_running"):
                 dialect.go_on_as_task()
+
+    def _begin(
+        self,
+        exchange: Exchange,
+        session: Session,
+        found: Resolved,
+        arguments: bytes,
+        dialect: Dialect,
+        limit: float | None,
+    ) -> None:
+        supported = dialect.supported
+        dialect.call = self.hub.begin(
+            found, arguments, dialect, supported=supported, time_limit=limit, owner=session
+        )
+        session.running[exchange.id] = dialect
 
     def _respond(self, exchange: Exchange, params: messages.Named, session: Session) -> None:
         """`_plexus_respond`: an answer to a question that went out as a notification."""
@@ -493,24 +507,28 @@ _NO_META = Meta()
 
 _TABLE: dict[str, _Method] = {
     # method: parameters, handler, legacy, modern
-    "initialize": _Method(messages.Initialize, McpExtension._initialize, True, False),
-    "ping": _Method(messages.Params, McpExtension._ping, True, False),
-    "logging/setLevel": _Method(messages.Level, McpExtension._set_level, True, False),
-    "server/discover": _Method(messages.Params, McpExtension._discover, False, True),
-    "tools/list": _Method(messages.Page, McpExtension._list_tools, True, True),
-    "tools/call": _Method(messages.Named, McpExtension._call_tool, True, True),
-    "resources/list": _Method(messages.Page, McpExtension._list_resources, True, True),
-    "resources/templates/list": _Method(messages.Page, McpExtension._list_templates, True, True),
-    "resources/read": _Method(messages.Located, McpExtension._read_resource, True, True),
-    "resources/subscribe": _Method(messages.Located, McpExtension._subscribe, True, False),
-    "resources/unsubscribe": _Method(messages.Located, McpExtension._unsubscribe, True, False),
-    "prompts/list": _Method(messages.Page, McpExtension._list_prompts, True, True),
-    "prompts/get": _Method(messages.Named, McpExtension._get_prompt, True, True),
-    "completion/complete": _Method(messages.Complete, McpExtension._complete, True, True),
-    "subscriptions/listen": _Method(messages.Listen, McpExtension._listen, False, True),
-    "tasks/get": _Method(messages.TaskParams, McpExtension._task_get, False, True),
-    "tasks/update": _Method(messages.TaskParams, McpExtension._task_update, False, True),
-    "tasks/cancel": _Method(messages.TaskParams, McpExtension._task_cancel, False, True),
+    "initialize": _Method(messages.reader(messages.Initialize), McpExtension._initialize, True, False),
+    "ping": _Method(messages.reader(messages.Params), McpExtension._ping, True, False),
+    "logging/setLevel": _Method(messages.reader(messages.Level), McpExtension._set_level, True, False),
+    "server/discover": _Method(messages.reader(messages.Params), McpExtension._discover, False, True),
+    "tools/list": _Method(messages.reader(messages.Page), McpExtension._list_tools, True, True),
+    "tools/call": _Method(messages.reader(messages.Named), McpExtension._call_tool, True, True),
+    "resources/list": _Method(messages.reader(messages.Page), McpExtension._list_resources, True, True),
+    "resources/templates/list": _Method(
+        messages.reader(messages.Page), McpExtension._list_templates, True, True
+    ),
+    "resources/read": _Method(messages.reader(messages.Located), McpExtension._read_resource, True, True),
+    "resources/subscribe": _Method(messages.reader(messages.Located), McpExtension._subscribe, True, False),
+    "resources/unsubscribe": _Method(
+        messages.reader(messages.Located), McpExtension._unsubscribe, True, False
+    ),
+    "prompts/list": _Method(messages.reader(messages.Page), McpExtension._list_prompts, True, True),
+    "prompts/get": _Method(messages.reader(messages.Named), McpExtension._get_prompt, True, True),
+    "completion/complete": _Method(messages.reader(messages.Complete), McpExtension._complete, True, True),
+    "subscriptions/listen": _Method(messages.reader(messages.Listen), McpExtension._listen, False, True),
+    "tasks/get": _Method(messages.reader(messages.TaskParams), McpExtension._task_get, False, True),
+    "tasks/update": _Method(messages.reader(messages.TaskParams), McpExtension._task_update, False, True),
+    "tasks/cancel": _Method(messages.reader(messages.TaskParams), McpExtension._task_cancel, False, True),
 }
 
 
@@ -529,13 +547,13 @@ def _modern_caller(meta: Meta, principal: str | None) -> Caller:
     if meta.capabilities is None:
         raise McpError(jsonrpc.INVALID_PARAMS, "Invalid params: _meta has no clientCapabilities", status=400)
     level = meta.log_level if meta.log_level in LEVELS else None
-    return Caller(meta.revision, meta.capabilities, level, meta.client_info, principal)
+    return Caller(meta.revision, meta.capabilities, level, meta.client_info, principal, modern=True)
 
 
 def _meta_of(message: Envelope) -> Meta:
     """The metadata of a request whose parameters do not fit otherwise."""
     try:
-        params: messages.Params = messages.read(messages.Params, message.params)
+        params: messages.Params = messages.read_any(message.params)
     except msgspec.DecodeError:
         return Meta()
     return params.meta

@@ -1,5 +1,6 @@
 """What comes in with MCP requests, as structs: unknown fields are ignored, raw parts stay raw."""
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -141,23 +142,16 @@ class CancelledParams(Struct):
     reason: str = ""
 
 
-_DECODERS: dict[type, msgspec.json.Decoder[Any]] = {
-    kind: msgspec.json.Decoder(kind)
-    for kind in (
-        Params,
-        Initialize,
-        Named,
-        Located,
-        Page,
-        Level,
-        Complete,
-        Listen,
-        TaskParams,
-        CancelledParams,
-    )
-}
+def reader(kind: type) -> Callable[[Raw], Any]:
+    """What reads parameters of this kind. It raises `msgspec.DecodeError`."""
+    decode: Callable[[Any], Any] = msgspec.json.Decoder(kind).decode
+
+    def read(raw: Raw) -> Any:
+        return decode(raw if raw != _ABSENT else b"{}")
+
+    return read
 
 
-def read(kind: type, raw: Raw) -> Any:
-    """Read parameters. Raises `msgspec.DecodeError`."""
-    return _DECODERS[kind].decode(raw if memoryview(raw).nbytes else b"{}")
+_ABSENT = Raw()
+read_any = reader(Params)
+read_cancelled = reader(CancelledParams)

@@ -13,6 +13,7 @@ from midcall.content import Content, Document
 from midcall.errors import ProtocolError
 from midcall.items import Error, to_json
 from midcall.jsonrpc import INTERNAL_ERROR
+from midcall.mcp.catalog import Tool
 from midcall.mcp.exchange import McpError
 
 NO_OUTPUT = "(no output)"
@@ -22,9 +23,7 @@ def text_block(text: str) -> dict[str, str]:
     return {"type": "text", "text": text}
 
 
-def tool_result(
-    contents: Sequence[Any], failure: Error | None, *, streaming: bool, structured: bool
-) -> dict[str, Any]:
+def tool_result(contents: Sequence[Any], failure: Error | None, tool: Tool) -> dict[str, Any]:
     """The result of `tools/call`."""
     if failure is not None:
         if failure.code == ProtocolError.code:
@@ -33,16 +32,16 @@ def tool_result(
     if not contents:
         return {"content": [text_block(NO_OUTPUT)]}
     value = contents[0] if len(contents) == 1 else contents
-    parts = value if isinstance(value, list | tuple) else [value]
-    if any(isinstance(part, Content) for part in parts):
-        return {"content": [_block(part) for part in parts]}
     if isinstance(value, str):
         return {"content": [text_block(value)]}
+    parts = value if isinstance(value, list | tuple) else (value,)
+    if any(isinstance(part, Content) for part in parts):
+        return {"content": [_block(part) for part in parts]}
     if len(contents) > 1 and all(isinstance(part, str) for part in contents):
         return {"content": [text_block("".join(contents))]}
     encoded = to_json(value)
     result: dict[str, Any] = {"content": [text_block(encoded.decode())]}
-    if structured and not streaming:
+    if tool.structured:
         result["structuredContent"] = Raw(encoded)
     return result
 

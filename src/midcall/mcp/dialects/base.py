@@ -7,10 +7,9 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from msgspec import Raw
-
 from midcall.call import Call
-from midcall.items import Data, Done, Error, Item, Log, Progress, Request, RequestCancelled, to_json
+from midcall.items import Data, Done, Error, Item, Log, Progress, Request, RequestCancelled
+from midcall.jsonrpc import INTERNAL_ERROR
 from midcall.mcp.exchange import Exchange, McpError
 
 log = logging.getLogger("midcall.mcp")
@@ -81,16 +80,18 @@ class Dialect:
         """The call has ended: answer the request, unless its caller has cancelled it."""
         if self.exchange is not None:
             deliver(self.exchange, self.outcome())
+        self.call = (
+            None  # a call and its dialect know each other: without this, only the collector frees them
+        )
 
     def outcome(self) -> Outcome:
         """The result of the call, or the error that the request is answered with."""
         try:
-            result = self.finish(self.contents, self.failure)
-            return {name: Raw(to_json(value)) for name, value in result.items()}
+            return self.finish(self.contents, self.failure)
         except McpError as error:
             return error
-        except (TypeError, ValueError) as error:  # a result that JSON cannot carry
-            return {"content": [{"type": "text", "text": str(error)}], "isError": True}
+        except (TypeError, ValueError) as error:  # something that JSON cannot carry
+            return McpError(INTERNAL_ERROR, str(error))
 
     def let_go(self) -> None:
         """The caller does not want to hear of it any more."""
