@@ -299,3 +299,15 @@ def test_logs_reach_the_caller_beside_the_items(open_peer: Open) -> None:
             assert [item["type"] for item in await peer.items(subscription)] == ["progress", "data", "done"]
 
     asyncio.run(run())
+
+
+@both
+def test_a_result_without_an_end_is_stopped_and_told(open_peer: Open) -> None:
+    async def run() -> None:
+        async with open_peer() as peer:
+            error = (await peer.request("probe.flood", {"count": 10**18, "size": 100_000}))["error"]
+            assert error["data"]["code"] == "result_too_large"
+            assert "as a stream" in error["message"]
+            await peer.settled()
+
+    asyncio.run(run())

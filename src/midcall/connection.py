@@ -17,7 +17,7 @@ from msgspec import UNSET, Raw, Struct
 from midcall import jsonrpc
 from midcall.call import Call
 from midcall.calls import end_all
-from midcall.errors import MethodNotFound, MidcallError, TooManyCalls, UnknownQuestion
+from midcall.errors import MethodNotFound, MidcallError, ToolError, TooManyCalls, UnknownQuestion
 from midcall.hub import Hub
 from midcall.items import Background, Data, Done, Error, Item, Log, encode_item, to_json
 from midcall.jsonrpc import Batch, BatchReply, Envelope, Fault, Id
@@ -27,6 +27,8 @@ log = logging.getLogger("midcall.connection")
 
 MAX_MESSAGE = 16 * 1024 * 1024
 """The largest message that is read, in bytes; a larger one is answered with an error."""
+
+TOO_LARGE = f"The result has more than {MAX_MESSAGE} bytes: it can only be read as a stream"
 
 MAX_CALLS = 10_000
 """How many calls one peer may have at once."""
@@ -253,7 +255,7 @@ class Connection:
 class Reply:
     """Outlet of a plain request: collects the result, and responds once."""
 
-    __slots__ = ("_connection", "_contents", "_failure", "_id", "_reply")
+    __slots__ = ("_connection", "_contents", "_failure", "_id", "_reply", "_size")
 
     full = False
 
@@ -262,11 +264,17 @@ class Reply:
         self._id = id
         self._reply = reply
         self._contents: list[bytes] = []
+        self._size = 0
         self._failure: Error | None = None
 
     def put(self, item: Item) -> None:
         if isinstance(item, Data):
-            self._contents.append(to_json(item.content))
+            content = to_json(item.content)
+            self._size += len(content)
+            if self._size > MAX_MESSAGE:
+                self._contents.clear()
+                raise ToolError(TOO_LARGE, code="result_too_large")
+            self._contents.append(content)
         elif isinstance(item, Done):
             streaming = self._connection.ended(self).method.streaming
             self._reply(self._response(streaming))
