@@ -28,8 +28,9 @@ docs: $(READY)   ## Build the documentation into site/
 bench: $(READY)  ## Measure; writes the figures to docs/topics/performance.md
 	$(BIN)/python -m bench
 
-compliance: $(READY)  ## The official MCP conformance suites against compliance/server.py (needs npm)
+compliance: $(READY)  ## The official MCP conformance suites and clients against midcall (needs npm)
 	$(BIN)/python compliance/run.py
+	$(BIN)/python compliance/clients.py
 
 format: $(READY) ## Put the code into shape
 	$(BIN)/ruff check --fix .

@@ -1,10 +1,11 @@
-"""Puts Node and both versions of the conformance suite into a folder, once."""
+"""Puts Node, and packages of npm and PyPI, into a folder, once."""
 
 import json
 import platform
 import shutil
 import subprocess
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,7 @@ CONFORMANCE = "@modelcontextprotocol/conformance"
 
 
 class InstallError(Exception):
-    """Something that the suites need cannot be had on this machine."""
+    """Something that is needed cannot be had on this machine."""
 
 
 @dataclass(frozen=True)
@@ -32,14 +33,40 @@ class Tool:
 
 def install(folder: Path, version: str, say: Callable[[str], None]) -> Tool:
     """Return this version of the suite, installing what is not there yet."""
-    node = _node(folder, say)
-    prefix = folder / f"conformance-{version}"
-    package = prefix / "node_modules" / CONFORMANCE
-    _npm_install(prefix, package, CONFORMANCE, version, say)
-    return Tool(version, node, package / "dist" / "index.js")
+    prefix = npm_package(folder, CONFORMANCE, version, say)
+    return Tool(version, node(folder, say), prefix / "node_modules" / CONFORMANCE / "dist" / "index.js")
 
 
-def _node(folder: Path, say: Callable[[str], None]) -> Path:
+def npm_package(folder: Path, name: str, version: str, say: Callable[[str], None]) -> Path:
+    """Return the folder whose `node_modules` has this package, installing it if it is not there yet."""
+    prefix = folder / f"{name.rpartition('/')[2]}-{version}"
+    _npm_install(prefix, prefix / "node_modules" / name, name, version, say)
+    return prefix
+
+
+def python_package(
+    folder: Path, name: str, version: str, overrides: Sequence[str], say: Callable[[str], None]
+) -> Path:
+    """Return the Python of an environment that has this package, making it if it is not there yet.
+
+    `overrides` replace what packages require of others, which uv can do and pip cannot.
+    """
+    prefix = folder / f"{name}-{version}"
+    python = prefix / "bin" / "python"
+    if not any(prefix.glob(f"lib/python*/site-packages/{name}-{version}.dist-info")):
+        say(f"installing {name} {version}")
+        shutil.rmtree(prefix, ignore_errors=True)
+        _run([sys.executable, "-m", "venv", str(prefix)])
+        _run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "uv"])
+        replaced = prefix / "overrides.txt"
+        replaced.write_text("".join(f"{override}\n" for override in overrides))
+        uv = [str(python), "-m", "uv", "pip", "install", "--quiet", "--python", str(python)]
+        _run([*uv, "--override", str(replaced), f"{name}=={version}"])
+    return python
+
+
+def node(folder: Path, say: Callable[[str], None]) -> Path:
+    """Return a Node that is new enough, installing one if this machine has none."""
     found = shutil.which("node")
     if found and _major(found) >= OLDEST_NODE:
         return Path(found)
@@ -47,10 +74,10 @@ def _node(folder: Path, say: Callable[[str], None]) -> Path:
     prefix = folder / "node"
     package = prefix / "node_modules" / name
     _npm_install(prefix, package, name, NODE_FROM_NPM, say)
-    node = package / "bin" / "node"
-    if not node.exists() or _major(str(node)) < OLDEST_NODE:
+    script = package / "bin" / "node"
+    if not script.exists() or _major(str(script)) < OLDEST_NODE:
         raise InstallError(f"{name} has no Node {OLDEST_NODE} or later. Install one by hand and try again.")
-    return node
+    return script
 
 
 def _npm_install(prefix: Path, package: Path, name: str, version: str, say: Callable[[str], None]) -> None:
@@ -58,18 +85,19 @@ def _npm_install(prefix: Path, package: Path, name: str, version: str, say: Call
         return
     npm = shutil.which("npm")
     if npm is None:
-        raise InstallError("npm is not installed. The conformance suites need Node 18 or later with npm.")
+        raise InstallError("npm is not installed. Compliance needs Node 18 or later with npm.")
     say(f"installing {name}@{version}")
     prefix.mkdir(parents=True, exist_ok=True)
     wanted = f"{name}@{version}"
-    done = subprocess.run(
-        [npm, "install", "--prefix", str(prefix), "--no-audit", "--no-fund", "--loglevel=error", wanted],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0 or not _is_installed(package, version):
-        raise InstallError(f"npm could not install {wanted}:\n{done.stderr.strip()}")
+    _run([npm, "install", "--prefix", str(prefix), "--no-audit", "--no-fund", "--loglevel=error", wanted])
+    if not _is_installed(package, version):
+        raise InstallError(f"npm did not install {wanted}")
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise InstallError(f"{' '.join(command)} failed:\n{done.stderr.strip()}")
 
 
 def _is_installed(package: Path, version: str) -> bool:

@@ -1,0 +1,74 @@
+"""The server that the official clients are tried against: five tools, the same source for all of them.
+
+python compliance/clients/app.py --port 8000      serves it at http://127.0.0.1:8000/mcp
+python compliance/clients/app.py --stdio          serves it on standard input and output
+"""
+
+import argparse
+import asyncio
+
+from msgspec import Struct
+
+from midcall import Ask, Hub, method
+from midcall.mcp import McpExtension
+
+
+class Sum(Struct):
+    """What comes out of an addition."""
+
+    total: int
+
+
+class Tools:
+    """What the clients call."""
+
+    namespace = ""
+
+    @method
+    async def add(self, a: int, b: int) -> Sum:
+        """Add two numbers."""
+        return Sum(a + b)
+
+    @method
+    async def count(self, to: int, ask: Ask) -> str:
+        """Count, and tell how far it is."""
+        for number in range(1, to + 1):
+            ask.progress(f"{number} of {to}", 100 * number / to)
+            await asyncio.sleep(0.02)
+        return f"Counted to {to}"
+
+    @method
+    async def order(self, ask: Ask) -> str:
+        """Order a pizza in three questions."""
+        if not await ask.confirm("Do you want a pizza?"):
+            return "Nothing ordered"
+        name = await ask.prompt("For whom is it?")
+        size = await ask.select("Which size?", ["small", "large"])
+        return f"A {size} pizza for {name}"
+
+    @method
+    async def summarize(self, text: str, ask: Ask) -> str:
+        """Ask the client's model for a summary."""
+        return f"In short: {(await ask.sample(f'Summarize: {text}', max_tokens=50)).text}"
+
+
+hub = Hub("pizzeria").register(Tools()).with_extension(McpExtension())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--stdio", action="store_true")
+    options = parser.parse_args()
+    if options.stdio:
+        from midcall.transports.stdio import serve_stdio  # noqa: PLC0415
+
+        asyncio.run(serve_stdio(hub, raw=False))
+    else:
+        from midcall.transports.http import serve_http  # noqa: PLC0415
+
+        asyncio.run(serve_http(hub, port=options.port, log_level="warning"))
+
+
+if __name__ == "__main__":
+    main()

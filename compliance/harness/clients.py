@@ -1,0 +1,160 @@
+"""Which official clients there are, one run of one of them, and what it must see.
+
+The scripts in `compliance/clients` report what their client saw, a JSON line for each check; what is right is
+said here, once for all of them.
+"""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from harness.install import node, npm_package, python_package
+
+TRANSPORTS = ("stdio", "http")
+MODES = ("legacy", "modern", "auto")
+CHECKS = ("connect", "list", "call", "progress", "accept", "decline", "cancel", "sample")
+RUN_SECONDS = 120
+
+TOOLS = ["add", "count", "order", "summarize"]
+RESPOND_TOOL = "_plexus_respond"
+SEEN: dict[str, Any] = {
+    "call": {"total": 5},
+    "progress": [25, 50, 75, 100],
+    "accept": {
+        "asked": ["confirmed", "text", "choice"],
+        "text": "A large pizza for Ada",
+        "failed": False,
+    },
+    "decline": {"asked": ["confirmed", "text"], "text": "The question was declined", "failed": True},
+    "cancel": {"asked": ["confirmed", "text"], "text": "The question was cancelled", "failed": True},
+    "sample": "In short: all is well",
+}
+
+
+class Verdict(Enum):
+    """What a check came to."""
+
+    PASSED = "passed"
+    CANNOT = "cannot"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One check of one run, and the reason if it did not pass."""
+
+    check: str
+    verdict: Verdict
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Client:
+    """A published client, and the script that drives it."""
+
+    name: str
+    package: str
+    version: str
+    script: str
+    overrides: tuple[str, ...] = ()
+    cannot: Mapping[str, str] = field(default_factory=dict)
+    """The modes that it does not have, and why."""
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}"
+
+    def command(self, scripts: Path, folder: Path, say: Callable[[str], None]) -> list[str]:
+        """Install it if it is not there yet, and return the command line that runs the script."""
+        if self.script.endswith(".py"):
+            python = python_package(folder, self.package, self.version, self.overrides, say)
+            return [str(python), str(scripts / self.script)]
+        prefix = npm_package(folder, self.package, self.version, say)
+        for module in scripts.glob("*.mjs"):  # Node looks for packages beside the script
+            shutil.copy(module, prefix)
+        return [str(node(folder, say)), str(prefix / self.script)]
+
+
+_LEGACY_ONLY = "knows 2025-11-25 and older: no modern era, and nothing to choose from"
+
+CLIENTS = (
+    Client("mcp", "mcp", "2.3.0", "python_mcp.py"),
+    # it wants a certifi that is newer than what some indexes have
+    Client("fastmcp", "fastmcp", "4.1.4", "python_fastmcp.py", overrides=("certifi",)),
+    Client("ts-client", "@modelcontextprotocol/client", "2.4.0", "typescript_client.mjs"),
+    Client(
+        "ts-sdk",
+        "@modelcontextprotocol/sdk",
+        "1.32.2",
+        "typescript_sdk.mjs",
+        cannot={"modern": _LEGACY_ONLY, "auto": _LEGACY_ONLY},
+    ),
+    Client("inspector", "@modelcontextprotocol/inspector", "2.12.0", "inspector.mjs"),
+    Client("mcpdo", "@modelcontextprotocol/inspector", "2.12.0", "mcpdo.mjs"),
+)
+
+
+def run_client(command: Sequence[str], mode: str, server: Sequence[str], log: Path) -> list[Outcome]:
+    """Run a script in a mode against a server; what it says beside its checks goes to the log."""
+    late = ""
+    with log.open("w") as errors:
+        try:
+            done = subprocess.run(
+                [*command, mode, *server],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                timeout=RUN_SECONDS,
+                check=False,
+            )
+            written, code = done.stdout, done.returncode
+            late = f"exit code {code}" if code else ""
+        except subprocess.TimeoutExpired as expired:
+            written, late = expired.stdout or b"", f"no end within {RUN_SECONDS} s"
+    outcomes = judge(written.decode(), mode)
+    if late:
+        said = log.read_text(errors="replace").strip()[-500:]
+        outcomes = [_with_reason(outcome, f"{late}; {said}") for outcome in outcomes]
+        if all(outcome.verdict is not Verdict.FAILED for outcome in outcomes):
+            outcomes[-1] = Outcome(outcomes[-1].check, Verdict.FAILED, f"after all checks: {late}; {said}")
+    return outcomes
+
+
+def judge(written: str, mode: str) -> list[Outcome]:
+    """What came of each check, from the lines that a script has written."""
+    lines = {line["check"]: line for line in map(json.loads, written.splitlines())}
+    return [_outcome(check, lines.get(check, {}), _expected(check, mode, lines)) for check in CHECKS]
+
+
+def _outcome(check: str, line: Mapping[str, Any], expected: Any) -> Outcome:
+    if "cannot" in line:
+        return Outcome(check, Verdict.CANNOT, line["cannot"])
+    if "failed" in line:
+        return Outcome(check, Verdict.FAILED, line["failed"])
+    if "saw" not in line:
+        return Outcome(check, Verdict.FAILED, _UNREPORTED)
+    if line["saw"] != expected:
+        return Outcome(check, Verdict.FAILED, f"saw {line['saw']!r}, not {expected!r}")
+    return Outcome(check, Verdict.PASSED)
+
+
+_UNREPORTED = "not reported"
+
+
+def _with_reason(outcome: Outcome, reason: str) -> Outcome:
+    if outcome.reason != _UNREPORTED:
+        return outcome
+    return Outcome(outcome.check, outcome.verdict, f"{_UNREPORTED}: {reason}")
+
+
+def _expected(check: str, mode: str, lines: Mapping[str, Mapping[str, Any]]) -> Any:
+    if check == "connect":
+        return "2025-11-25" if mode == "legacy" else "2026-07-28"
+    if check == "list":  # a legacy client that cannot be asked can answer by a tool
+        unasked = mode == "legacy" and "cannot" in lines.get("accept", {})
+        return [*TOOLS, RESPOND_TOOL] if unasked else TOOLS
+    return SEEN[check]
