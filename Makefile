@@ -4,10 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test lint types docs bench compliance format clean
+
+.PHONY: fuzz
+.PHONY: help demo test lint types docs bench bench-mcp compliance format clean
 
 help:            ## Show this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /  make \1\t/' | expand -t 20
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 20
 
 demo: $(READY)   ## Start the server with the examples and take a tour in the terminal
 	@$(BIN)/midcall demo
@@ -28,9 +30,15 @@ docs: $(READY)   ## Build the documentation into site/
 bench: $(READY)  ## Measure; writes the figures to docs/topics/performance.md
 	$(BIN)/python -m bench
 
+bench-mcp: $(READY)  ## Measure MCP beside other servers (needs npm); writes the figures there too
+	$(BIN)/python -m bench.peers
+
 compliance: $(READY)  ## The official MCP conformance suites and clients against midcall (needs npm)
 	$(BIN)/python compliance/run.py
 	$(BIN)/python compliance/clients.py
+
+fuzz: $(READY)   ## Let mcp-fuzzer loose on a server, over HTTP and stdio
+	$(BIN)/python fuzzing/run.py
 
 format: $(READY) ## Put the code into shape
 	$(BIN)/ruff check --fix .

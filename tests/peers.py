@@ -8,7 +8,7 @@ import socket
 import sys
 import time
 import urllib.request
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -159,10 +159,10 @@ class SocketWire:
 
 
 @asynccontextmanager
-async def stdio_peer(target: str = "lines_app:hub") -> AsyncIterator[Peer]:
+async def stdio_peer(target: str = "lines_app:hub", *flags: str) -> AsyncIterator[Peer]:
     """A server on stdio, in a process of its own; it must end cleanly when its input does."""
     process = await asyncio.create_subprocess_exec(
-        *command("serve", target, "--stdio"),
+        *command("serve", target, "--stdio", *flags),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -180,27 +180,29 @@ async def stdio_peer(target: str = "lines_app:hub") -> AsyncIterator[Peer]:
         if process.returncode is None:
             process.kill()
             await process.wait()
-        _close(process)
+        close_pipes(process)
 
 
 @asynccontextmanager
-async def http_server(target: str = "lines_app:hub", port: int = 0) -> AsyncIterator[str]:
+async def http_server(
+    target: str = "lines_app:hub", port: int = 0, options: Sequence[str] = ()
+) -> AsyncIterator[str]:
     """A server over HTTP in a process of its own; gives the URL of its WebSocket."""
     port = port or free_port()
     process = await asyncio.create_subprocess_exec(
-        *command("serve", target, "--port", str(port), "--log-level", "warning"),
+        *command("serve", target, "--port", str(port), "--log-level", "warning", *options),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env=environment(),
     )
     try:
-        await asyncio.to_thread(_wait_for, f"http://127.0.0.1:{port}/health")
+        await asyncio.to_thread(wait_for, f"http://127.0.0.1:{port}/health")
         yield f"ws://127.0.0.1:{port}/ws"
     finally:
         if process.returncode is None:
             process.terminate()
         output, errors = await process.communicate()
-        _close(process)
+        close_pipes(process)
     assert process.returncode == 0, errors.decode()
     assert output == b"", "standard output is not for logs"
 
@@ -212,7 +214,7 @@ async def websocket_peer(target: str = "lines_app:hub") -> AsyncIterator[Peer]:
         yield Peer(SocketWire(socket))
 
 
-def _wait_for(url: str) -> None:
+def wait_for(url: str) -> None:
     end = time.monotonic() + 20
     while True:
         try:
@@ -224,6 +226,6 @@ def _wait_for(url: str) -> None:
             time.sleep(0.05)
 
 
-def _close(process: asyncio.subprocess.Process) -> None:
+def close_pipes(process: asyncio.subprocess.Process) -> None:
     """Close the pipes, which asyncio leaves to the garbage collector."""
     process._transport.close()  # type: ignore[attr-defined]

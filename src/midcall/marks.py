@@ -42,6 +42,9 @@ def method(
     icons: Sequence[Mapping[str, Any]] = (),
     meta: Mapping[str, Any] | None = None,
     long_running: bool = False,
+    requires: Sequence[str] = (),
+    scopes: Sequence[str] = (),
+    input_schema: Mapping[str, Any] | None = None,
 ) -> Callable[[F], F]: ...
 def method(
     function_or_name: Any = None,
@@ -54,6 +57,9 @@ def method(
     icons: Sequence[Mapping[str, Any]] = (),
     meta: Mapping[str, Any] | None = None,
     long_running: bool = False,
+    requires: Sequence[str] = (),
+    scopes: Sequence[str] = (),
+    input_schema: Mapping[str, Any] | None = None,
 ) -> Any:
     """Mark a function of a class as a method of its activation.
 
@@ -62,10 +68,20 @@ def method(
     description. Use it bare, or with a name (`@method("tools/list")`), a `description`, and the typed
     questions that it asks (`elicits=[pick_flight]`). `title`, `annotations` (hints such as
     `{"readOnlyHint": True}`), `icons` and `meta` go to MCP clients as they are; `long_running` lets a
-    client that knows tasks come back for the result.
+    client that knows tasks come back for the result. `requires` names what an MCP client must be able
+    to do ("sampling", "elicitation", "roots", "tasks"), or the call is refused before it begins.
+    `scopes` are those that a caller's key or token must have, where the server asks for one.
+    `input_schema` is shown instead of the one made from the annotations, which still validate.
     """
     extras = _given(
-        title=title, annotations=annotations, icons=list(icons), meta=meta, long_running=long_running
+        title=title,
+        annotations=annotations,
+        icons=list(icons),
+        meta=meta,
+        long_running=long_running,
+        requires=tuple(requires),
+        scopes=tuple(scopes),
+        input_schema=input_schema,
     )
     name = function_or_name if isinstance(function_or_name, str) else None
     mark = _marker(Mark("method", name, description, tuple(elicits), extras))

@@ -1,4 +1,4 @@
-"""The command line: `midcall serve`, `call`, `tools` and `demo`.
+"""The command line: `midcall serve`, `call`, `tools`, `install` and `demo`.
 
 Each command is one file with `add_parser` (its options) and `run` (what it does). Only `run` imports
 the rest of midcall, pydantic, rich and questionary, so that `--help` is quick. This is the one room
@@ -14,6 +14,7 @@ from typing import NoReturn
 from midcall.cli.call import add_parser as add_call
 from midcall.cli.demo import add_parser as add_demo
 from midcall.cli.exits import EXIT_CODES_HELP, Exit, UsageError
+from midcall.cli.install import add_parser as add_install
 from midcall.cli.serve import add_parser as add_serve
 from midcall.cli.tools import add_parser as add_tools
 from midcall.version import __version__
@@ -26,6 +27,7 @@ examples:
   midcall call app:hub files.delete --ids a --yes  the same in a script
   midcall serve app:hub --port 8000                WebSocket at ws://127.0.0.1:8000/ws
   midcall serve app:hub --stdio                    JSON-RPC 2.0, one message a line
+  midcall install claude-code app:hub --write      make it known to an MCP client
 
 TARGET is where the hub is: a module or a file, and the name in it (`hub` if left out):
 `app:hub`, `package.module:hub`, `path/to/app.py:hub`. A function that makes a hub is called.
@@ -73,6 +75,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"midcall {__version__}")
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for add_command in (add_serve, add_call, add_tools, add_demo):
+    for add_command in (add_serve, add_call, add_tools, add_install, add_demo):
         add_command(commands)
     return parser

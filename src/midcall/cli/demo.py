@@ -53,6 +53,12 @@ def run(args: argparse.Namespace) -> Exit:
     import asyncio
     import socket
 
+    from midcall.transports.security import is_loopback
+
+    if not is_loopback(args.host):
+        raise UsageError(
+            f"The demo lets everybody in, so it listens on this machine only, not on {args.host}"
+        )
     try:
         listener = socket.create_server((args.host, args.port))
     except (OSError, OverflowError) as error:

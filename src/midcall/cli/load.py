@@ -16,8 +16,7 @@ _HERE = str(Path(__file__).parent.parent)
 
 def load_hub(target: str) -> Hub:
     """The hub at `target`; a function that makes one is called. Raises `UsageError`."""
-    where, _, attribute = target.partition(":")
-    attribute = attribute or "hub"
+    where, attribute = split_target(target)
     try:
         module = _load_file(Path(where)) if where.endswith(".py") else _load_module(where)
         found = operator.attrgetter(attribute)(module)
@@ -34,6 +33,14 @@ def load_hub(target: str) -> Hub:
     if not isinstance(found, Hub):
         raise UsageError(f"Cannot load {target!r}: it is a {type(found).__name__}, not a Hub")
     return found
+
+
+def split_target(target: str) -> tuple[str, str]:
+    """The module or file, and the name in it. The colon of a drive (`C:\\app.py`) is no separator."""
+    where, colon, attribute = target.rpartition(":")
+    if not colon or "/" in attribute or "\\" in attribute:
+        where, attribute = target, ""
+    return where, attribute or "hub"
 
 
 def _load_module(name: str) -> ModuleType:

@@ -5,17 +5,20 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from midcall.cli.exits import Exit
+from midcall.cli.exits import Exit, UsageError
 
 if TYPE_CHECKING:
     import asyncio
+
+    from midcall.transports.auth import Authenticator
 
 BUILT_IN = "midcall.activations:hub"
 _EXAMPLES = """\
 examples:
   midcall serve                             the built-in examples, ws://127.0.0.1:8000/ws
-  midcall serve app:hub --host 0.0.0.0 --port 9000
+  midcall serve app:hub --host 0.0.0.0 --port 9000 --auth-tokens keys.txt --allow-host tools.example.com
   midcall serve app:hub --stdio             JSON-RPC 2.0, one message a line
+  midcall serve app:hub --stdio --mcp-only  for an MCP client that starts it
 
 Logs go to standard error. Ctrl-C or SIGTERM ends it.
 """
@@ -43,13 +46,51 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--stdio", action="store_true", help="serve standard input and output instead of HTTP"
     )
+    parser.add_argument("--mcp", action="store_true", help="with --stdio: speak MCP beside the raw protocol")
+    parser.add_argument("--mcp-only", action="store_true", help="with --stdio: speak MCP and nothing else")
+    parser.add_argument("--cwd", metavar="DIR", help="work in this folder, and look for the target there")
     parser.add_argument(
         "--log-level",
         default="info",
         choices=("debug", "info", "warning", "error"),
         help="how much to log (default: %(default)s)",
     )
+    _add_protection(parser)
     parser.set_defaults(run=run)
+
+
+def _add_protection(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "who may call", "Over HTTP. On stdio, whoever starts the server is the caller."
+    )
+    group.add_argument(
+        "--auth-tokens",
+        metavar="FILE",
+        help="keys to be let in with, name=token[:scope,scope] a line (default: those in MIDCALL_TOKENS)",
+    )
+    group.add_argument("--oauth-issuer", metavar="URL", help="let in tokens of this OAuth server")
+    group.add_argument(
+        "--oauth-audience",
+        metavar="URL",
+        help="the URL of this server that tokens must be for, as https://tools.example.com/mcp",
+    )
+    group.add_argument(
+        "--oauth-jwks", metavar="URL|FILE", help="where the public keys of the OAuth server are"
+    )
+    group.add_argument(
+        "--allow-host",
+        metavar="HOST",
+        action="append",
+        default=[],
+        help="a name by which this server is reached, or the origin (https://...) of a site whose pages "
+        "may call it; may be repeated",
+    )
+    group.add_argument("--no-auth", action="store_true", help="let everybody in")
+    group.add_argument(
+        "--allow-public",
+        action="store_true",
+        help="with --no-auth: also on an address that others can reach",
+    )
 
 
 def run(args: argparse.Namespace) -> Exit:
@@ -64,19 +105,78 @@ def run(args: argparse.Namespace) -> Exit:
         level=args.log_level.upper(),
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
+    if args.cwd is not None:
+        _work_in(args.cwd)
     hub = load_hub(args.target)
     serving: Coroutine[Any, Any, None]
     if args.stdio:
         from midcall.transports.stdio import serve_stdio
 
-        serving = serve_stdio(hub)
+        if args.mcp or args.mcp_only:
+            from midcall.mcp import McpExtension
+
+            hub.with_extension(McpExtension())
+        serving = serve_stdio(hub, raw=not args.mcp_only)
     else:
         from midcall.transports.http import serve_http
+        from midcall.transports.security import Gate, refuse_public_bind
 
-        serving = serve_http(hub, args.host, args.port, args.log_level)
+        auth = _authenticator(args, hub.name)
+        told_twice = args.no_auth and args.allow_public
+        fault = refuse_public_bind(args.host, auth is not None, told_twice)
+        if fault is not None:
+            raise UsageError(fault)
+        try:
+            Gate(args.allow_host)
+        except ValueError as error:
+            raise UsageError(f"--allow-host: {error}") from None
+        serving = serve_http(
+            hub,
+            args.host,
+            args.port,
+            args.log_level,
+            auth=auth,
+            hosts=args.allow_host,
+            allow_public=told_twice,
+        )
     with asyncio.Runner(loop_factory=_fast_loop()) as runner:
         runner.run(until_stopped(serving))
     return Exit.SUCCESS
+
+
+def _work_in(folder: str) -> None:
+    import os
+
+    try:
+        os.chdir(folder)
+    except OSError as error:
+        raise UsageError(f"--cwd: {error}") from None
+
+
+def _authenticator(args: argparse.Namespace, name: str) -> "Authenticator | None":
+    """Who may call, as the options and the environment say."""
+    from midcall.transports.auth import OAuthResourceServer, StaticKeys
+
+    oauth = {f"--oauth-{one}": getattr(args, f"oauth_{one}") for one in ("issuer", "audience", "jwks")}
+    given = [option for option, value in oauth.items() if value is not None]
+    if args.no_auth and (args.auth_tokens or given):
+        raise UsageError("--no-auth lets everybody in: leave out the other options, or this one")
+    if args.auth_tokens and given:
+        raise UsageError("Either --auth-tokens or --oauth-issuer, not both")
+    if given and len(given) < len(oauth):
+        raise UsageError(f"{given[0]} needs {' and '.join(o for o in oauth if o not in given)} too")
+    try:
+        if args.no_auth:
+            return None
+        if given:
+            return OAuthResourceServer(
+                issuer=args.oauth_issuer, resource=args.oauth_audience, jwks=args.oauth_jwks, name=name
+            )
+        if args.auth_tokens:
+            return StaticKeys.from_file(args.auth_tokens)
+        return StaticKeys.from_environment()
+    except (OSError, ValueError) as error:
+        raise UsageError(str(error)) from None
 
 
 def _fast_loop() -> "Callable[[], asyncio.AbstractEventLoop] | None":

@@ -26,6 +26,7 @@ from midcall.errors import (
     InvalidArguments,
     MethodNotFound,
     MidcallError,
+    NotAllowed,
     RemoteError,
     TransportLost,
     UnknownQuestion,
@@ -292,6 +293,8 @@ def _error(error: jsonrpc.ErrorObject) -> MidcallError:
             return MethodNotFound(data.get("name", ""), data.get("near", ()))
         case InvalidArguments.code:
             return InvalidArguments(data.get("method", ""), data.get("errors", ()))
+        case NotAllowed.code:
+            return NotAllowed(data.get("method", ""), data.get("scopes", ()))
         case UnknownQuestion.code:
             return UnknownQuestion(data.get("request_id", ""))
         case WrongAnswer.code:

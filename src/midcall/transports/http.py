@@ -1,25 +1,31 @@
 """HTTP: the hub as an ASGI application, and a server for it.
 
-`/ws` is the WebSocket endpoint, `/health` answers a load balancer, `/` says what is here.
+`/mcp` is for MCP clients, `/ws` is the WebSocket endpoint, `/health` answers a load balancer, `/`
+says what is here, and with OAuth `/.well-known/oauth-protected-resource` says where to get a token.
 """
 
 import copy
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
 import uvicorn
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route, WebSocketRoute
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.config import LOGGING_CONFIG
 
+from midcall import jsonrpc
 from midcall.connection import MAX_MESSAGE
 from midcall.hub import Hub
-from midcall.transports.security import same_origin
+from midcall.mcp import McpExtension
+from midcall.transports.auth import Authenticator, Unauthorized
+from midcall.transports.mcp_http import McpEndpoint
+from midcall.transports.security import Gate, refuse_public_bind
 from midcall.transports.websocket import serve_websocket
 from midcall.version import __version__
 
@@ -27,34 +33,56 @@ FRAME_LIMIT = 4 * MAX_MESSAGE
 """Frames up to this size are read, so that one over MAX_MESSAGE can be answered with an error; one
 beyond ends its connection."""
 
+METADATA_PATH = "/.well-known/oauth-protected-resource"
 
-def asgi_app(hub: Hub) -> Starlette:
-    """An ASGI application to serve, or to mount in another one."""
+
+def asgi_app(hub: Hub, *, auth: Authenticator | None = None, hosts: Sequence[str] = ()) -> Starlette:
+    """An ASGI application to serve, or to mount in another one.
+
+    `auth` tells who calls at `/mcp` and `/ws`. `hosts` are the names by which the server is reached
+    beside loopback ones and its own address, and the origins of other sites whose pages may call it
+    (see `security.Gate`).
+    """
 
     async def root(request: Request) -> Response:
-        names = "\n".join(f"  {name}" for name, _ in hub.methods())
+        names = "" if auth else "\n".join(("Methods:", *(f"  {name}" for name, _ in hub.methods()), ""))
         return PlainTextResponse(
-            f"midcall {__version__}, hub {hub.name}\n\nWebSocket: {request.url.path.rstrip('/')}/ws\n"
-            f"Methods:\n{names}\n"
+            f"midcall {__version__}, hub {hub.name}\n\nWebSocket: {request.url.path.rstrip('/')}/ws\n{names}"
         )
 
     async def health(request: Request) -> Response:
         body = {"status": "ok", "hub": hub.name, "hash": hub.hash, "calls": len(hub.calls)}
         return Response(msgspec.json.encode(body), media_type="application/json")
 
+    async def metadata(request: Request) -> Response:
+        body = msgspec.json.encode(auth.metadata() if auth else None)
+        anywhere = {"Access-Control-Allow-Origin": "*"}  # clients that are web pages read it too
+        return Response(body, media_type="application/json", headers=anywhere)
+
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         yield
         await hub.calls.close()
 
-    return Starlette(
-        routes=[
-            Route("/", root),
-            Route("/health", health),
-            WebSocketRoute("/ws", _Endpoint(hub)),
-        ],
-        lifespan=lifespan,
-    )
+    routes = [
+        Route("/", root),
+        Route("/health", health),
+        Route("/mcp", Protected(McpEndpoint(mcp_of(hub)), auth)),
+        WebSocketRoute("/ws", Protected(_Endpoint(hub), auth)),
+    ]
+    if auth is not None and auth.metadata() is not None:
+        routes += [Route(METADATA_PATH, metadata), Route(f"{METADATA_PATH}/{{path:path}}", metadata)]
+    return Starlette(routes=routes, middleware=[Middleware(Gated, gate=Gate(hosts))], lifespan=lifespan)
+
+
+def mcp_of(hub: Hub) -> McpExtension:
+    """The MCP extension of a hub, which gets one if it has none."""
+    for protocol in hub.protocols:
+        if isinstance(protocol, McpExtension):
+            return protocol
+    extension = McpExtension()
+    hub.with_extension(extension)
+    return extension
 
 
 class _Endpoint:
@@ -64,17 +92,107 @@ class _Endpoint:
         self._hub = hub
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if not same_origin(scope["headers"]):
-            await send({"type": "websocket.close", "code": 1008, "reason": "Another origin"})  # 403
-            return
         await serve_websocket(self._hub, receive, send)
 
 
-def server(hub: Hub, host: str = "127.0.0.1", port: int = 8000, log_level: str = "info") -> uvicorn.Server:
-    """A server that is ready to be run; its log goes to standard error."""
+class Gated:
+    """An application that is reached only by the right `Host`, and from no foreign web page."""
+
+    def __init__(self, app: ASGIApp, gate: Gate) -> None:
+        self._app = app
+        self._gate = gate
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "lifespan" and not _is_open(scope):
+            fault = self._gate.fault(scope["headers"], scope.get("server"))
+            if fault is not None:
+                await _refuse(scope, receive, send, 403, fault)
+                return
+        await self._app(scope, receive, send)
+
+
+class Protected:
+    """An endpoint for callers who say who they are.
+
+    The endpoint finds the name in `scope["midcall.principal"]`, and the `Principal` with its scopes
+    in `scope["midcall.identity"]`.
+    """
+
+    def __init__(self, endpoint: ASGIApp, auth: Authenticator | None) -> None:
+        self._endpoint = endpoint
+        self._auth = auth
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._auth is not None:
+            try:
+                principal = await self._auth.authenticate(_authorization(scope["headers"]))
+            except Unauthorized as refusal:
+                await refuse(scope, receive, send, refusal)
+                return
+            scope = {**scope, "midcall.principal": principal.name, "midcall.identity": principal}
+        await self._endpoint(scope, receive, send)
+
+
+async def refuse(scope: Scope, receive: Receive, send: Send, refusal: Unauthorized) -> None:
+    """Answer a request that is not authorized."""
+    value = refusal.www_authenticate
+    headers = [] if value is None else [(b"www-authenticate", value.encode("latin-1"))]
+    await _refuse(scope, receive, send, refusal.status, refusal.message, headers)
+
+
+async def _refuse(
+    scope: Scope,
+    receive: Receive,
+    send: Send,
+    status: int,
+    message: str,
+    headers: Iterable[tuple[bytes, bytes]] = (),
+) -> None:
+    kind = "http"
+    if scope["type"] == "websocket":
+        await receive()  # websocket.connect
+        if "websocket.http.response" not in scope.get("extensions", {}):
+            await send({"type": "websocket.close", "code": 1008, "reason": message[:100]})  # becomes a 403
+            return
+        kind = "websocket.http"
+    body = jsonrpc.error_response(None, jsonrpc.INVALID_REQUEST, message)
+    described = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), *headers]
+    await send({"type": f"{kind}.response.start", "status": status, "headers": described})
+    await send({"type": f"{kind}.response.body", "body": body})
+
+
+def _is_open(scope: Scope) -> bool:
+    """Whether anybody may read it: what a load balancer asks for, and what leads to a token."""
+    path = str(scope["path"]).removeprefix(scope.get("root_path", ""))
+    return path == "/health" or path.startswith(METADATA_PATH)
+
+
+def _authorization(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """The header, if there is exactly one."""
+    found = [value for name, value in headers if name == b"authorization"]
+    return found[0].decode("latin-1") if len(found) == 1 else None
+
+
+def server(
+    hub: Hub,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    log_level: str = "info",
+    *,
+    auth: Authenticator | None = None,
+    hosts: Sequence[str] = (),
+    allow_public: bool = False,
+) -> uvicorn.Server:
+    """A server that is ready to be run; its log goes to standard error.
+
+    Raises `ValueError` for an address that others can reach, unless there is `auth` or `allow_public`.
+    """
+    fault = refuse_public_bind(host, auth is not None, allow_public)
+    if fault is not None:
+        raise ValueError(fault)
     return uvicorn.Server(
         uvicorn.Config(
-            asgi_app(hub),
+            asgi_app(hub, auth=auth, hosts=[*hosts, *_names_of(host)]),
             host=host,
             port=port,
             log_level=log_level,
@@ -87,9 +205,24 @@ def server(hub: Hub, host: str = "127.0.0.1", port: int = 8000, log_level: str =
     )
 
 
-async def serve_http(hub: Hub, host: str = "127.0.0.1", port: int = 8000, log_level: str = "info") -> None:
+async def serve_http(
+    hub: Hub,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    log_level: str = "info",
+    *,
+    auth: Authenticator | None = None,
+    hosts: Sequence[str] = (),
+    allow_public: bool = False,
+) -> None:
     """Serve the hub until the process is told to stop."""
-    await server(hub, host, port, log_level).serve()
+    http = server(hub, host, port, log_level, auth=auth, hosts=hosts, allow_public=allow_public)
+    await http.serve()
+
+
+def _names_of(host: str) -> list[str]:
+    """The name that a server is bound to, as a client writes it; all addresses are no name."""
+    return [] if host in ("", "0.0.0.0", "::") else [f"[{host}]" if ":" in host else host]  # noqa: S104
 
 
 def _log_to_stderr() -> dict[str, Any]:

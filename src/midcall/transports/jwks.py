@@ -1,0 +1,148 @@
+"""The public keys of an OAuth server (JWKS), from a URL or a file.
+
+They are read when the first token comes, again after an hour, and again for a key that is not known,
+as servers change their keys; but never more often than every ten seconds, so that tokens with
+made-up keys cannot make this server bother that one. If they cannot be read again, the old ones stay.
+"""
+
+import asyncio
+import logging
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import jwt
+import msgspec
+
+from midcall.transports.security import is_loopback
+
+log = logging.getLogger("midcall.auth")
+
+FRESH = 3600.0
+"""Seconds after which keys are read again."""
+
+PAUSE = 10.0
+"""Seconds between two readings, at least."""
+
+TIME_LIMIT = 10.0
+LARGEST = 1024 * 1024
+
+
+class UnknownKey(Exception):
+    """The server has no such key."""
+
+
+class KeysUnavailable(Exception):
+    """The keys cannot be read, and none are known from before."""
+
+
+class Keys:
+    """The keys of one server."""
+
+    def __init__(self, source: str | Path, *, fresh: float = FRESH, pause: float = PAUSE) -> None:
+        self._source = _checked(source)
+        self._fresh = fresh
+        self._pause = pause
+        self._keys: list[dict[str, Any]] = []
+        self._made: dict[tuple[str | None, str], jwt.PyJWK] = {}
+        self._read_at = float("-inf")
+        self._tried_at = float("-inf")
+        self._failure = "they were never read"
+        self._reading = asyncio.Lock()
+
+    async def find(self, kid: str | None, algorithm: str) -> jwt.PyJWK:
+        """The key of this id for this algorithm. Raises `UnknownKey` or `KeysUnavailable`."""
+        if time.monotonic() - self._read_at > self._fresh:
+            await self._read_again()
+        key = self._known(kid, algorithm)
+        if key is None:
+            await self._read_again()
+            key = self._known(kid, algorithm)
+        if key is not None:
+            return key
+        if not self._keys:
+            raise KeysUnavailable(f"{self._source}: {self._failure}")
+        raise UnknownKey(kid)
+
+    def _known(self, kid: str | None, algorithm: str) -> jwt.PyJWK | None:
+        made = self._made.get((kid, algorithm))
+        if made is not None:
+            return made
+        fitting = [key for key in self._keys if _fits(key, kid, algorithm)]
+        if len(fitting) != 1:
+            return None  # without an id, only a single key is beyond doubt
+        try:
+            made = jwt.PyJWK(fitting[0], algorithm)
+        except jwt.PyJWTError:
+            return None  # a key for another algorithm
+        self._made[kid, algorithm] = made
+        return made
+
+    async def _read_again(self) -> None:
+        before = self._tried_at
+        async with self._reading:
+            if self._tried_at != before or time.monotonic() - self._tried_at < self._pause:
+                return  # somebody else has just done it
+            try:
+                data = await asyncio.to_thread(_read, self._source)
+                self._keys = _read_keys(data)
+                self._made = {}
+                self._read_at = time.monotonic()
+            except (OSError, ValueError) as error:
+                self._failure = str(error)
+                log.warning("Cannot read the keys at %s: %s", self._source, error)
+            finally:
+                self._tried_at = time.monotonic()
+
+
+def _fits(key: dict[str, Any], kid: str | None, algorithm: str) -> bool:
+    return (
+        (kid is None or key.get("kid") == kid)
+        and key.get("use", "sig") == "sig"
+        and key.get("alg", algorithm) == algorithm
+        and key.get("kty") != "oct"
+    )
+
+
+def _read_keys(data: bytes) -> list[dict[str, Any]]:
+    try:
+        document = msgspec.json.decode(data)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ValueError(f"not JSON: {error}") from None
+    keys = document.get("keys") if isinstance(document, dict) else None
+    usable = [key for key in keys if isinstance(key, dict)] if isinstance(keys, list) else []
+    if not usable:
+        raise ValueError("no keys in it")
+    return usable
+
+
+def _checked(source: str | Path) -> str | Path:
+    if isinstance(source, str) and "://" in source:
+        parts = urlsplit(source)
+        local = parts.scheme == "http" and is_loopback(parts.hostname or "")
+        if parts.scheme != "https" and not local:
+            raise ValueError(f"{source}: keys are read over https, as others could change them on the way")
+        return source
+    return Path(source)
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Keys come from where they were said to be, and from nowhere else."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        return None
+
+
+def _read(source: str | Path) -> bytes:
+    if isinstance(source, Path):
+        return source.read_bytes()
+    opener = urllib.request.build_opener(_NoRedirect)
+    request = urllib.request.Request(source, headers={"Accept": "application/json"})  # noqa: S310  checked
+    with opener.open(request, timeout=TIME_LIMIT) as response:
+        data: bytes = response.read(LARGEST + 1)
+    if len(data) > LARGEST:
+        raise ValueError(f"more than {LARGEST} bytes")
+    return data
