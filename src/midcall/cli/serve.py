@@ -139,9 +139,23 @@ def run(args: argparse.Namespace) -> Exit:
             hosts=args.allow_host,
             allow_public=told_twice,
         )
+    _calm_collector()
     with asyncio.Runner(loop_factory=_fast_loop()) as runner:
         runner.run(until_stopped(serving))
     return Exit.SUCCESS
+
+
+def _calm_collector() -> None:
+    """Let the garbage collector pass over what stays for ever, and look at the rest less often.
+
+    Calls leave no cycles behind, so there is little to find: a fifth of the time of a call was spent
+    on looking.
+    """
+    import gc
+
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
 
 
 def _work_in(folder: str) -> None:
