@@ -1,7 +1,11 @@
 import gc
 import os
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from mcp_peers import Connect, HttpServer, http_server, over_stdio
 
 # The same examples in each run, so that a red run can be repeated. `HYPOTHESIS_PROFILE=search` looks further.
 settings.register_profile(
@@ -20,3 +24,16 @@ def pytest_collection_finish() -> None:
     """What is loaded by now stays: `driving.drive` need not look through it after each test."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[HttpServer]:
+    """One MCP server over HTTP for all tests of a module."""
+    with http_server() as serving:
+        yield serving
+
+
+@pytest.fixture(params=["stdio", "http"])
+def connect(request: pytest.FixtureRequest) -> Connect:
+    """How an MCP client connects: on stdio to a server of its own, over HTTP to the module's."""
+    return over_stdio if request.param == "stdio" else request.getfixturevalue("server").client

@@ -192,9 +192,14 @@ class BatchReply:
 
     def __call__(self, message: bytes) -> None:
         self._responses.append(message)
+        self.skip()
+
+    def skip(self) -> bool:
+        """One response less is expected. True if none is left to come."""
         self._missing -= 1
-        if not self._missing:
+        if not self._missing and self._responses:
             self._send(b"[%b]" % b",".join(self._responses))
+        return not self._missing
 
 
 class Pending(Generic[W]):

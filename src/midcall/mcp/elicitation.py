@@ -7,6 +7,7 @@ server sends and an input request that it returns.
 
 from typing import Any
 
+from midcall.errors import WrongAnswer
 from midcall.questions import (
     AnyQuestion,
     Confirm,
@@ -46,19 +47,25 @@ def request_for(question: AnyQuestion, note: str = "") -> tuple[str, dict[str, A
 
 
 def answer_from(question: AnyQuestion, result: Any) -> Any:
-    """The answer that a client's result stands for, in a form that the question reads."""
+    """The answer that a client's result stands for, in a form that the question reads.
+
+    Raises `WrongAnswer` for what is no such result.
+    """
+    if not isinstance(result, dict):
+        raise WrongAnswer("an object")
     if isinstance(question, Sample):
         return {"Custom": result}
     if isinstance(question, Roots):
-        return {"Custom": result.get("roots") if isinstance(result, dict) else result}
-    action = result.get("action") if isinstance(result, dict) else None
+        return {"Custom": result.get("roots")}
+    action, content = result.get("action"), result.get("content", {})
     if action == "decline":
         return "Declined"
     if action == "cancel":
         return "Cancelled"
     if action != "accept":
-        return {"Custom": None} if not isinstance(question, Custom | Form | Url) else {"Text": ""}  # refused
-    content = result.get("content") or {}
+        raise WrongAnswer("an action: accept, decline or cancel")
+    if not isinstance(content, dict) and not isinstance(question, Url):
+        raise WrongAnswer("the content of the form, as an object")
     match question:
         case Confirm():
             return {"Confirmed": content.get("confirmed")}

@@ -24,6 +24,9 @@ class Line(Protocol):
     def respond(self, message: bytes, *, status: int = 200) -> None:
         """Send the response, after which nothing follows. `status` is for HTTP."""
 
+    def close(self) -> None:
+        """Nothing more is sent for the request, not even a response."""
+
     async def drain(self) -> None:
         """Wait while the reader is behind."""
 

@@ -15,7 +15,7 @@ from msgspec import UNSET, Raw
 
 from midcall import jsonrpc
 from midcall.activation import digest
-from midcall.connection import Connection
+from midcall.connection import MAX_CALLS, Connection
 from midcall.errors import InvalidArguments, MethodNotFound, MidcallError
 from midcall.hub import Hub, Resolved
 from midcall.items import Error, to_json
@@ -44,6 +44,7 @@ UNSUPPORTED_REVISION = -32022
 
 WEEK = 7 * 24 * 3600.0
 PAGE = 1000
+MAX_INITIALIZE = 64 * 1024
 CACHE_MS = 60_000
 
 
@@ -124,6 +125,8 @@ class McpExtension:
             self._serve(message, id, line, session, modern, principal)
         except McpError as error:
             refused = error
+        except MidcallError as error:
+            refused = McpError(jsonrpc.code_for(error), str(error), error.data or None)
         except Exception:
             log.exception("%s failed inside midcall", message.method)
             refused = McpError(jsonrpc.INTERNAL_ERROR, "Internal error", status=500)
@@ -155,8 +158,11 @@ class McpExtension:
         caller = _modern_caller(meta, principal) if modern else session.caller
         if method is None or not (method.modern if modern else method.legacy):
             raise _not_found(name)
-        if not modern and not session.open and name not in ("initialize", "ping"):
-            raise McpError(NOT_INITIALIZED, "Server not initialized")
+        if not modern and not session.open:
+            if name not in ("initialize", "ping"):
+                raise McpError(NOT_INITIALIZED, "Server not initialized")
+            if memoryview(message.params).nbytes > MAX_INITIALIZE:  # a session remembers what it is told
+                raise McpError(jsonrpc.INVALID_PARAMS, "Invalid params: too much for an initialize")
         if fault is not None:
             raise McpError(jsonrpc.INVALID_PARAMS, f"Invalid params: {fault}", status=400)
         method.handle(self, Exchange(id, caller, line, meta, self.server_info), params, session)
@@ -173,15 +179,29 @@ class McpExtension:
                     return
                 self.cancel(session, cancelled.request_id, cancelled.reason)
 
-    def cancel(self, session: Session, request_id: Any, reason: str) -> None:
+    def cancel(self, session: Session, request_id: Id, reason: str) -> None:
         """Stop a request: nothing is sent for it any more."""
+        self._drop(session, request_id, reason or "The caller cancelled the request", cancelled=True)
+
+    def gone(self, session: Session, reason: str) -> None:
+        """The caller of all these requests is gone. What it can find again goes on."""
+        for request_id in list(session.running):
+            self._drop(session, request_id, reason, cancelled=False)
+
+    def close(self) -> None:
+        """The server ends: so do all subscriptions."""
+        self._listeners.close()
+
+    def _drop(self, session: Session, request_id: Id, reason: str, *, cancelled: bool) -> None:
         running = session.running.pop(request_id, None)
-        if isinstance(running, Exchange):
-            self._listeners.remove(running)
-        elif isinstance(running, Dialect):
-            running.let_go()
-            if running.call is not None:
-                running.call.abort(reason or "The caller cancelled the request")
+        if running is None:
+            return
+        exchange, dialect = running
+        if dialect is None:
+            self._listeners.remove(exchange)
+        else:
+            dialect.drop(exchange, reason, cancelled=cancelled)
+        exchange.line.close()
 
     def response(self, message: Envelope, session: Session) -> None:
         """Take the client's response to a request of ours."""
@@ -273,7 +293,7 @@ class McpExtension:
     def _page(self, exchange: Exchange, name: str, shown: Sequence[Any], cursor: str | None) -> None:
         start = 0
         if cursor is not None:
-            if not cursor.isdecimal() or int(cursor) >= max(1, len(shown)):
+            if not cursor.isdecimal() or len(cursor) > 9 or int(cursor) >= len(shown):
                 raise McpError(jsonrpc.INVALID_PARAMS, "Invalid cursor")
             start = int(cursor)
         result: dict[str, Any] = {name: shown[start : start + PAGE]}
@@ -298,7 +318,7 @@ class McpExtension:
 
         arguments = bytes(params.arguments)
         try:
-            if tool.plain:
+            if tool.plain and params.request_state is None and exchange.meta.idempotency_key is None:
                 self._begin(exchange, session, tool.found, arguments, Dialect(exchange, finish), 30.0)
             else:
                 self._run(exchange, session, tool.found, arguments, finish, "tools/call", params)
@@ -398,16 +418,16 @@ class McpExtension:
         dialect: Dialect
         limit: float | None = 30.0
         extras = found.method.extras
-        detached = caller.modern and method != "completion/complete"
-        if detached and (found.method.interactive or (extras.get("long_running") and caller.knows_tasks)):
+        if caller.modern and method != "completion/complete" and _may_park(exchange, found, params):
             ticket = Ticket(method, found.name, _digest(arguments), caller.principal)
             if params.request_state is not None:
                 parked, state = self.desk.find(params.request_state, ticket)
-                session.running[exchange.id] = parked
+                self._admit(exchange, session, parked)
                 parked.retry(exchange, state, params.input_responses or {})
                 return
-            again = self.desk.again(caller.principal, exchange.meta.idempotency_key)
-            if again is not None and again.ticket == ticket:
+            again = self.desk.again(ticket, exchange.meta.idempotency_key)
+            if again is not None:
+                self._admit(exchange, session, again)
                 again.join(exchange)
                 return
             dialect = InputRequired(exchange, finish, self.desk, ticket, params.input_responses)
@@ -417,7 +437,7 @@ class McpExtension:
         elif caller.elicits:
             dialect = ServerRequests(exchange, finish, session)
         else:
-            dialect = RespondTool(exchange, finish)
+            dialect = RespondTool(exchange, finish, session)
         self._begin(exchange, session, found, arguments, dialect, limit)
         if isinstance(dialect, InputRequired):
             self.desk.park(dialect)
@@ -433,11 +453,20 @@ class McpExtension:
         dialect: Dialect,
         limit: float | None,
     ) -> None:
+        self._admit(exchange, session, dialect)
         supported = dialect.supported
+        owner = None if exchange.caller.modern else session  # who may answer by `_plexus_respond`
         dialect.call = self.hub.begin(
-            found, arguments, dialect, supported=supported, time_limit=limit, owner=session
+            found, arguments, dialect, supported=supported, time_limit=limit, owner=owner
         )
-        session.running[exchange.id] = dialect
+
+    def _admit(self, exchange: Exchange, session: Session, dialect: Dialect | None) -> None:
+        """Note that a request runs; it is forgotten with its response."""
+        if exchange.id in session.running:
+            raise McpError(jsonrpc.INVALID_REQUEST, "Invalid Request: a request with this id is running")
+        if len(session.running) >= MAX_CALLS:
+            raise McpError(jsonrpc.CALL_FAILED, f"More than {MAX_CALLS} requests at once in one session")
+        session.running[exchange.id] = (exchange, dialect)
 
     def _respond(self, exchange: Exchange, params: messages.Named, session: Session) -> None:
         """`_plexus_respond`: an answer to a question that went out as a notification."""
@@ -457,6 +486,8 @@ class McpExtension:
     # --- subscriptions -----------------------------------------------------------------------
 
     def _subscribe(self, exchange: Exchange, params: messages.Located, session: Session) -> None:
+        if len(session.watched) >= MAX_CALLS:
+            raise McpError(jsonrpc.CALL_FAILED, f"More than {MAX_CALLS} subscriptions in one session")
         session.watched.add(params.uri)
         exchange.result({})
 
@@ -465,20 +496,8 @@ class McpExtension:
         exchange.result({})
 
     def _listen(self, exchange: Exchange, params: messages.Listen, session: Session) -> None:
-        session.running[exchange.id] = exchange
+        self._admit(exchange, session, None)
         self._listeners.add(exchange, params.notifications)
-
-    def gone(self, exchange_id: Any, session: Session) -> None:
-        """An HTTP client has closed the response of a request."""
-        running = session.running.pop(exchange_id, None)
-        if isinstance(running, Exchange):
-            self._listeners.remove(running)
-        elif isinstance(running, InputRequired) and running.exchange is not None:
-            running.leave(running.exchange)
-        elif isinstance(running, Dialect):
-            running.let_go()
-            if running.call is not None:
-                running.call.abort("The caller went away")
 
     # --- tasks -------------------------------------------------------------------------------
 
@@ -490,8 +509,9 @@ class McpExtension:
     def _task_update(self, exchange: Exchange, params: messages.TaskParams, session: Session) -> None:
         _require(("tasks",), exchange.caller)
         dialect, task = self.desk.task(params.task_id, exchange.caller.principal)
-        dialect.answer_all(params.input_responses or {})
-        task.touch()
+        if dialect.open:
+            dialect.answer_all(params.input_responses or {})
+            task.touch()
         exchange.result({})
 
     def _task_cancel(self, exchange: Exchange, params: messages.TaskParams, session: Session) -> None:
@@ -570,6 +590,16 @@ def _require(wanted: Sequence[str], caller: Caller) -> None:
     if missing:
         text = f"The client must be able to do: {', '.join(wanted)}"
         raise McpError(MISSING_CAPABILITY, text, {"requiredCapabilities": missing}, status=400)
+
+
+def _may_park(exchange: Exchange, found: Resolved, params: Any) -> bool:
+    """Whether the call of a modern caller may have to be found again."""
+    return (
+        found.method.interactive
+        or params.request_state is not None
+        or exchange.meta.idempotency_key is not None
+        or (bool(found.method.extras.get("long_running")) and exchange.caller.knows_tasks)
+    )
 
 
 def _not_found(method: str) -> McpError:

@@ -16,6 +16,7 @@ from typing import Any
 from midcall.jsonrpc import Envelope, Id, Pending
 from midcall.mcp import revisions
 from midcall.mcp.caller import Caller
+from midcall.mcp.exchange import Exchange, Line
 from midcall.mcp.messages import Capabilities, Initialize
 
 NOT_INITIALIZED = -32002
@@ -44,8 +45,8 @@ class Session:
         self.state = State.UNINITIALIZED
         self.caller = Caller(revisions.LATEST_LEGACY, Capabilities(), "debug", None, principal)
         self.requests: Pending[Callable[[Envelope], None]] = Pending()
-        self.running: dict[Id, Any] = {}
-        """The dialects of the requests that run, by request id."""
+        self.running: dict[Id, tuple[Exchange, Any]] = {}
+        """The requests that have no response yet, by id, each with its dialect if it has one."""
         self.watched: set[str] = set()
 
     def step(self, event: str) -> bool:
@@ -54,6 +55,12 @@ class Session:
         if following is not None:
             self.state = following
         return following is not None
+
+    def ended(self, id: Id, line: Line) -> None:
+        """A request has its response. (Another one with the same id may have been refused.)"""
+        running = self.running.get(id)
+        if running is not None and running[0].line is line:
+            del self.running[id]
 
     @property
     def open(self) -> bool:

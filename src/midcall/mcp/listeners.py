@@ -42,9 +42,9 @@ class Listeners:
 
     def close(self) -> None:
         """The server ends: so do all subscriptions, in good order."""
-        for exchange, _ in self._open:
+        closing, self._open = self._open, []
+        for exchange, _ in closing:
             exchange.result({"_meta": {f"{META}subscriptionId": exchange.id}})
-        self._open.clear()
 
     @staticmethod
     def _send(exchange: Exchange, method: str, params: dict[str, Any]) -> None:

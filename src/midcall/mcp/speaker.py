@@ -5,15 +5,13 @@ same pipe.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
 from midcall.call import Call
 from midcall.connection import Connection, Send
-from midcall.jsonrpc import Envelope, Id
-from midcall.mcp.dialects.base import Dialect
-from midcall.mcp.dialects.input_required import InputRequired
+from midcall.jsonrpc import BatchReply, Envelope, Id
 from midcall.mcp.legacy import Session
 from midcall.mcp.messages import META
 
@@ -46,24 +44,16 @@ class McpSpeaker:
         return True
 
     def calls(self) -> Sequence[Call]:
-        running: list[Any] = list(self._session.running.values())
-        return [one.call for one in running if isinstance(one, Dialect) and one.call is not None]
+        dialects = [dialect for _, dialect in self._session.running.values() if dialect is not None]
+        return [dialect.call for dialect in dialects if dialect.call is not None]
 
     def close(self, reason: str) -> None:
         """The peer is gone. What waits for answers stays parked: they may come by another line."""
-        for dialect in list(self._session.running.values()):
-            if isinstance(dialect, InputRequired):
-                if dialect.exchange is not None:
-                    dialect.leave(dialect.exchange)
-            elif isinstance(dialect, Dialect):
-                dialect.let_go()
-                if dialect.call is not None:
-                    dialect.call.abort(reason)
-        self._session.running.clear()
+        self._extension.gone(self._session, reason)
 
-    def ended(self, id: Id) -> None:
-        """A request has its response."""
-        self._session.running.pop(id, None)
+    @property
+    def session(self) -> Session:
+        return self._session
 
     @property
     def connection(self) -> Connection:
@@ -88,8 +78,12 @@ class _Pipe:
         self._speaker.connection.send(message)
 
     def respond(self, message: bytes, *, status: int = 200) -> None:
-        self._speaker.ended(self._id)
+        self._speaker.session.ended(self._id, self)
         self._reply(message)
+
+    def close(self) -> None:
+        if isinstance(self._reply, BatchReply):
+            self._reply.skip()
 
     async def drain(self) -> None:
         await self._speaker.connection.drain()

@@ -4,7 +4,6 @@ import itertools
 import secrets
 import time
 
-from midcall.mcp.dialects.base import Dialect
 from midcall.mcp.extension import McpExtension
 from midcall.mcp.legacy import Session
 from midcall.transports.sse import EventStream
@@ -15,8 +14,11 @@ IDLE = 30 * 60.0
 LIMIT = 10_000
 """How many sessions there may be."""
 
-KEPT_STREAMS = 64
-"""How many streams of a session can be resumed."""
+SWEEP = 16
+"""How many sessions are looked at when a new one comes."""
+
+KEPT_STREAMS = 16
+"""How many streams of a session can be resumed after their end."""
 
 
 class HttpSession:
@@ -29,17 +31,29 @@ class HttpSession:
         self._streams: dict[str, EventStream] = {}
         self._numbers = itertools.count(1)
         self._own = EventStream("0")  # for what belongs to no request
-        self.session = Session(self._own.put, principal)
+        self.session = Session(self._tell, principal)
+
+    def _tell(self, message: bytes) -> None:
+        """Send what belongs to no request; a client that has never listened does not hear of it."""
+        if self._own.begun:
+            self._own.put(message)
 
     def new_stream(self) -> EventStream:
-        """A stream for the response to a request."""
-        stream = EventStream(str(next(self._numbers)))
+        """A stream for the response to a request; it is kept once something is in it."""
+        return EventStream(str(next(self._numbers)))
+
+    def keep(self, stream: EventStream) -> None:
+        """Something has been said before a response: the stream can be resumed."""
         self._streams[str(stream.id)] = stream
         if len(self._streams) > KEPT_STREAMS:
-            ended = next((id for id, one in self._streams.items() if one.ended), None)
-            if ended is not None:
-                del self._streams[ended]
-        return stream
+            ended = [id for id, one in self._streams.items() if one.ended]
+            for id in ended[:-KEPT_STREAMS]:
+                del self._streams[id]
+
+    @property
+    def busy(self) -> bool:
+        """Whether something runs for this client, or it listens."""
+        return bool(self.session.running) or self._own.read
 
     def resume(self, last_event_id: str | None) -> tuple[EventStream | None, int]:
         """The stream to go on with, and from which place; without an id, the session's own."""
@@ -47,18 +61,16 @@ class HttpSession:
             return self._own, self._own.end
         stream_id, _, number = last_event_id.rpartition("-")
         stream = self._own if stream_id == "0" else self._streams.get(stream_id)
-        if stream is None or not number.isdecimal():
+        if stream is None or not number.isdecimal() or len(number) > 18 or int(number) >= stream.end:
             return None, 0
         return stream, int(number) + 1
 
+    def stop_listening(self) -> None:
+        """End the stream for what belongs to no request."""
+        self._own.close()
+
     def close(self) -> None:
-        """End all that runs for this client."""
-        for dialect in list(self.session.running.values()):
-            if isinstance(dialect, Dialect):
-                dialect.let_go()
-                if dialect.call is not None:
-                    dialect.call.abort("The session has ended")
-        self.session.running.clear()
+        """End its streams."""
         for stream in (self._own, *self._streams.values()):
             stream.close()
 
@@ -88,10 +100,21 @@ class HttpSessions:
 
     def end(self, session: HttpSession) -> None:
         self._sessions.pop(session.id, None)
+        self._extension.gone(session.session, "The session has ended")
         session.close()
 
+    def stop_listening(self) -> None:
+        """End the streams that would stay open for ever; what runs may still be answered."""
+        for session in self._sessions.values():
+            session.stop_listening()
+
     def _sweep(self) -> None:
+        """End what is idle, and make room for one more; those in use are the last to go."""
         oldest = time.monotonic() - IDLE
-        for session in list(itertools.islice(self._sessions.values(), 16)):  # the longest idle stand first
-            if (session.used < oldest and not session.session.running) or len(self._sessions) >= LIMIT:
+        for session in list(itertools.islice(self._sessions.values(), SWEEP)):  # the longest idle stand first
+            if session.busy:
+                self._sessions[session.id] = self._sessions.pop(session.id)
+            elif session.used < oldest or len(self._sessions) >= LIMIT:
                 self.end(session)
+        while len(self._sessions) >= LIMIT:
+            self.end(next(iter(self._sessions.values())))

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from midcall import jsonrpc
 from midcall.connection import MAX_MESSAGE
-from midcall.jsonrpc import Batch, BatchReply, Envelope, Fault
+from midcall.jsonrpc import Batch, BatchReply, Envelope, Fault, Id
 from midcall.mcp import headers as mirrored
 from midcall.mcp import revisions
 from midcall.mcp.exchange import McpError
@@ -67,6 +67,13 @@ class McpEndpoint:
                 await self._delete(headers, principal, send)
             case _:
                 await _empty(send, 405, (b"allow", b"POST, GET, DELETE"))
+
+    def close(self) -> None:
+        """The server ends: so do the streams on which it would wait for ever, and open questions fail."""
+        self._sessions.stop_listening()
+        self._extension.close()
+        for call in self._extension.hub.calls:
+            call.lose_caller()
 
     # --- POST --------------------------------------------------------------------------------
 
@@ -151,10 +158,11 @@ class McpEndpoint:
             self._extension.notice(message, session)
             await _empty(send, 202)
         else:
-            line = HttpLine(EventStream(None))
+            id = message.id
+            line = HttpLine(EventStream(None), on_response=lambda line: session.ended(id, line))
             self._extension.take(message, line, session, modern=True, principal=principal)
             if not await _answer(line, receive, send):
-                self._extension.gone(message.id, session)
+                self._extension.gone(session, "The caller went away")
 
     # --- legacy ------------------------------------------------------------------------------
 
@@ -178,8 +186,11 @@ class McpEndpoint:
             await _empty(send, 202)
         else:
             id = message.id
-            line = HttpLine(found.new_stream(), on_response=lambda: session.running.pop(id, None))
+            line = HttpLine(found.new_stream(), found.keep, lambda line: session.ended(id, line))
             self._extension.take(message, line, session, principal=principal)
+            if not session.open:
+                self._sessions.end(found)  # `initialize` was refused
+                extra = ()
             await _answer(line, receive, send, extra)
 
     async def _batch(
@@ -191,7 +202,7 @@ class McpEndpoint:
         if found.session.caller.revision != revisions.BATCHES:
             await _json(send, 400, _refusal("Invalid Request: this revision has no batches"))
             return
-        line = HttpLine(found.new_stream())
+        line = HttpLine(found.new_stream(), found.keep)
         expected = sum(
             isinstance(m, Fault) or (m.method is not UNSET and m.id is not UNSET) for m in batch.members
         )
@@ -204,7 +215,8 @@ class McpEndpoint:
             elif member.id is UNSET:
                 self._extension.notice(member, found.session)
             else:
-                self._extension.take(member, _Part(line, reply), found.session, principal=principal)
+                part = _Part(line, reply, found.session, member.id)
+                self._extension.take(member, part, found.session, principal=principal)
         if expected:
             await _answer(line, receive, send)
         else:
@@ -256,9 +268,11 @@ class McpEndpoint:
 class _Part:
     """The line of one member of a batch."""
 
-    def __init__(self, line: HttpLine, reply: BatchReply) -> None:
+    def __init__(self, line: HttpLine, reply: BatchReply, session: Session, id: Id) -> None:
         self._line = line
         self._reply = reply
+        self._session = session
+        self._id = id
 
     @property
     def full(self) -> bool:
@@ -268,7 +282,12 @@ class _Part:
         self._line.send(message)
 
     def respond(self, message: bytes, *, status: int = 200) -> None:
+        self._session.ended(self._id, self)
         self._reply(message)
+
+    def close(self) -> None:
+        if self._reply.skip() and self._line.response is None:
+            self._line.close()
 
     async def drain(self) -> None:
         await self._line.drain()
@@ -308,31 +327,36 @@ async def _until_decided(line: HttpLine, receive: Receive) -> bool:
 
 
 async def _write_events(stream: EventStream, place: int, receive: Receive, send: Send) -> bool:
-    """Write the events of a stream from a place on; false if the client leaves before its end."""
+    """Write the events of a stream from a place on; false if the client leaves before its end.
+
+    A client that resumes a stream ends the response that carried it before.
+    """
     leaving = asyncio.ensure_future(_until_gone(receive))
+    turn = stream.attach(place)
     try:
         while True:
-            for event in stream.since(place):
-                place += 1
+            for after, event in stream.since(place):
+                place = after
                 await send({"type": "http.response.body", "body": event, "more_body": True})
-            stream.written(place)
-            if stream.ended and place >= stream.end:
+            if stream.has_turn(turn):
+                stream.written(place)
+            if not stream.has_turn(turn) or (stream.ended and place >= stream.end):
                 await send({"type": "http.response.body", "body": b""})
                 return True
-            more = asyncio.ensure_future(stream.more(place))
+            more = asyncio.ensure_future(stream.more(place, turn))
             try:
                 await asyncio.wait((leaving, more), timeout=KEEP_ALIVE, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 more.cancel()
             if leaving.done():
                 return False
-            if place >= stream.end and not stream.ended:
+            if place >= stream.end and not stream.ended and stream.has_turn(turn):
                 await send({"type": "http.response.body", "body": b":\n\n", "more_body": True})
     except OSError:
         return False
     finally:
         leaving.cancel()
-        stream.left()
+        stream.left(turn)
 
 
 async def _until_gone(receive: Receive) -> None:

@@ -8,7 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from midcall.call import Call
-from midcall.items import Data, Done, Error, Item, Log, Progress, Request, RequestCancelled
+from midcall.connection import MAX_MESSAGE, TOO_LARGE
+from midcall.errors import ToolError
+from midcall.items import Data, Done, Error, Item, Log, Progress, Request, RequestCancelled, to_json
 from midcall.jsonrpc import INTERNAL_ERROR
 from midcall.mcp.exchange import Exchange, McpError
 
@@ -32,7 +34,7 @@ def deliver(exchange: Exchange, outcome: Outcome) -> None:
 class Dialect:
     """The outlet of a call whose caller is not asked."""
 
-    __slots__ = ("_progress", "call", "contents", "exchange", "failure", "finish")
+    __slots__ = ("_progress", "_size", "call", "contents", "exchange", "failure", "finish")
 
     def __init__(self, exchange: Exchange, finish: Finish) -> None:
         self.exchange: Exchange | None = exchange
@@ -41,6 +43,7 @@ class Dialect:
         self.failure: Error | None = None
         self.call: Call | None = None
         self._progress = -1.0
+        self._size = 0
 
     @property
     def supported(self) -> frozenset[str]:
@@ -57,7 +60,7 @@ class Dialect:
 
     def put(self, item: Item) -> None:
         if isinstance(item, Data):
-            self.contents.append(item.content)
+            self._collect(item.content)
         elif isinstance(item, Done):
             self.done()
         elif isinstance(item, Error):
@@ -68,6 +71,15 @@ class Dialect:
             self.withdraw(item)
         elif isinstance(item, Progress | Log) and self.exchange is not None:
             self._report(self.exchange, item)
+
+    def _collect(self, content: Any) -> None:
+        """Keep a piece of the result; a stream without an end is stopped here."""
+        if self.contents:
+            self._size += len(content) if isinstance(content, str | bytes) else len(to_json(content))
+            if self._size > MAX_MESSAGE:
+                self.contents.clear()
+                raise ToolError(TOO_LARGE, code="result_too_large")
+        self.contents.append(content)
 
     def ask(self, request: Request) -> None:
         """Put a question to the caller."""
@@ -93,9 +105,11 @@ class Dialect:
         except (TypeError, ValueError) as error:  # something that JSON cannot carry
             return McpError(INTERNAL_ERROR, str(error))
 
-    def let_go(self) -> None:
-        """The caller does not want to hear of it any more."""
+    def drop(self, exchange: Exchange, reason: str, *, cancelled: bool) -> None:
+        """A caller has cancelled its request, or is gone: nothing is sent to it, and the call ends."""
         self.exchange = None
+        if self.call is not None:
+            self.call.abort(reason)
 
     def _report(self, exchange: Exchange, item: Progress | Log) -> None:
         if isinstance(item, Log):

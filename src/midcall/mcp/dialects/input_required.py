@@ -2,8 +2,9 @@
 
 For modern callers. What runs between one answer and the next question is a *segment*. The outcome of
 a segment, the next questions or the final result, goes to every request that waits for it; a retry
-that comes twice starts nothing twice, and gets the same outcome. While nobody is on the line, the
-call is parked; the sealed `requestState` finds it again.
+that comes twice starts nothing twice, and gets the same outcome. Once the caller has been told of the
+questions, the call is *parked*: the sealed `requestState` finds it again, and the first retry with
+it starts the next segment.
 
 A call may also go on as a task (see `tasks`): then outcomes are not sent, but asked for.
 """
@@ -16,7 +17,7 @@ import msgspec
 from msgspec import Raw
 
 from midcall.errors import NotSupported, UnknownQuestion, WrongAnswer
-from midcall.items import Background, Item, Request, RequestCancelled
+from midcall.items import Background, Item, Request, RequestCancelled, to_json
 from midcall.mcp.desk import Desk, State, Ticket
 from midcall.mcp.dialects.base import Dialect, Finish, Outcome, deliver
 from midcall.mcp.elicitation import answer_from, expressible, request_for
@@ -40,8 +41,11 @@ class InputRequired(Dialect):
         "_given",
         "_notes",
         "_outcomes",
+        "_parked",
         "_segment",
+        "_told",
         "_waiting",
+        "call_id",
         "idempotency_key",
         "open",
         "task",
@@ -54,6 +58,7 @@ class InputRequired(Dialect):
         super().__init__(exchange, finish)
         self._desk = desk
         self.ticket = ticket
+        self.call_id = ""
         self.idempotency_key = exchange.meta.idempotency_key
         self.task: Task | None = None
         self.open: dict[str, Request] = {}
@@ -65,6 +70,8 @@ class InputRequired(Dialect):
         self._outcomes: dict[int, Outcome] = {}
         self._waiting: list[tuple[Exchange, asyncio.TimerHandle | None]] = [(exchange, None)]
         self._flushing = False
+        self._parked = False
+        self._told = False
 
     @property
     def supported(self) -> frozenset[str]:
@@ -82,28 +89,32 @@ class InputRequired(Dialect):
         if not expressible(request.request_type):
             self._fail(request, NotSupported("This client can only be asked for flat forms"))
             return
-        self._asked += 1
-        key = request.key if request.key and request.key not in self.open else f"question-{self._asked}"
+        key = request.key or ""
+        while not key or key in self.open:
+            self._asked += 1
+            key = f"question-{self._asked}"
         self.open[key] = request
         if key in self._given:
             self._answer(key, self._given.pop(key))
         if self.task is not None:
             self.task.touch()
-        elif not self._flushing:
-            self._flushing = True
-            asyncio.get_running_loop().call_soon(self._flush)
+        else:
+            self._flush_soon()
 
     def withdraw(self, cancelled: RequestCancelled) -> None:
         self.open = {k: r for k, r in self.open.items() if r.request_id != cancelled.request_id}
+        if not self.open:
+            self._parked = False  # the segment has begun without an answer
 
     def done(self) -> None:
-        if self.call is not None and self.call.reason is not None and self.task is None:
-            self.leave_all()  # cancelled: no result
-        elif self.task is not None:
+        if self.task is not None:
             self.task.finish(self.call, self.outcome())
         else:
             self._settle(self.outcome())
+        self.contents.clear()
+        self.open.clear()
         self._desk.finished(self)
+        self.call = None
 
     # --- requests come -----------------------------------------------------------------------
 
@@ -115,15 +126,18 @@ class InputRequired(Dialect):
                 raise McpError(-32602, "Invalid or expired requestState", status=400)
             deliver(exchange, outcome)
             return
-        if not self.open:
+        if not self._parked:
             self._join(exchange)
             return
+        self._parked = False
         self.exchange = exchange
         self._waiting.append((exchange, None))
-        for key, response in responses.items():
-            self._answer(key, response)
+        if self.call is not None:
+            self.call.supported = self.supported
+        self._desk.used(self)
+        self.answer_all(responses)
         if self.open:
-            self._flush()
+            self._flush_soon()  # what is not answered is asked again, unless the tool gives it up now
 
     def _join(self, exchange: Exchange) -> None:
         """The segment runs already: wait for it, but not for ever."""
@@ -132,6 +146,7 @@ class InputRequired(Dialect):
 
     def _come_back(self, exchange: Exchange) -> None:
         self._waiting = [entry for entry in self._waiting if entry[0] is not exchange]
+        self._told = True
         exchange.result({"resultType": "input_required", "requestState": self._state(self._segment)})
 
     def join(self, exchange: Exchange) -> None:
@@ -142,19 +157,33 @@ class InputRequired(Dialect):
         else:
             self._join(exchange)
 
-    def leave(self, exchange: Exchange) -> None:
-        """A caller has closed its line. Before it has a `requestState`, that ends the call."""
-        self._waiting = [entry for entry in self._waiting if entry[0] is not exchange]
-        if not self._waiting and self._segment == 0 and self.task is None and self.call is not None:
-            self.call.abort("The caller went away")
+    def drop(self, exchange: Exchange, reason: str, *, cancelled: bool) -> None:
+        """A caller has cancelled its request, or is gone.
 
-    def leave_all(self) -> None:
-        """Nobody gets an answer any more."""
-        for _, timer in self._waiting:
-            if timer is not None:
-                timer.cancel()
-        self._waiting.clear()
-        self.exchange = None
+        The call ends if nobody else waits for it, unless a caller who is only gone may come back.
+        """
+        for entry in self._waiting:
+            if entry[0] is exchange and entry[1] is not None:
+                entry[1].cancel()
+        self._waiting = [entry for entry in self._waiting if entry[0] is not exchange]
+        if self.exchange is exchange:
+            self.exchange = self._waiting[0][0] if self._waiting else None
+        if not self._waiting and self.call is not None and (cancelled or not self.findable):
+            self.call.abort(reason)
+
+    @property
+    def size(self) -> int:
+        """Roughly how many bytes its outcomes have."""
+        outcomes = [*self._outcomes.values(), self.task.outcome if self.task is not None else {}]
+        try:
+            return sum(len(to_json(one)) for one in outcomes if isinstance(one, dict))
+        except (TypeError, ValueError):  # something that JSON cannot carry
+            return 0
+
+    @property
+    def findable(self) -> bool:
+        """Whether its caller has anything to come back with: a state, a key or a task."""
+        return self._told or self.idempotency_key is not None or self.task is not None
 
     def answer_all(self, responses: dict[str, Raw]) -> None:
         """Take answers by key; keys that are not asked for are ignored."""
@@ -173,8 +202,10 @@ class InputRequired(Dialect):
         except WrongAnswer as error:
             self._notes[key] = f"(Not understood: expected {error.expected})\n"
             return
-        except (UnknownQuestion, msgspec.DecodeError):
+        except (msgspec.DecodeError, RecursionError):
             return
+        except UnknownQuestion:
+            pass  # another question of its round was cancelled
         del self.open[key]
         self._notes.pop(key, None)
 
@@ -186,10 +217,20 @@ class InputRequired(Dialect):
             requests[key] = {"method": method, "params": params}
         return requests
 
+    def _flush_soon(self) -> None:
+        """Flush after the tool has had its turn."""
+        if not self._flushing:
+            self._flushing = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
     def _flush(self) -> None:
-        """All questions of this turn are here: send them together."""
+        """All questions of this turn are here: send them together.
+
+        A caller who has been told of others already hears of these when it comes back.
+        """
         self._flushing = False
-        if self.open and self.task is None:
+        if self.open and self.task is None and not self._parked:
+            self._parked = self._told = True
             state = self._state(self._segment + 1)
             self._settle(
                 {
@@ -211,9 +252,8 @@ class InputRequired(Dialect):
             deliver(exchange, outcome)
 
     def _state(self, segment: int) -> str:
-        call_id = self.call.id if self.call is not None else ""
         expires = int(time.time() + self._desk.time_limit)
-        return self._desk.seal(State(call_id, segment, self.ticket, expires))
+        return self._desk.seal(State(self.call_id, segment, self.ticket, expires))
 
     def go_on_as_task(self) -> None:
         """From here on the caller asks for the outcome, if it knows tasks."""

@@ -1,13 +1,14 @@
 """Questions as log notifications, answered by a tool: for legacy callers without elicitation.
 
 The question goes out as `notifications/message` of the logger `plexus.bidir`, whatever the log level;
-the client answers by calling the tool `_plexus_respond`.
+the client answers by calling the tool `_plexus_respond`. Its model and its folders, if it declares
+them, are asked for by requests as ever.
 """
 
 from typing import Any
 
 from midcall.items import Request
-from midcall.mcp.dialects.base import Dialect
+from midcall.mcp.dialects.server_requests import ServerRequests
 from midcall.questions import PERSON_KINDS, question_to_wire
 
 TOOL = "_plexus_respond"
@@ -27,16 +28,19 @@ DEFINITION: dict[str, Any] = {
 }
 
 
-class RespondTool(Dialect):
+class RespondTool(ServerRequests):
     """The outlet of a call that asks by notification."""
 
     __slots__ = ()
 
     @property
     def supported(self) -> frozenset[str]:
-        return PERSON_KINDS
+        return PERSON_KINDS | super().supported
 
     def ask(self, request: Request) -> None:
+        if request.request_type.kind not in PERSON_KINDS:
+            super().ask(request)
+            return
         if self.exchange is None:
             return
         data: dict[str, Any] = {

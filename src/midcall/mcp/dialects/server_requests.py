@@ -9,6 +9,7 @@ from midcall import jsonrpc
 from midcall.errors import Cancelled, NotSupported, UnknownQuestion, WrongAnswer, WrongType
 from midcall.items import Request, RequestCancelled, to_json
 from midcall.jsonrpc import Envelope
+from midcall.mcp import revisions
 from midcall.mcp.dialects.base import Dialect, Finish
 from midcall.mcp.elicitation import answer_from, expressible, request_for
 from midcall.mcp.exchange import Exchange
@@ -36,16 +37,26 @@ class ServerRequests(Dialect):
             self._fail(request, NotSupported("This client can only be asked for flat forms"))
             return
         method, params = request_for(request.request_type)
-        if self.exchange.caller.revision < "2025-11-25":
+        if self.exchange.caller.revision < revisions.URL_ELICITATION:
             params.pop("mode", None)
+        elif params.get("mode") == "url":
+            params["elicitationId"] = request.request_id
         id = self._session.requests.add(lambda response: self._answered(request, response))
         self._waiting[request.request_id] = id
         self.exchange.line.send(jsonrpc.request(id, method, to_json(params)))
 
     def withdraw(self, cancelled: RequestCancelled) -> None:
-        id = self._waiting.pop(cancelled.request_id, None)
+        self._withdraw(cancelled.request_id, cancelled.reason)
+
+    def drop(self, exchange: Exchange, reason: str, *, cancelled: bool) -> None:
+        for request_id in list(self._waiting):
+            self._withdraw(request_id, reason)  # whoever shows the question can close it
+        super().drop(exchange, reason, cancelled=cancelled)
+
+    def _withdraw(self, request_id: str, reason: str) -> None:
+        id = self._waiting.pop(request_id, None)
         if id is not None and self._session.requests.take(id) is not None and self.exchange is not None:
-            self.exchange.notify("notifications/cancelled", {"requestId": id, "reason": cancelled.reason})
+            self.exchange.notify("notifications/cancelled", {"requestId": id, "reason": reason})
 
     def _answered(self, request: Request, response: Envelope) -> None:
         self._waiting.pop(request.request_id, None)
@@ -59,7 +70,9 @@ class ServerRequests(Dialect):
             self.call.answer(request.request_id, answer_from(request.request_type, result))
         except WrongAnswer as error:
             self._fail(request, WrongType(f"The client's answer does not fit: expected {error.expected}"))
-        except (UnknownQuestion, msgspec.DecodeError):
+        except (msgspec.DecodeError, RecursionError):
+            self._fail(request, WrongType("The client's answer does not fit: it has no result"))
+        except UnknownQuestion:
             pass  # it came too late
 
     def _fail(self, request: Request, error: Exception) -> None:
