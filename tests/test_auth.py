@@ -159,6 +159,9 @@ class Files:
         return "gone"
 
 
+scoped_hub = Hub().register(Files())
+
+
 def test_a_method_tells_which_scopes_a_caller_lacks() -> None:
     hub = Hub().register(Files())
     needs = hub.resolve("files.delete").method.extras
@@ -597,6 +600,57 @@ def test_a_server_with_keys_lets_in_only_those_who_have_one(tmp_path: Path) -> N
             )
             async with connect(url, headers=bearer) as remote:
                 assert await remote.request("plexus_hash")
+
+    drive(main())
+
+
+def tool_call(name: str, id: int = 2) -> bytes:
+    return json.dumps(
+        {"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": name, "arguments": {}}}
+    ).encode()
+
+
+def test_a_method_with_scopes_is_called_only_by_those_who_have_them(tmp_path: Path) -> None:
+    """By every way in: the raw protocol and MCP on a WebSocket, and MCP over HTTP."""
+    file = tmp_path / "keys.txt"
+    file.write_text(f"alice={ALICE}:files:read,files:write\nbob={BOB}:files:read\n")
+    file.chmod(0o600)
+    alice, bob = ({"Authorization": f"Bearer {token}"} for token in (ALICE, BOB))
+
+    async def main() -> None:
+        async with http_server("test_auth:scoped_hub", options=("--auth-tokens", str(file))) as url:
+            async with connect(url, headers=bob) as remote:
+                assert await remote.call("files.list") == "all"
+                for refused_call in (remote.call("files.delete"), remote.request("files_delete")):
+                    with pytest.raises(NotAllowed, match="files:"):
+                        await refused_call
+            async with connect(url, headers=alice) as remote:
+                assert await remote.call("files.delete") == "gone"
+            async with open_socket(url, additional_headers=bob) as socket:
+                await socket.send(PING.decode())
+                await socket.recv()
+                await socket.send(tool_call("files.delete").decode())
+                assert "Not allowed" in json.loads(await socket.recv())["error"]["message"]
+
+            def over_http() -> None:
+                for who, status in ((alice, 200), (bob, 403)):
+                    _, headers, _ = ask(url, "/mcp", JSON | who, PING)
+                    session = {"Mcp-Session-Id": headers["Mcp-Session-Id"]}
+                    for name in ("files.delete", "files_delete"):
+                        got, headers, body = ask(url, "/mcp", JSON | who | session, tool_call(name))
+                        assert got == status
+                        if got == 403:
+                            assert (
+                                headers["WWW-Authenticate"]
+                                == StaticKeys(f"x={ALICE}")
+                                .refusal(["files:read", "files:write"])
+                                .www_authenticate
+                            )
+                            assert json.loads(body)["id"] == 2
+                    stolen = ask(url, "/mcp", JSON | (bob if who is alice else alice) | session, PING)
+                    assert stolen[0] == 404, "a session belongs to who opened it"
+
+            await asyncio.to_thread(over_http)
 
     drive(main())
 

@@ -21,6 +21,7 @@ from midcall.errors import MethodNotFound, MidcallError, ToolError, TooManyCalls
 from midcall.hub import Hub
 from midcall.items import Background, Data, Done, Error, Item, Log, encode_item, to_json
 from midcall.jsonrpc import Batch, BatchReply, Envelope, Fault, Id
+from midcall.principal import Principal, check_scopes
 from midcall.questions import KINDS, PERSON_KINDS
 
 log = logging.getLogger("midcall.connection")
@@ -52,7 +53,16 @@ class Speaker(Protocol):
 class Connection:
     """One peer: its running calls, and the way back to it."""
 
-    def __init__(self, hub: Hub, send: Send, *, raw: bool = True, max_calls: int = MAX_CALLS) -> None:
+    def __init__(
+        self,
+        hub: Hub,
+        send: Send,
+        *,
+        raw: bool = True,
+        max_calls: int = MAX_CALLS,
+        principal: Principal | None = None,
+    ) -> None:
+        self.principal = principal
         self._hub = hub
         self._raw = raw
         self._send = send
@@ -168,7 +178,9 @@ class Connection:
     ) -> Call:
         if len(self._calls) >= self._max_calls:
             raise TooManyCalls(f"More than {self._max_calls} calls at once on one connection")
-        call = self._hub.start(name, params, outlet, supported=supported, owner=self)
+        found = self._hub.resolve(name)
+        check_scopes(found.name, found.method.extras, self.principal)
+        call = self._hub.begin(found, params, outlet, supported=supported, owner=self)
         self._calls[outlet] = call
         return call
 

@@ -6,7 +6,7 @@ no protocol: transports and dialects sit above it and hand it names, raw argumen
 """
 
 import difflib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from midcall.activation import Activation, Method, digest, own_method, read_methods
@@ -314,15 +314,17 @@ class Hub:
         line = _LocalLine(self, name, params, frozenset(supports), time_limit)
         return Invocation(line, answer)
 
-    def asgi(self) -> Any:
-        """This hub as an ASGI application: `/ws` for WebSocket, `/health`, and a page at `/`.
+    def asgi(self, *, auth: Any = None, hosts: Sequence[str] = ()) -> Any:
+        """This hub as an ASGI application: `/mcp`, `/ws`, `/health`, and a page at `/`.
+
+        `auth` tells who calls (see `midcall.transports.auth`); `hosts` are names by which it is reached.
 
         Mounted in another application, it does not see that one's shutdown: end the calls with
         `await hub.calls.close()` there.
         """
         from midcall.transports.http import asgi_app  # noqa: PLC0415  the one step up the rooms
 
-        return asgi_app(self)
+        return asgi_app(self, auth=auth, hosts=hosts)
 
 
 class _LocalLine(Line):

@@ -16,7 +16,7 @@ from msgspec import UNSET, Raw
 from midcall import jsonrpc
 from midcall.activation import digest
 from midcall.connection import MAX_CALLS, Connection
-from midcall.errors import InvalidArguments, MethodNotFound, MidcallError
+from midcall.errors import InvalidArguments, MethodNotFound, MidcallError, NotAllowed
 from midcall.hub import Hub, Resolved
 from midcall.items import Error, to_json
 from midcall.journal.seal import KeyRing, default_ring
@@ -36,6 +36,7 @@ from midcall.mcp.listeners import Listeners
 from midcall.mcp.messages import Meta
 from midcall.mcp.results import prompt_result, resource_result, tool_result
 from midcall.mcp.speaker import McpSpeaker
+from midcall.principal import check_scopes
 
 log = logging.getLogger("midcall.mcp")
 
@@ -117,14 +118,15 @@ class McpExtension:
         session: Session,
         *,
         modern: bool = False,
-        principal: str | None = None,
     ) -> None:
         """Serve one request. `modern` says that the transport knows it to be of that era."""
         id: Id = None if message.id is UNSET else message.id
         try:
-            self._serve(message, id, line, session, modern, principal)
+            self._serve(message, id, line, session, modern)
         except McpError as error:
             refused = error
+        except NotAllowed as error:
+            refused = McpError(jsonrpc.code_for(error), str(error), error.data, status=403)
         except MidcallError as error:
             refused = McpError(jsonrpc.code_for(error), str(error), error.data or None)
         except Exception:
@@ -141,7 +143,6 @@ class McpExtension:
         line: Line,
         session: Session,
         modern: bool,
-        principal: str | None,
     ) -> None:
         name = str(message.method)
         method = _TABLE.get(name)
@@ -155,7 +156,7 @@ class McpExtension:
             fault = error
             meta = _meta_of(message)
         modern = modern or meta.revision is not None
-        caller = _modern_caller(meta, principal) if modern else session.caller
+        caller = _modern_caller(meta, session.caller.principal) if modern else session.caller
         if method is None or not (method.modern if modern else method.legacy):
             raise _not_found(name)
         if not modern and not session.open:
@@ -310,6 +311,7 @@ class McpExtension:
         tool = self.catalog.tools.get(params.name) or self.tool(params.name)
         if tool is None:
             raise McpError(jsonrpc.INVALID_PARAMS, f"Unknown tool: {params.name}")
+        check_scopes(tool.found.name, tool.found.method.extras, session.principal)
         if tool.requires:
             _require(tool.requires, exchange.caller)
 

@@ -18,6 +18,7 @@ from midcall.mcp import revisions
 from midcall.mcp.caller import Caller
 from midcall.mcp.exchange import Exchange, Line
 from midcall.mcp.messages import Capabilities, Initialize
+from midcall.principal import Principal
 
 NOT_INITIALIZED = -32002
 
@@ -39,11 +40,14 @@ _NEXT = {
 class Session:
     """What the server knows of a legacy client between its requests."""
 
-    def __init__(self, send: Callable[[bytes], None], principal: str | None = None) -> None:
+    def __init__(self, send: Callable[[bytes], None], principal: Principal | None = None) -> None:
         self.send = send
         """Sends what belongs to no request: changes of lists and resources."""
         self.state = State.UNINITIALIZED
-        self.caller = Caller(revisions.LATEST_LEGACY, Capabilities(), "debug", None, principal)
+        name = None if principal is None else principal.name
+        self.caller = Caller(revisions.LATEST_LEGACY, Capabilities(), "debug", None, name)
+        self.principal = principal
+        """Who sends the present request; over HTTP, its token may have other scopes than the last one."""
         self.requests: Pending[Callable[[Envelope], None]] = Pending()
         self.running: dict[Id, tuple[Exchange, Any]] = {}
         """The requests that have no response yet, by id, each with its dialect if it has one."""

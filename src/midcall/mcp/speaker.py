@@ -27,7 +27,7 @@ class McpSpeaker:
     def __init__(self, extension: "McpExtension", connection: Connection) -> None:
         self._extension = extension
         self._connection = connection
-        self._session = Session(connection.send)
+        self._session = Session(connection.send, connection.principal)
         self._names = extension.names
 
     def take(self, message: Envelope, reply: Send) -> bool:

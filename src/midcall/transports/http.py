@@ -67,7 +67,7 @@ def asgi_app(hub: Hub, *, auth: Authenticator | None = None, hosts: Sequence[str
     routes = [
         Route("/", root),
         Route("/health", health),
-        Route("/mcp", Protected(McpEndpoint(mcp_of(hub)), auth)),
+        Route("/mcp", Protected(McpEndpoint(mcp_of(hub), auth), auth)),
         WebSocketRoute("/ws", Protected(_Endpoint(hub), auth)),
     ]
     if auth is not None and auth.metadata() is not None:
@@ -92,7 +92,7 @@ class _Endpoint:
         self._hub = hub
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await serve_websocket(self._hub, receive, send)
+        await serve_websocket(self._hub, receive, send, scope.get("midcall.principal"))
 
 
 class Gated:
@@ -114,8 +114,7 @@ class Gated:
 class Protected:
     """An endpoint for callers who say who they are.
 
-    The endpoint finds the name in `scope["midcall.principal"]`, and the `Principal` with its scopes
-    in `scope["midcall.identity"]`.
+    The endpoint finds the `Principal` in `scope["midcall.principal"]`.
     """
 
     def __init__(self, endpoint: ASGIApp, auth: Authenticator | None) -> None:
@@ -129,7 +128,7 @@ class Protected:
             except Unauthorized as refusal:
                 await refuse(scope, receive, send, refusal)
                 return
-            scope = {**scope, "midcall.principal": principal.name, "midcall.identity": principal}
+            scope = {**scope, "midcall.principal": principal}
         await self._endpoint(scope, receive, send)
 
 

@@ -6,6 +6,7 @@ import time
 
 from midcall.mcp.extension import McpExtension
 from midcall.mcp.legacy import Session
+from midcall.principal import Principal
 from midcall.transports.sse import EventStream
 
 IDLE = 30 * 60.0
@@ -24,9 +25,9 @@ KEPT_STREAMS = 16
 class HttpSession:
     """A legacy session, and its streams."""
 
-    def __init__(self, principal: str | None) -> None:
+    def __init__(self, principal: Principal | None) -> None:
         self.id = secrets.token_urlsafe(24)
-        self.principal = principal
+        self.owner = None if principal is None else principal.name
         self.used = time.monotonic()
         self._streams: dict[str, EventStream] = {}
         self._numbers = itertools.count(1)
@@ -82,18 +83,19 @@ class HttpSessions:
         self._extension = extension
         self._sessions: dict[str, HttpSession] = {}
 
-    def create(self, principal: str | None) -> HttpSession:
+    def create(self, principal: Principal | None) -> HttpSession:
         """A new session; the longest idle one makes room if there are too many."""
         self._sweep()
         found = HttpSession(principal)
         self._sessions[found.id] = found
         return found
 
-    def get(self, session_id: str, principal: str | None) -> HttpSession | None:
+    def get(self, session_id: str, principal: Principal | None) -> HttpSession | None:
         """A session of this principal; to anybody else it does not exist."""
         found = self._sessions.get(session_id)
-        if found is None or found.principal != principal:
+        if found is None or found.owner != (None if principal is None else principal.name):
             return None
+        found.session.principal = principal
         found.used = time.monotonic()
         self._sessions[session_id] = self._sessions.pop(session_id)  # the last one used stands last
         return found

@@ -21,6 +21,8 @@ from midcall.mcp.exchange import McpError
 from midcall.mcp.extension import McpExtension
 from midcall.mcp.legacy import Session
 from midcall.mcp.messages import META
+from midcall.principal import Principal
+from midcall.transports.auth import Authenticator
 from midcall.transports.http_sessions import HttpSession, HttpSessions
 from midcall.transports.sse import EventStream, HttpLine
 
@@ -51,13 +53,14 @@ _decode_mirrored = msgspec.json.Decoder(_Mirrored).decode
 class McpEndpoint:
     """The ASGI application at `/mcp`."""
 
-    def __init__(self, extension: McpExtension) -> None:
+    def __init__(self, extension: McpExtension, auth: Authenticator | None = None) -> None:
         self._extension = extension
+        self._auth = auth
         self._sessions = HttpSessions(extension)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        principal: str | None = scope.get("midcall.principal")
+        principal: Principal | None = scope.get("midcall.principal")
         match scope["method"]:
             case "POST":
                 await self._post(headers, principal, receive, send)
@@ -78,7 +81,7 @@ class McpEndpoint:
     # --- POST --------------------------------------------------------------------------------
 
     async def _post(
-        self, headers: dict[str, str], principal: str | None, receive: Receive, send: Send
+        self, headers: dict[str, str], principal: Principal | None, receive: Receive, send: Send
     ) -> None:
         body = await _body(receive)
         if body is None:
@@ -150,7 +153,9 @@ class McpEndpoint:
             params["arguments"] = msgspec.json.decode(parts.arguments)
         mirrored.check(headers, method, params, tool)
 
-    async def _modern(self, message: Envelope, principal: str | None, receive: Receive, send: Send) -> None:
+    async def _modern(
+        self, message: Envelope, principal: Principal | None, receive: Receive, send: Send
+    ) -> None:
         session = Session(_nowhere, principal)
         if message.method is UNSET:
             await _json(send, 400, _refusal("Bad Request: a response to nothing"))
@@ -160,14 +165,19 @@ class McpEndpoint:
         else:
             id = message.id
             line = HttpLine(EventStream(None), on_response=lambda line: session.ended(id, line))
-            self._extension.take(message, line, session, modern=True, principal=principal)
-            if not await _answer(line, receive, send):
+            self._extension.take(message, line, session, modern=True)
+            if not await self._answer(line, receive, send):
                 self._extension.gone(session, "The caller went away")
 
     # --- legacy ------------------------------------------------------------------------------
 
     async def _legacy(
-        self, message: Envelope, headers: dict[str, str], principal: str | None, receive: Receive, send: Send
+        self,
+        message: Envelope,
+        headers: dict[str, str],
+        principal: Principal | None,
+        receive: Receive,
+        send: Send,
     ) -> None:
         extra: tuple[tuple[bytes, bytes], ...] = ()
         if message.method == "initialize" and "mcp-session-id" not in headers:
@@ -187,14 +197,14 @@ class McpEndpoint:
         else:
             id = message.id
             line = HttpLine(found.new_stream(), found.keep, lambda line: session.ended(id, line))
-            self._extension.take(message, line, session, principal=principal)
+            self._extension.take(message, line, session)
             if not session.open:
                 self._sessions.end(found)  # `initialize` was refused
                 extra = ()
-            await _answer(line, receive, send, extra)
+            await self._answer(line, receive, send, extra)
 
     async def _batch(
-        self, batch: Batch, headers: dict[str, str], principal: str | None, receive: Receive, send: Send
+        self, batch: Batch, headers: dict[str, str], principal: Principal | None, receive: Receive, send: Send
     ) -> None:
         found = await self._find(headers, principal, send)
         if found is None:
@@ -216,13 +226,15 @@ class McpEndpoint:
                 self._extension.notice(member, found.session)
             else:
                 part = _Part(line, reply, found.session, member.id)
-                self._extension.take(member, part, found.session, principal=principal)
+                self._extension.take(member, part, found.session)
         if expected:
-            await _answer(line, receive, send)
+            await self._answer(line, receive, send)
         else:
             await _empty(send, 202)
 
-    async def _find(self, headers: dict[str, str], principal: str | None, send: Send) -> HttpSession | None:
+    async def _find(
+        self, headers: dict[str, str], principal: Principal | None, send: Send
+    ) -> HttpSession | None:
         """The session of this request, or the refusal that it gets."""
         session_id = headers.get("mcp-session-id")
         if session_id is None:
@@ -234,10 +246,20 @@ class McpEndpoint:
             await _json(send, 404, jsonrpc.error_response(None, -32001, "Session not found"))
         return found
 
+    async def _answer(
+        self, line: HttpLine, receive: Receive, send: Send, extra: tuple[tuple[bytes, bytes], ...] = ()
+    ) -> bool:
+        if line.status == 403 and line.response is not None and self._auth is not None:
+            needed = msgspec.json.decode(line.response)["error"]["data"]["scopes"]  # of a `NotAllowed`
+            value = self._auth.refusal(needed).www_authenticate
+            if value is not None:
+                extra = (*extra, (b"www-authenticate", value.encode("latin-1")))
+        return await _answer(line, receive, send, extra)
+
     # --- GET and DELETE ----------------------------------------------------------------------
 
     async def _get(
-        self, headers: dict[str, str], principal: str | None, receive: Receive, send: Send
+        self, headers: dict[str, str], principal: Principal | None, receive: Receive, send: Send
     ) -> None:
         if "mcp-session-id" not in headers or headers.get("mcp-protocol-version") in revisions.MODERN:
             await _empty(send, 405, (b"allow", b"POST"))
@@ -255,7 +277,7 @@ class McpEndpoint:
         await _start_events(send, ())
         await _write_events(stream, place, receive, send)
 
-    async def _delete(self, headers: dict[str, str], principal: str | None, send: Send) -> None:
+    async def _delete(self, headers: dict[str, str], principal: Principal | None, send: Send) -> None:
         if "mcp-session-id" not in headers:
             await _empty(send, 405, (b"allow", b"POST"))
             return

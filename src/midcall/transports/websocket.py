@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from midcall.connection import Connection
 from midcall.hub import Hub
+from midcall.principal import Principal
 
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
@@ -52,12 +53,14 @@ class Outbox:
                     self.connection.resume()
 
 
-async def serve_websocket(hub: Hub, receive: Receive, send: SendMessage) -> None:
+async def serve_websocket(
+    hub: Hub, receive: Receive, send: SendMessage, principal: Principal | None = None
+) -> None:
     """Serve one peer, from its handshake until it is gone."""
     await receive()  # websocket.connect
     await send({"type": "websocket.accept"})
     outbox = Outbox()
-    connection = Connection(hub, outbox.put)
+    connection = Connection(hub, outbox.put, principal=principal)
     outbox.connection = connection
     writer = asyncio.ensure_future(outbox.write(send))
     reader = asyncio.ensure_future(_read(connection, outbox, receive))
