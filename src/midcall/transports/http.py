@@ -5,6 +5,7 @@ says what is here, and with OAuth `/.well-known/oauth-protected-resource` says w
 """
 
 import copy
+import socket
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,7 +13,6 @@ from typing import Any
 import msgspec
 import uvicorn
 from starlette.applications import Starlette
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route, WebSocketRoute
@@ -36,7 +36,7 @@ beyond ends its connection."""
 METADATA_PATH = "/.well-known/oauth-protected-resource"
 
 
-def asgi_app(hub: Hub, *, auth: Authenticator | None = None, hosts: Sequence[str] = ()) -> Starlette:
+def asgi_app(hub: Hub, *, auth: Authenticator | None = None, hosts: Sequence[str] = ()) -> "Application":
     """An ASGI application to serve, or to mount in another one.
 
     `auth` tells who calls at `/mcp` and `/ws`. `hosts` are the names by which the server is reached
@@ -64,15 +64,15 @@ def asgi_app(hub: Hub, *, auth: Authenticator | None = None, hosts: Sequence[str
         yield
         await hub.calls.close()
 
+    mcp = McpEndpoint(mcp_of(hub), auth)
     routes = [
         Route("/", root),
         Route("/health", health),
-        Route("/mcp", Protected(McpEndpoint(mcp_of(hub), auth), auth)),
         WebSocketRoute("/ws", Protected(_Endpoint(hub), auth)),
     ]
     if auth is not None and auth.metadata() is not None:
         routes += [Route(METADATA_PATH, metadata), Route(f"{METADATA_PATH}/{{path:path}}", metadata)]
-    return Starlette(routes=routes, middleware=[Middleware(Gated, gate=Gate(hosts))], lifespan=lifespan)
+    return Application(Starlette(routes=routes, lifespan=lifespan), mcp, auth, Gate(hosts))
 
 
 def mcp_of(hub: Hub) -> McpExtension:
@@ -95,20 +95,33 @@ class _Endpoint:
         await serve_websocket(self._hub, receive, send, scope.get("midcall.principal"))
 
 
-class Gated:
-    """An application that is reached only by the right `Host`, and from no foreign web page."""
+class Application:
+    """The whole: reached only by the right `Host` and from no foreign web page.
 
-    def __init__(self, app: ASGIApp, gate: Gate) -> None:
-        self._app = app
+    `/mcp` is the hot path, so it is told apart here, before any routing.
+    """
+
+    def __init__(self, pages: Starlette, mcp: McpEndpoint, auth: Authenticator | None, gate: Gate) -> None:
+        self._pages = pages
+        self._mcp = Protected(mcp, auth)
         self._gate = gate
+        self.close = mcp.close
+        """Ends what would keep a server waiting that is told to stop."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "lifespan" and not _is_open(scope):
+        if scope["type"] == "lifespan":
+            await self._pages(scope, receive, send)
+            return
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        if not _is_open(path):
             fault = self._gate.fault(scope["headers"], scope.get("server"))
             if fault is not None:
                 await _refuse(scope, receive, send, 403, fault)
                 return
-        await self._app(scope, receive, send)
+        if path == "/mcp" and scope["type"] == "http":
+            await self._mcp(scope, receive, send)
+        else:
+            await self._pages(scope, receive, send)
 
 
 class Protected:
@@ -160,9 +173,8 @@ async def _refuse(
     await send({"type": f"{kind}.response.body", "body": body})
 
 
-def _is_open(scope: Scope) -> bool:
+def _is_open(path: str) -> bool:
     """Whether anybody may read it: what a load balancer asks for, and what leads to a token."""
-    path = str(scope["path"]).removeprefix(scope.get("root_path", ""))
     return path == "/health" or path.startswith(METADATA_PATH)
 
 
@@ -189,9 +201,11 @@ def server(
     fault = refuse_public_bind(host, auth is not None, allow_public)
     if fault is not None:
         raise ValueError(fault)
-    return uvicorn.Server(
+    app = asgi_app(hub, auth=auth, hosts=[*hosts, *_names_of(host)])
+    return _Server(
+        app,
         uvicorn.Config(
-            asgi_app(hub, auth=auth, hosts=[*hosts, *_names_of(host)]),
+            app,
             host=host,
             port=port,
             log_level=log_level,
@@ -200,8 +214,20 @@ def server(
             ws_max_size=FRAME_LIMIT,
             ws_per_message_deflate=False,  # costs 64 kB a peer, and hides a slow reader from us
             timeout_graceful_shutdown=5,
-        )
+        ),
     )
+
+
+class _Server(uvicorn.Server):
+    """A server that first ends its open streams, for which it would wait otherwise."""
+
+    def __init__(self, app: Application, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._app = app
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._app.close()
+        await super().shutdown(sockets)
 
 
 async def serve_http(
