@@ -83,6 +83,17 @@ class Catalog:
                 self.completers[of, argument] = Completer(method, provenance)
                 self.completers.setdefault((prefix + of, argument), Completer(method, provenance))
 
+    def changed_since(self, before: "Catalog") -> list[str]:
+        """Which of `tools`, `prompts` and `resources` are listed otherwise than before."""
+        return [part for part, shown in self._lists().items() if shown != before._lists()[part]]
+
+    def _lists(self) -> dict[str, list[dict[str, Any]]]:
+        return {
+            "tools": [tool.shown for tool in self.tools.values()],
+            "prompts": [prompt.shown for prompt in self.prompts.values()],
+            "resources": [one.shown for one in (*self.resources.values(), *self.templates)],
+        }
+
     def find(self, uri: str) -> tuple[Readable, dict[str, str]] | None:
         """What is read at this URI, and with which arguments."""
         exact = self.resources.get(uri)

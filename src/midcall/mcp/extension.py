@@ -7,51 +7,47 @@ choice of a dialect for a call.
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakSet
 
 import msgspec
 from msgspec import UNSET, Raw
 
 from midcall import jsonrpc
-from midcall.activation import digest
 from midcall.connection import MAX_CALLS, Connection
-from midcall.errors import InvalidArguments, MethodNotFound, MidcallError, NotAllowed
-from midcall.hub import Hub, Resolved
-from midcall.items import Error, to_json
+from midcall.errors import MidcallError, NotAllowed
+from midcall.hub import Hub
+from midcall.items import to_json
 from midcall.journal.seal import KeyRing, default_ring
 from midcall.jsonrpc import Envelope, Id
 from midcall.mcp import messages, revisions
 from midcall.mcp.caller import LEVELS, TASKS, Caller
-from midcall.mcp.catalog import Catalog, Tool
-from midcall.mcp.desk import Desk, Ticket
+from midcall.mcp.catalog import Catalog
+from midcall.mcp.desk import Desk
 from midcall.mcp.dialects import respond_tool
-from midcall.mcp.dialects.base import Dialect, Finish
-from midcall.mcp.dialects.input_required import InputRequired
-from midcall.mcp.dialects.respond_tool import RespondTool
-from midcall.mcp.dialects.server_requests import ServerRequests
 from midcall.mcp.exchange import Exchange, Line, McpError
 from midcall.mcp.legacy import NOT_INITIALIZED, Session
 from midcall.mcp.listeners import Listeners
 from midcall.mcp.messages import Meta
-from midcall.mcp.results import prompt_result, resource_result, tool_result
+from midcall.mcp.results import cache_hints
+from midcall.mcp.running import Runner, require
 from midcall.mcp.speaker import McpSpeaker
-from midcall.principal import check_scopes
 
 log = logging.getLogger("midcall.mcp")
 
-MISSING_CAPABILITY = -32021
 UNSUPPORTED_REVISION = -32022
 
 WEEK = 7 * 24 * 3600.0
 PAGE = 1000
 MAX_INITIALIZE = 64 * 1024
-CACHE_MS = 60_000
+
+
+_Handle: TypeAlias = "Callable[[McpExtension, Exchange, Any, Session], None]"
 
 
 class _Method(NamedTuple):
     read: Callable[[Raw], Any]
-    handle: Callable[["McpExtension", Exchange, Any, Session], None]
+    handle: _Handle
     legacy: bool
     modern: bool
 
@@ -75,6 +71,7 @@ class McpExtension:
         self._catalog: Catalog | None = None
         self._desk: Desk | None = None
         self._listeners = Listeners()
+        self.running = Runner(self)
 
     def attach(self, hub: Hub) -> None:
         """Serve this hub."""
@@ -221,7 +218,7 @@ class McpExtension:
         before, self._catalog = self._catalog, None
         if before is None:
             return
-        for part in _parts_changed(before, self.catalog):
+        for part in self.catalog.changed_since(before):
             self._listeners.changed(part)
             for session in self.sessions:
                 if session.open:
@@ -259,7 +256,7 @@ class McpExtension:
         result: dict[str, Any] = {
             "supportedVersions": list(revisions.MODERN),
             "capabilities": self._capabilities(modern=True),
-            **_cache(),
+            **cache_hints(),
         }
         if self.instructions:
             result["instructions"] = self.instructions
@@ -300,190 +297,7 @@ class McpExtension:
         result: dict[str, Any] = {name: shown[start : start + PAGE]}
         if start + PAGE < len(shown):
             result["nextCursor"] = str(start + PAGE)
-        exchange.result({**result, **_cache()} if exchange.caller.modern else result)
-
-    # --- calls -------------------------------------------------------------------------------
-
-    def _call_tool(self, exchange: Exchange, params: messages.Named, session: Session) -> None:
-        if params.name == respond_tool.TOOL and not exchange.caller.modern:
-            self._respond(exchange, params, session)
-            return
-        tool = self.catalog.tools.get(params.name) or self.tool(params.name)
-        if tool is None:
-            raise McpError(jsonrpc.INVALID_PARAMS, f"Unknown tool: {params.name}")
-        check_scopes(tool.found.name, tool.found.method.extras, session.principal)
-        if tool.requires:
-            _require(tool.requires, exchange.caller)
-
-        def finish(contents: Sequence[Any], failure: Error | None) -> dict[str, Any]:
-            return tool_result(contents, failure, tool)
-
-        arguments = bytes(params.arguments)
-        try:
-            if tool.plain and params.request_state is None and exchange.meta.idempotency_key is None:
-                self._begin(exchange, session, tool.found, arguments, Dialect(exchange, finish), 30.0)
-            else:
-                self._run(exchange, session, tool.found, arguments, finish, "tools/call", params)
-        except InvalidArguments as error:
-            exchange.result(finish((), Error(_NO_METADATA, str(error), error.code)))
-
-    def tool(self, name: str) -> Tool | None:
-        """A tool by its name, or by an alias of it."""
-        tool = self.catalog.tools.get(name)
-        if tool is None:
-            try:
-                tool = self.catalog.tools.get(self.hub.resolve(name).name)
-            except MethodNotFound:
-                return None
-        return tool
-
-    def _read_resource(self, exchange: Exchange, params: messages.Located, session: Session) -> None:
-        found = self.catalog.find(params.uri)
-        if found is None:
-            code = jsonrpc.INVALID_PARAMS if exchange.caller.modern else -32002
-            raise McpError(code, f"Resource not found: {params.uri}", {"uri": params.uri})
-        readable, parts = found
-
-        def finish(contents: Sequence[Any], failure: Error | None) -> dict[str, Any]:
-            if failure is not None:
-                raise McpError(jsonrpc.INTERNAL_ERROR, failure.message)
-            result = resource_result(params.uri, readable.shown.get("mimeType"), contents)
-            return {**result, **_cache()} if exchange.caller.modern else result
-
-        resolved = Resolved(readable.shown["name"], readable.method, readable.provenance)
-        self._run_or_refuse(exchange, session, resolved, to_json(parts), finish, "resources/read", params)
-
-    def _get_prompt(self, exchange: Exchange, params: messages.Named, session: Session) -> None:
-        prompt = self.catalog.prompts.get(params.name)
-        if prompt is None:
-            raise McpError(jsonrpc.INVALID_PARAMS, f"Unknown prompt: {params.name}")
-
-        def finish(contents: Sequence[Any], failure: Error | None) -> dict[str, Any]:
-            if failure is not None:
-                raise McpError(jsonrpc.INTERNAL_ERROR, failure.message)
-            return prompt_result(prompt.method.description, contents)
-
-        resolved = Resolved(prompt.name, prompt.method, prompt.provenance)
-        arguments = bytes(params.arguments)
-        self._run_or_refuse(exchange, session, resolved, arguments, finish, "prompts/get", params)
-
-    def _complete(self, exchange: Exchange, params: messages.Complete, session: Session) -> None:
-        of = params.ref.uri if params.ref.type == "ref/resource" else params.ref.name
-        completer = self.catalog.completers.get((of, params.argument.name))
-        if completer is None:
-            known = of in self.catalog.prompts or any(t.uri == of for t in self.catalog.templates)
-            if not known and of not in self.catalog.resources:
-                raise McpError(jsonrpc.INVALID_PARAMS, f"Unknown reference: {of}")
-            exchange.result({"completion": {"values": [], "total": 0, "hasMore": False}})
-            return
-
-        def finish(contents: Sequence[Any], failure: Error | None) -> dict[str, Any]:
-            if failure is not None:
-                raise McpError(jsonrpc.INTERNAL_ERROR, failure.message)
-            values = [str(v) for part in contents for v in (part if isinstance(part, list) else [part])]
-            completion = {"values": values[:100], "total": len(values), "hasMore": len(values) > 100}
-            return {"completion": completion}
-
-        given: dict[str, Any] = {"value": params.argument.value, "arguments": params.context.arguments}
-        wanted = completer.method.params["properties"]
-        arguments = to_json({name: value for name, value in given.items() if name in wanted})
-        resolved = Resolved(of, completer.method, completer.provenance)
-        self._run_or_refuse(exchange, session, resolved, arguments, finish, "completion/complete", params)
-
-    def _run_or_refuse(
-        self,
-        exchange: Exchange,
-        session: Session,
-        found: Resolved,
-        arguments: bytes,
-        finish: Finish,
-        method: str,
-        params: Any,
-    ) -> None:
-        try:
-            self._run(exchange, session, found, arguments, finish, method, params)
-        except InvalidArguments as error:
-            raise McpError(jsonrpc.INVALID_PARAMS, str(error), error.data) from None
-
-    def _run(
-        self,
-        exchange: Exchange,
-        session: Session,
-        found: Resolved,
-        arguments: bytes,
-        finish: Finish,
-        method: str,
-        params: Any,
-    ) -> None:
-        """Start the call by the best way of asking that this caller has, or go on with a parked one."""
-        caller = exchange.caller
-        dialect: Dialect
-        limit: float | None = 30.0
-        extras = found.method.extras
-        if caller.modern and method != "completion/complete" and _may_park(exchange, found, params):
-            ticket = Ticket(method, found.name, _digest(arguments), caller.principal)
-            if params.request_state is not None:
-                parked, state = self.desk.find(params.request_state, ticket)
-                self._admit(exchange, session, parked)
-                parked.retry(exchange, state, params.input_responses or {})
-                return
-            again = self.desk.again(ticket, exchange.meta.idempotency_key)
-            if again is not None:
-                self._admit(exchange, session, again)
-                again.join(exchange)
-                return
-            dialect = InputRequired(exchange, finish, self.desk, ticket, params.input_responses)
-            limit = self.desk.time_limit
-        elif not found.method.interactive or caller.modern:
-            dialect = Dialect(exchange, finish)
-        elif caller.elicits:
-            dialect = ServerRequests(exchange, finish, session)
-        else:
-            dialect = RespondTool(exchange, finish, session)
-        self._begin(exchange, session, found, arguments, dialect, limit)
-        if isinstance(dialect, InputRequired):
-            self.desk.park(dialect)
-            if extras.get("long_running"):
-                dialect.go_on_as_task()
-
-    def _begin(
-        self,
-        exchange: Exchange,
-        session: Session,
-        found: Resolved,
-        arguments: bytes,
-        dialect: Dialect,
-        limit: float | None,
-    ) -> None:
-        self._admit(exchange, session, dialect)
-        supported = dialect.supported
-        owner = None if exchange.caller.modern else session  # who may answer by `_plexus_respond`
-        dialect.call = self.hub.begin(
-            found, arguments, dialect, supported=supported, time_limit=limit, owner=owner
-        )
-
-    def _admit(self, exchange: Exchange, session: Session, dialect: Dialect | None) -> None:
-        """Note that a request runs; it is forgotten with its response."""
-        if exchange.id in session.running:
-            raise McpError(jsonrpc.INVALID_REQUEST, "Invalid Request: a request with this id is running")
-        if len(session.running) >= MAX_CALLS:
-            raise McpError(jsonrpc.CALL_FAILED, f"More than {MAX_CALLS} requests at once in one session")
-        session.running[exchange.id] = (exchange, dialect)
-
-    def _respond(self, exchange: Exchange, params: messages.Named, session: Session) -> None:
-        """`_plexus_respond`: an answer to a question that went out as a notification."""
-        try:
-            given = msgspec.json.decode(params.arguments, type=_Respond)
-        except msgspec.DecodeError as error:
-            raise McpError(jsonrpc.INVALID_PARAMS, f"Invalid params: {error}") from None
-        payload = given.payload if given.payload is not UNSET else given.response_data
-        try:
-            if payload is UNSET:
-                raise McpError(jsonrpc.INVALID_PARAMS, "Invalid params: payload is missing")
-            self.hub.calls.answer(given.request_id, payload, owner=session)
-        except MidcallError as error:
-            raise McpError(jsonrpc.INVALID_PARAMS, str(error), error.data) from None
-        exchange.result({"content": [{"type": "text", "text": "Response received"}]})
+        exchange.result({**result, **cache_hints()} if exchange.caller.modern else result)
 
     # --- subscriptions -----------------------------------------------------------------------
 
@@ -498,18 +312,18 @@ class McpExtension:
         exchange.result({})
 
     def _listen(self, exchange: Exchange, params: messages.Listen, session: Session) -> None:
-        self._admit(exchange, session, None)
+        session.admit(exchange, None)
         self._listeners.add(exchange, params.notifications)
 
     # --- tasks -------------------------------------------------------------------------------
 
     def _task_get(self, exchange: Exchange, params: messages.TaskParams, session: Session) -> None:
-        _require(("tasks",), exchange.caller)
+        require(("tasks",), exchange.caller)
         dialect, task = self.desk.task(params.task_id, exchange.caller.principal)
         exchange.result(task.shown(dialect.input_requests()))
 
     def _task_update(self, exchange: Exchange, params: messages.TaskParams, session: Session) -> None:
-        _require(("tasks",), exchange.caller)
+        require(("tasks",), exchange.caller)
         dialect, task = self.desk.task(params.task_id, exchange.caller.principal)
         if dialect.open:
             dialect.answer_all(params.input_responses or {})
@@ -517,15 +331,24 @@ class McpExtension:
         exchange.result({})
 
     def _task_cancel(self, exchange: Exchange, params: messages.TaskParams, session: Session) -> None:
-        _require(("tasks",), exchange.caller)
+        require(("tasks",), exchange.caller)
         dialect, _ = self.desk.task(params.task_id, exchange.caller.principal)
         if dialect.call is not None:
             dialect.call.abort("The task was cancelled")
         exchange.result({})
 
 
-_NO_METADATA: Any = None
 _NO_META = Meta()
+
+
+def _run(handle: Callable[[Runner, Exchange, Any, Session], None]) -> _Handle:
+    """A handler that starts a call."""
+
+    def run(extension: McpExtension, exchange: Exchange, params: Any, session: Session) -> None:
+        handle(extension.running, exchange, params, session)
+
+    return run
+
 
 _TABLE: dict[str, _Method] = {
     # method: parameters, handler, legacy, modern
@@ -534,30 +357,24 @@ _TABLE: dict[str, _Method] = {
     "logging/setLevel": _Method(messages.reader(messages.Level), McpExtension._set_level, True, False),
     "server/discover": _Method(messages.reader(messages.Params), McpExtension._discover, False, True),
     "tools/list": _Method(messages.reader(messages.Page), McpExtension._list_tools, True, True),
-    "tools/call": _Method(messages.reader(messages.Named), McpExtension._call_tool, True, True),
+    "tools/call": _Method(messages.reader(messages.Named), _run(Runner.call_tool), True, True),
     "resources/list": _Method(messages.reader(messages.Page), McpExtension._list_resources, True, True),
     "resources/templates/list": _Method(
         messages.reader(messages.Page), McpExtension._list_templates, True, True
     ),
-    "resources/read": _Method(messages.reader(messages.Located), McpExtension._read_resource, True, True),
+    "resources/read": _Method(messages.reader(messages.Located), _run(Runner.read_resource), True, True),
     "resources/subscribe": _Method(messages.reader(messages.Located), McpExtension._subscribe, True, False),
     "resources/unsubscribe": _Method(
         messages.reader(messages.Located), McpExtension._unsubscribe, True, False
     ),
     "prompts/list": _Method(messages.reader(messages.Page), McpExtension._list_prompts, True, True),
-    "prompts/get": _Method(messages.reader(messages.Named), McpExtension._get_prompt, True, True),
-    "completion/complete": _Method(messages.reader(messages.Complete), McpExtension._complete, True, True),
+    "prompts/get": _Method(messages.reader(messages.Named), _run(Runner.get_prompt), True, True),
+    "completion/complete": _Method(messages.reader(messages.Complete), _run(Runner.complete), True, True),
     "subscriptions/listen": _Method(messages.reader(messages.Listen), McpExtension._listen, False, True),
     "tasks/get": _Method(messages.reader(messages.TaskParams), McpExtension._task_get, False, True),
     "tasks/update": _Method(messages.reader(messages.TaskParams), McpExtension._task_update, False, True),
     "tasks/cancel": _Method(messages.reader(messages.TaskParams), McpExtension._task_cancel, False, True),
 }
-
-
-class _Respond(msgspec.Struct):
-    request_id: str
-    payload: Any = UNSET
-    response_data: Any = UNSET
 
 
 def _modern_caller(meta: Meta, principal: str | None) -> Caller:
@@ -581,51 +398,5 @@ def _meta_of(message: Envelope) -> Meta:
     return params.meta
 
 
-def _require(wanted: Sequence[str], caller: Caller) -> None:
-    missing: dict[str, Any] = {}
-    for name in wanted:
-        if name == "tasks":
-            if not caller.knows_tasks:
-                missing["extensions"] = {TASKS: {}}
-        elif getattr(caller.capabilities, name, None) is None:
-            missing[name] = {}
-    if missing:
-        text = f"The client must be able to do: {', '.join(wanted)}"
-        raise McpError(MISSING_CAPABILITY, text, {"requiredCapabilities": missing}, status=400)
-
-
-def _may_park(exchange: Exchange, found: Resolved, params: Any) -> bool:
-    """Whether the call of a modern caller may have to be found again."""
-    return (
-        found.method.interactive
-        or params.request_state is not None
-        or exchange.meta.idempotency_key is not None
-        or (bool(found.method.extras.get("long_running")) and exchange.caller.knows_tasks)
-    )
-
-
 def _not_found(method: str) -> McpError:
     return McpError(jsonrpc.METHOD_NOT_FOUND, f"Method not found: {method}", status=404)
-
-
-def _digest(arguments: bytes) -> str:
-    try:
-        return digest(msgspec.json.decode(arguments or b"{}"))
-    except (msgspec.DecodeError, RecursionError):
-        return ""
-
-
-def _cache() -> dict[str, Any]:
-    return {"ttlMs": CACHE_MS, "cacheScope": "private"}
-
-
-def _parts_changed(before: Catalog, after: Catalog) -> list[str]:
-    parts = []
-    if [t.shown for t in before.tools.values()] != [t.shown for t in after.tools.values()]:
-        parts.append("tools")
-    if [p.shown for p in before.prompts.values()] != [p.shown for p in after.prompts.values()]:
-        parts.append("prompts")
-    readable = [[r.shown for r in (*c.resources.values(), *c.templates)] for c in (before, after)]
-    if readable[0] != readable[1]:
-        parts.append("resources")
-    return parts

@@ -13,10 +13,11 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
-from midcall.jsonrpc import Envelope, Id, Pending
+from midcall.connection import MAX_CALLS
+from midcall.jsonrpc import CALL_FAILED, INVALID_REQUEST, Envelope, Id, Pending
 from midcall.mcp import revisions
 from midcall.mcp.caller import Caller
-from midcall.mcp.exchange import Exchange, Line
+from midcall.mcp.exchange import Exchange, Line, McpError
 from midcall.mcp.messages import Capabilities, Initialize
 from midcall.principal import Principal
 
@@ -86,3 +87,11 @@ class Session:
         self.caller = Caller(
             caller.revision, caller.capabilities, level, caller.client_info, caller.principal
         )
+
+    def admit(self, exchange: Exchange, dialect: Any) -> None:
+        """Note that a request runs; it is forgotten with its response."""
+        if exchange.id in self.running:
+            raise McpError(INVALID_REQUEST, "Invalid Request: a request with this id is running")
+        if len(self.running) >= MAX_CALLS:
+            raise McpError(CALL_FAILED, f"More than {MAX_CALLS} requests at once in one session")
+        self.running[exchange.id] = (exchange, dialect)

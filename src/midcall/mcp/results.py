@@ -17,6 +17,7 @@ from midcall.mcp.catalog import Tool
 from midcall.mcp.exchange import McpError
 
 NO_OUTPUT = "(no output)"
+CACHE_MS = 60_000
 
 
 def text_block(text: str) -> dict[str, str]:
@@ -92,3 +93,8 @@ def _message(part: Any) -> Any:
         content = part.get("content")
         return {**part, "content": text_block(content)} if isinstance(content, str) else part
     return {"role": "user", "content": _block(part)}
+
+
+def cache_hints() -> dict[str, Any]:
+    """How long a modern client may keep what it was told."""
+    return {"ttlMs": CACHE_MS, "cacheScope": "private"}

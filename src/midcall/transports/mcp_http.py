@@ -147,7 +147,7 @@ class McpEndpoint:
         return True
 
     def _check_mirrored(self, method: str, parts: _Mirrored, headers: dict[str, str]) -> None:
-        tool = self._extension.tool(parts.name) if method == "tools/call" and parts.name else None
+        tool = self._extension.running.tool(parts.name) if method == "tools/call" and parts.name else None
         params: dict[str, Any] = {"name": parts.name, "uri": parts.uri, "taskId": parts.task_id}
         if tool is not None and tool.headers and bytes(parts.arguments):
             params["arguments"] = msgspec.json.decode(parts.arguments)

@@ -1,0 +1,265 @@
+"""Running: requests that start a call, or go on with one that is parked.
+
+`tools/call`, `resources/read`, `prompts/get` and `completion/complete` differ in what they run and in how
+the result is said; the way of asking is chosen here, for each request, from what its caller declared.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import UNSET
+
+from midcall import jsonrpc
+from midcall.activation import digest
+from midcall.errors import InvalidArguments, MethodNotFound, MidcallError
+from midcall.hub import Hub, Resolved
+from midcall.items import Error, to_json
+from midcall.mcp import messages
+from midcall.mcp.caller import TASKS, Caller
+from midcall.mcp.catalog import Catalog, Tool
+from midcall.mcp.desk import Desk, Ticket
+from midcall.mcp.dialects import respond_tool
+from midcall.mcp.dialects.base import Dialect, Finish
+from midcall.mcp.dialects.input_required import InputRequired
+from midcall.mcp.dialects.respond_tool import RespondTool
+from midcall.mcp.dialects.server_requests import ServerRequests
+from midcall.mcp.exchange import Exchange, McpError
+from midcall.mcp.legacy import Session
+from midcall.mcp.results import cache_hints, prompt_result, resource_result, tool_result
+from midcall.principal import check_scopes
+
+MISSING_CAPABILITY = -32021
+
+
+class Server(Protocol):
+    """What is run from: the extension, as far as it is known here."""
+
+    @property
+    def hub(self) -> Hub: ...
+    @property
+    def catalog(self) -> Catalog: ...
+    @property
+    def desk(self) -> Desk: ...
+
+
+class Runner:
+    """Starts calls for requests."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def call_tool(self, exchange: Exchange, params: messages.Named, session: Session) -> None:
+        if params.name == respond_tool.TOOL and not exchange.caller.modern:
+            self.respond(exchange, params, session)
+            return
+        tool = self._server.catalog.tools.get(params.name) or self.tool(params.name)
+        if tool is None:
+            raise McpError(jsonrpc.INVALID_PARAMS, f"Unknown tool: {params.name}")
+        check_scopes(tool.found.name, tool.found.method.extras, session.principal)
+        if tool.requires:
+            require(tool.requires, exchange.caller)
+
+        def finish(contents: Sequence[Any], failure: Error | None) -> dict[str, Any]:
+            return tool_result(contents, failure, tool)
+
+        arguments = bytes(params.arguments)
+        try:
+            if tool.plain and params.request_state is None and exchange.meta.idempotency_key is None:
+                self._begin(exchange, session, tool.found, arguments, Dialect(exchange, finish), 30.0)
+            else:
+                self._run(exchange, session, tool.found, arguments, finish, "tools/call", params)
+        except InvalidArguments as error:
+            exchange.result(finish((), Error(_NO_METADATA, str(error), error.code)))
+
+    def tool(self, name: str) -> Tool | None:
+        """A tool by its name, or by an alias of it."""
+        tool = self._server.catalog.tools.get(name)
+        if tool is None:
+            try:
+                tool = self._server.catalog.tools.get(self._server.hub.resolve(name).name)
+            except MethodNotFound:
+                return None
+        return tool
+
+    def read_resource(self, exchange: Exchange, params: messages.Located, session: Session) -> None:
+        found = self._server.catalog.find(params.uri)
+        if found is None:
+            code = jsonrpc.INVALID_PARAMS if exchange.caller.modern else -32002
+            raise McpError(code, f"Resource not found: {params.uri}", {"uri": params.uri})
+        readable, parts = found
+
+        def finish(contents: Sequence[Any], failure: Error | None) -> dict[str, Any]:
+            if failure is not None:
+                raise McpError(jsonrpc.INTERNAL_ERROR, failure.message)
+            result = resource_result(params.uri, readable.shown.get("mimeType"), contents)
+            return {**result, **cache_hints()} if exchange.caller.modern else result
+
+        resolved = Resolved(readable.shown["name"], readable.method, readable.provenance)
+        self._run_or_refuse(exchange, session, resolved, to_json(parts), finish, "resources/read", params)
+
+    def get_prompt(self, exchange: Exchange, params: messages.Named, session: Session) -> None:
+        prompt = self._server.catalog.prompts.get(params.name)
+        if prompt is None:
+            raise McpError(jsonrpc.INVALID_PARAMS, f"Unknown prompt: {params.name}")
+
+        def finish(contents: Sequence[Any], failure: Error | None) -> dict[str, Any]:
+            if failure is not None:
+                raise McpError(jsonrpc.INTERNAL_ERROR, failure.message)
+            return prompt_result(prompt.method.description, contents)
+
+        resolved = Resolved(prompt.name, prompt.method, prompt.provenance)
+        arguments = bytes(params.arguments)
+        self._run_or_refuse(exchange, session, resolved, arguments, finish, "prompts/get", params)
+
+    def complete(self, exchange: Exchange, params: messages.Complete, session: Session) -> None:
+        of = params.ref.uri if params.ref.type == "ref/resource" else params.ref.name
+        completer = self._server.catalog.completers.get((of, params.argument.name))
+        if completer is None:
+            known = of in self._server.catalog.prompts or any(
+                t.uri == of for t in self._server.catalog.templates
+            )
+            if not known and of not in self._server.catalog.resources:
+                raise McpError(jsonrpc.INVALID_PARAMS, f"Unknown reference: {of}")
+            exchange.result({"completion": {"values": [], "total": 0, "hasMore": False}})
+            return
+
+        def finish(contents: Sequence[Any], failure: Error | None) -> dict[str, Any]:
+            if failure is not None:
+                raise McpError(jsonrpc.INTERNAL_ERROR, failure.message)
+            values = [str(v) for part in contents for v in (part if isinstance(part, list) else [part])]
+            completion = {"values": values[:100], "total": len(values), "hasMore": len(values) > 100}
+            return {"completion": completion}
+
+        given: dict[str, Any] = {"value": params.argument.value, "arguments": params.context.arguments}
+        wanted = completer.method.params["properties"]
+        arguments = to_json({name: value for name, value in given.items() if name in wanted})
+        resolved = Resolved(of, completer.method, completer.provenance)
+        self._run_or_refuse(exchange, session, resolved, arguments, finish, "completion/complete", params)
+
+    def _run_or_refuse(
+        self,
+        exchange: Exchange,
+        session: Session,
+        found: Resolved,
+        arguments: bytes,
+        finish: Finish,
+        method: str,
+        params: Any,
+    ) -> None:
+        try:
+            self._run(exchange, session, found, arguments, finish, method, params)
+        except InvalidArguments as error:
+            raise McpError(jsonrpc.INVALID_PARAMS, str(error), error.data) from None
+
+    def _run(
+        self,
+        exchange: Exchange,
+        session: Session,
+        found: Resolved,
+        arguments: bytes,
+        finish: Finish,
+        method: str,
+        params: Any,
+    ) -> None:
+        """Start the call by the best way of asking that this caller has, or go on with a parked one."""
+        caller = exchange.caller
+        dialect: Dialect
+        limit: float | None = 30.0
+        extras = found.method.extras
+        if caller.modern and method != "completion/complete" and _may_park(exchange, found, params):
+            ticket = Ticket(method, found.name, _digest(arguments), caller.principal)
+            if params.request_state is not None:
+                parked, state = self._server.desk.find(params.request_state, ticket)
+                session.admit(exchange, parked)
+                parked.retry(exchange, state, params.input_responses or {})
+                return
+            again = self._server.desk.again(ticket, exchange.meta.idempotency_key)
+            if again is not None:
+                session.admit(exchange, again)
+                again.join(exchange)
+                return
+            dialect = InputRequired(exchange, finish, self._server.desk, ticket, params.input_responses)
+            limit = self._server.desk.time_limit
+        elif not found.method.interactive or caller.modern:
+            dialect = Dialect(exchange, finish)
+        elif caller.elicits:
+            dialect = ServerRequests(exchange, finish, session)
+        else:
+            dialect = RespondTool(exchange, finish, session)
+        self._begin(exchange, session, found, arguments, dialect, limit)
+        if isinstance(dialect, InputRequired):
+            self._server.desk.park(dialect)
+            if extras.get("long_running"):
+                dialect.go_on_as_task()
+
+    def _begin(
+        self,
+        exchange: Exchange,
+        session: Session,
+        found: Resolved,
+        arguments: bytes,
+        dialect: Dialect,
+        limit: float | None,
+    ) -> None:
+        session.admit(exchange, dialect)
+        supported = dialect.supported
+        owner = None if exchange.caller.modern else session  # who may answer by `_plexus_respond`
+        dialect.call = self._server.hub.begin(
+            found, arguments, dialect, supported=supported, time_limit=limit, owner=owner
+        )
+
+    def respond(self, exchange: Exchange, params: messages.Named, session: Session) -> None:
+        """`_plexus_respond`: an answer to a question that went out as a notification."""
+        try:
+            given = msgspec.json.decode(params.arguments, type=_Respond)
+        except msgspec.DecodeError as error:
+            raise McpError(jsonrpc.INVALID_PARAMS, f"Invalid params: {error}") from None
+        payload = given.payload if given.payload is not UNSET else given.response_data
+        try:
+            if payload is UNSET:
+                raise McpError(jsonrpc.INVALID_PARAMS, "Invalid params: payload is missing")
+            self._server.hub.calls.answer(given.request_id, payload, owner=session)
+        except MidcallError as error:
+            raise McpError(jsonrpc.INVALID_PARAMS, str(error), error.data) from None
+        exchange.result({"content": [{"type": "text", "text": "Response received"}]})
+
+
+_NO_METADATA: Any = None
+
+
+class _Respond(msgspec.Struct):
+    request_id: str
+    payload: Any = UNSET
+    response_data: Any = UNSET
+
+
+def require(wanted: Sequence[str], caller: Caller) -> None:
+    """Refuse a caller who cannot do what is needed."""
+    missing: dict[str, Any] = {}
+    for name in wanted:
+        if name == "tasks":
+            if not caller.knows_tasks:
+                missing["extensions"] = {TASKS: {}}
+        elif getattr(caller.capabilities, name, None) is None:
+            missing[name] = {}
+    if missing:
+        text = f"The client must be able to do: {', '.join(wanted)}"
+        raise McpError(MISSING_CAPABILITY, text, {"requiredCapabilities": missing}, status=400)
+
+
+def _may_park(exchange: Exchange, found: Resolved, params: Any) -> bool:
+    """Whether the call of a modern caller may have to be found again."""
+    return (
+        found.method.interactive
+        or params.request_state is not None
+        or exchange.meta.idempotency_key is not None
+        or (bool(found.method.extras.get("long_running")) and exchange.caller.knows_tasks)
+    )
+
+
+def _digest(arguments: bytes) -> str:
+    try:
+        return digest(msgspec.json.decode(arguments or b"{}"))
+    except (msgspec.DecodeError, RecursionError):
+        return ""
