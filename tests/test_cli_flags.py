@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from midcall.activation import method
 from midcall.cli.fields import fields_of, type_text
 from midcall.cli.flags import Flags
 from midcall.hub import Hub
+from midcall.marks import method
 
 
 def parse(properties: dict[str, Any], *argv: str, **rest: Any) -> dict[str, Any]:

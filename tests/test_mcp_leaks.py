@@ -19,6 +19,7 @@ from midcall import Hub
 from midcall.journal.seal import KeyRing
 from midcall.mcp import McpExtension, desk
 from midcall.mcp.legacy import Session
+from midcall.principal import Principal
 from midcall.transports import http_sessions, sse
 from midcall.transports.http import mcp_of
 from midcall.transports.mcp_http import McpEndpoint
@@ -64,7 +65,12 @@ class Visitor:
             await asyncio.sleep(0)
 
         named = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-        scope = {"type": "http", "method": verb, "headers": named, "midcall.principal": principal}
+        scope = {
+            "type": "http",
+            "method": verb,
+            "headers": named,
+            "midcall.principal": principal and Principal(principal),
+        }
         await self.endpoint(scope, receive, send)
         if not sent:
             return 0, {}, []

@@ -7,7 +7,6 @@ from typing import Any
 import checks
 import mcp_types as types
 from checks import MODE, OVER_HTTP, SERVER, Person, Result
-
 from mcp import Client, StdioServerParameters
 
 person = Person()

@@ -113,9 +113,9 @@ def run(args: argparse.Namespace) -> Exit:
         from midcall.transports.stdio import serve_stdio
 
         if args.mcp or args.mcp_only:
-            from midcall.mcp import McpExtension
+            from midcall.mcp import mcp_of
 
-            hub.with_extension(McpExtension())
+            mcp_of(hub)
         serving = serve_stdio(hub, raw=not args.mcp_only)
     else:
         from midcall.transports.http import serve_http

@@ -338,6 +338,16 @@ class McpExtension:
         exchange.result({})
 
 
+def mcp_of(hub: Hub) -> McpExtension:
+    """The MCP extension of a hub, which gets one if it has none."""
+    for protocol in hub.protocols:
+        if isinstance(protocol, McpExtension):
+            return protocol
+    extension = McpExtension()
+    hub.with_extension(extension)
+    return extension
+
+
 _NO_META = Meta()
 
 

@@ -1,4 +1,6 @@
-"""The revisions of MCP, and what is new in each. They are dates, so they compare as text.
+"""The revisions of MCP, and from which on a client can be asked in which way.
+
+They are dates, so they compare as text.
 
 *Legacy* revisions open with an `initialize` handshake, and the server may send requests to the
 client. The *modern* one is stateless: each request carries its own metadata.
@@ -20,10 +22,7 @@ BATCHES = R2025_03_26
 """The only revision with JSON-RPC batches."""
 
 ELICITATION = R2025_06_18
-STRUCTURED_CONTENT = R2025_06_18
-TITLES = R2025_06_18
 URL_ELICITATION = R2025_11_25
-ICONS = R2025_11_25
 
 
 def negotiate(requested: str) -> str:

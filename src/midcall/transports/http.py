@@ -22,7 +22,7 @@ from uvicorn.config import LOGGING_CONFIG
 from midcall import jsonrpc
 from midcall.connection import MAX_MESSAGE
 from midcall.hub import Hub
-from midcall.mcp import McpExtension
+from midcall.mcp import mcp_of
 from midcall.transports.auth import Authenticator, Unauthorized
 from midcall.transports.mcp_http import McpEndpoint
 from midcall.transports.security import Gate, refuse_public_bind
@@ -73,16 +73,6 @@ def asgi_app(hub: Hub, *, auth: Authenticator | None = None, hosts: Sequence[str
     if auth is not None and auth.metadata() is not None:
         routes += [Route(METADATA_PATH, metadata), Route(f"{METADATA_PATH}/{{path:path}}", metadata)]
     return Application(Starlette(routes=routes, lifespan=lifespan), mcp, auth, Gate(hosts))
-
-
-def mcp_of(hub: Hub) -> McpExtension:
-    """The MCP extension of a hub, which gets one if it has none."""
-    for protocol in hub.protocols:
-        if isinstance(protocol, McpExtension):
-            return protocol
-    extension = McpExtension()
-    hub.with_extension(extension)
-    return extension
 
 
 class _Endpoint:
