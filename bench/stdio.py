@@ -65,12 +65,11 @@ class Server:
 
     def cpu(self) -> float:
         """Seconds of CPU that the process has used."""
-        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / TICK
+        return cpu_of(self._process.pid)
 
     def memory(self) -> int:
         """Bytes of memory that the process holds."""
-        return int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1]) * PAGE
+        return memory_of(self._process.pid)
 
     def plain(self, count: int, in_flight: int) -> None:
         """So many plain calls, with so many on their way at once."""
@@ -106,8 +105,21 @@ class Server:
         """So many calls that ask and are left waiting."""
         self.write((ASK % b"ask") * count)
         waiting = 0
+        rest = b""
         while waiting < count:
-            waiting += self.read().count(b'"type":"request"')
+            data, _, rest = (rest + self.read()).rpartition(b"\n")
+            waiting += data.count(b'"type":"request"')
+
+
+def cpu_of(pid: int) -> float:
+    """Seconds of CPU that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICK
+
+
+def memory_of(pid: int) -> int:
+    """Bytes of memory that a process holds."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
 
 
 def rate(server: Server, load: Callable[[int, int], None], count: int, in_flight: int) -> tuple[float, float]:

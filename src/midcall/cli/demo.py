@@ -19,6 +19,7 @@ midcall demo: a tool that can stop in the middle and ask.
 
 The built-in hub is served while this runs:
   in a browser       http://{host}:{port}/
+  an MCP client      http://{host}:{port}/mcp
   a WebSocket        ws://{host}:{port}/ws
 
 What you can type in another terminal:
@@ -29,7 +30,7 @@ What you can type in another terminal:
 _TOUR = "The tour is one call of {method}, a plain `async` function that asks three times:\n"
 _SCRIPTED = "No terminal here: the questions below are answered by a SCRIPT, not by a person.\n"
 _AFTER = """
-The same function can be called over WebSocket, by a program and by a test, unchanged.
+The same function can be called by an MCP client, over WebSocket, by a program and by a test, unchanged.
 Still serving at ws://{host}:{port}/ws. Ctrl-C ends the demo.\
 """
 

@@ -1,0 +1,99 @@
+"""The figures as a table, beside what was hoped for, and their place in the docs."""
+
+import datetime as dt
+import os
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+
+from bench.peers.meter import Pace
+
+PAGE = Path(__file__).parents[2] / "docs" / "topics" / "performance.md"
+CHART = PAGE.parents[1] / "images" / "mcp-peers.svg"
+START, END = "<!-- mcp figures -->", "<!-- /mcp figures -->"
+
+MEASURES = {
+    "stdio plain": "stdio, plain calls",
+    "stdio ask": "stdio, asks",
+    "http plain": "HTTP, plain calls",
+    "http ask": "HTTP, asks",
+}
+MEMORY = {"stdio memory": "waiting, stdio", "http memory": "waiting, HTTP"}
+
+Paces = Mapping[str, Mapping[str, Pace]]
+"""By measure and by server."""
+Memories = Mapping[str, Mapping[str, float]]
+
+
+def rates(paces: Paces, memories: Memories, eras: Mapping[str, str]) -> list[str]:
+    """The table of calls a second, and of memory."""
+    names = list(eras)
+    lines = [_row("server", *MEASURES.values(), *MEMORY.values(), "over HTTP")]
+    lines.append("|---" + "|---:" * (len(MEASURES) + len(MEMORY)) + "|---|")
+    for name in names:
+        speeds = [_rate(paces[measure].get(name)) for measure in MEASURES]
+        sizes = [_size(memories[measure].get(name)) for measure in MEMORY]
+        lines.append(_row(f"**{name}**" if name == "midcall" else name, *speeds, *sizes, eras[name]))
+    return lines
+
+
+def costs(paces: Paces, eras: Mapping[str, str]) -> list[str]:
+    """The table of the CPU time of the server for each call."""
+    lines = [_row("server CPU for each", *MEASURES.values()), "|---" + "|---:" * len(MEASURES) + "|"]
+    for name in eras:
+        costs = [_cost(paces[measure].get(name)) for measure in MEASURES]
+        lines.append(_row(f"**{name}**" if name == "midcall" else name, *costs))
+    return lines
+
+
+def goals(paces: Paces, memories: Memories) -> list[str]:
+    """The table of what was hoped for, and what came of it."""
+    lines = [_row("goal", "measured", "by CPU", ""), "|---|---:|---:|---|"]
+    plain, web = paces["stdio plain"], paces["http plain"]
+    best = max((name for name in plain if name not in ("floor", "midcall")), key=lambda n: plain[n].rate)
+    for text, over, under, wanted, form in (
+        (f"plain calls on stdio: faster than the best peer ({best})", plain, best, 1.0, "{:.2f} times"),
+        ("plain calls over HTTP: 80 % of a constant answer", web, "floor", 0.8, "{:.0%}"),
+        ("asks on stdio: 20 times the Python SDK", paces["stdio ask"], "mcp 2.3.0", 20.0, "{:.1f} times"),
+        ("asks over HTTP: 8 times the Python SDK", paces["http ask"], "mcp 2.3.0", 8.0, "{:.1f} times"),
+    ):
+        ratio = over["midcall"].rate / over[under].rate
+        by_cpu = over[under].cpu / over["midcall"].cpu
+        lines.append(_row(text, form.format(ratio), form.format(by_cpu), _verdict(ratio >= wanted)))
+    for text, measure, limit in (
+        ("a waiting call on stdio: at most 6 kB", "stdio memory", 6000),
+        ("a waiting call over HTTP: at most 12 kB", "http memory", 12000),
+    ):
+        size = memories[measure]["midcall"]
+        lines.append(_row(text, _size(size), "", _verdict(size <= limit)))
+    return lines
+
+
+def write(tables: list[list[str]]) -> None:
+    """Put the tables into the page, between its marks."""
+    system = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+    when = f"Measured on {dt.date.today():%Y-%m-%d} with `make bench-mcp`: "
+    text = f"{when}Python {platform.python_version()}, {system}."
+    blocks = [START, text, *("\n".join(table) for table in tables), END]
+    before, _, rest = PAGE.read_text().partition(START)
+    PAGE.write_text(before + "\n\n".join(blocks) + rest.partition(END)[2])
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _rate(pace: Pace | None) -> str:
+    return "" if pace is None else f"{pace.rate:,.0f}/s"
+
+
+def _cost(pace: Pace | None) -> str:
+    return "" if pace is None else f"{pace.cpu:,.0f} µs"
+
+
+def _size(size: float | None) -> str:
+    return "" if size is None else f"{size / 1000:.1f} kB"
+
+
+def _verdict(reached: bool) -> str:
+    return "reached" if reached else "not reached"
