@@ -4,9 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-
-.PHONY: fuzz
-.PHONY: help demo test lint types docs bench bench-mcp compliance format clean
+.PHONY: help demo test lint types docs bench bench-mcp compliance fuzz format clean
 
 help:            ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 20
