@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from websockets.asyncio.client import connect as raw_connect
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Origin
 
 from midcall import Data, Done, Request, TransportLost, UnknownQuestion, connect
@@ -170,6 +170,26 @@ def test_a_web_page_of_another_origin_is_turned_away() -> None:
                 with pytest.raises(InvalidStatus) as refused:
                     await raw_connect(url, origin=Origin(origin))
                 assert refused.value.response.status_code == 403
+
+    asyncio.run(run())
+
+
+def test_a_text_frame_that_is_no_utf_8_ends_its_connection_and_no_other() -> None:
+    """RFC 6455 demands it, so it never reaches the protocol; a binary frame gets a JSON-RPC error."""
+
+    async def run() -> None:
+        async with http_server() as url, raw_connect(url) as staying:
+            async with raw_connect(url) as socket:
+                await socket.send(
+                    b'{"jsonrpc":"2.0","id":1,"method":"echo.ping","params":{"x":"\xff"}}', text=True
+                )
+                with pytest.raises(ConnectionClosed) as closed:
+                    await socket.recv()
+                assert closed.value.rcvd is not None
+                assert closed.value.rcvd.code == 1007
+            assert (await Peer(SocketWire(staying)).result("echo.ping"))["type"] == "pong"
+            async with raw_connect(url) as socket:
+                assert (await Peer(SocketWire(socket)).result("echo.ping"))["type"] == "pong"
 
     asyncio.run(run())
 
