@@ -1,7 +1,8 @@
 """Run the official MCP clients against a midcall server: `make compliance`.
 
-Each client goes over stdio and HTTP, in legacy, modern and auto mode: it lists tools, calls one, hears
-progress, answers a wizard of three questions (all, or it declines or cancels at the second), and samples.
+Each client goes over stdio and HTTP, some also over the old HTTP+SSE, in legacy, modern and auto mode: it
+lists tools, calls one, hears progress, answers a wizard of three questions (all, or it declines or cancels at
+the second), and samples.
 Installs what it needs into .cache/compliance. Exits with 1 when a check fails, with 2 when none could be run.
 """
 
@@ -38,11 +39,19 @@ def main() -> int:
     """Run what the command line asks for, and return the exit code."""
     options = _options()
     clients = [client for client in CLIENTS if not options.client or client.name in options.client]
+    plan = [(c, t, m) for c in clients for t in options.transport if t in c.transports for m in options.mode]
+    if not plan:
+        _say("no such client goes over such a transport")
+        return 2
     try:
         commands = {client.name: client.command(SCRIPTS, CACHE, _say) for client in clients}
         LOGS.mkdir(parents=True, exist_ok=True)
         with serve(APP, LOGS / "server.log") as fixture:
-            servers = {"stdio": [sys.executable, str(APP), "--stdio"], "http": [fixture.url]}
+            servers = {
+                "stdio": [sys.executable, str(APP), "--stdio"],
+                "http": [fixture.url],
+                "sse": [fixture.url.removesuffix("/mcp") + "/sse"],
+            }
 
             def run(client: Client, transport: str, mode: str) -> Row:
                 if mode in client.cannot:
@@ -54,7 +63,6 @@ def main() -> int:
                     outcomes = run_client(commands[client.name], mode, servers[transport], log)
                 return Row(client, transport, mode, outcomes)
 
-            plan = [(c, t, m) for c in clients for t in options.transport for m in options.mode]
             with ThreadPoolExecutor(AT_ONCE) as pool:
                 rows = list(pool.map(lambda one: run(*one), plan))
             fixture.check()

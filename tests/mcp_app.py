@@ -6,7 +6,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from midcall import Ask, Hub, MidcallError, Question, ToolError, completion, method, prompt, resource
+from midcall import (
+    Ask,
+    Hub,
+    MidcallError,
+    ProtocolError,
+    Question,
+    ToolError,
+    completion,
+    method,
+    prompt,
+    resource,
+)
 from midcall.mcp import McpExtension
 
 
@@ -217,6 +228,14 @@ class Seek:
         return name
 
     @method
+    async def unhurried(self, ask: Ask, run: str = "", seconds: float = 0.6) -> str:
+        """Ask, work for a while, and ask again."""
+        first = await ask.prompt("First?")
+        self.trail.append(f"{run} {first}")
+        await asyncio.sleep(seconds)
+        return f"{first} {await ask.prompt('Second?')}"
+
+    @method
     async def together(self, ask: Ask) -> str:
         """Ask two things in one round."""
         name, sure = await ask.all(ask.prompt("Name?", key="name"), ask.confirm("Sure?", key="sure"))
@@ -255,6 +274,12 @@ class Seek:
             self.trail.append("endless was cancelled")
             raise
         return "never"
+
+    @method(long_running=True)
+    async def doomed(self, ask: Ask) -> str:
+        """Work for long, ask, and fail as a request, not as a tool."""
+        word = await ask.prompt("A word?", key="word")
+        raise ProtocolError(f"There is no {word}")
 
     @method(requires=["sampling"])
     async def needs_model(self) -> str:

@@ -21,7 +21,10 @@ from websockets.asyncio.client import connect as open_socket
 from websockets.exceptions import InvalidStatus
 
 from driving import drive
-from midcall import Hub, NotAllowed, connect, method
+from mcp_peers import META
+from mcp_peers import http as send_http
+from mcp_peers import http_server as mcp_server
+from midcall import Hub, NotAllowed, completion, connect, method, prompt, resource
 from midcall.principal import Principal, check_scopes, missing_scopes
 from midcall.transports.auth import (
     OAuthResourceServer,
@@ -159,7 +162,36 @@ class Files:
         return "gone"
 
 
-scoped_hub = Hub().register(Files())
+class Papers:
+    """What can be read and filled in."""
+
+    @resource("papers://list")
+    def all(self) -> str:
+        """All papers."""
+        return "all"
+
+    @resource("papers://{name}", scopes=["files:read", "files:write"])
+    def paper(self, name: str) -> str:
+        """One paper."""
+        return f"paper {name}"
+
+    @prompt(scopes=["files:write"])
+    def summary(self, name: str) -> str:
+        """Sum a paper up."""
+        return f"Sum up {name}"
+
+    @completion("papers://{name}", "name")
+    def names(self, value: str) -> list[str]:
+        """Their names: who may not read a paper is not told that there is one."""
+        return [value]
+
+    @completion("summary", "name", scopes=["files:read"])
+    def more_names(self, value: str) -> list[str]:
+        """Names again."""
+        return [value]
+
+
+scoped_hub = Hub().register(Files()).register(Papers())
 
 
 def test_a_method_tells_which_scopes_a_caller_lacks() -> None:
@@ -651,6 +683,55 @@ def test_a_method_with_scopes_is_called_only_by_those_who_have_them(tmp_path: Pa
                     assert stolen[0] == 404, "a session belongs to who opened it"
 
             await asyncio.to_thread(over_http)
+
+    drive(main())
+
+
+def test_resources_prompts_and_completions_have_scopes_too() -> None:
+    def completing(kind: str, **of: str) -> dict[str, Any]:
+        return {"ref": {"type": f"ref/{kind}", **of}, "argument": {"name": "name", "value": "a"}}
+
+    both = ["files:read", "files:write"]
+    needs: list[tuple[str, dict[str, Any], list[str]]] = [
+        ("resources/read", {"uri": "papers://list"}, []),
+        ("resources/read", {"uri": "papers://a"}, both),
+        ("prompts/get", {"name": "papers.summary", "arguments": {"name": "a"}}, ["files:write"]),
+        ("completion/complete", completing("resource", uri="papers://{name}"), both),
+        ("completion/complete", completing("prompt", name="papers.summary"), both),
+        ("completion/complete", completing("prompt", name="summary"), both),
+    ]
+    only_old = ("resources/subscribe", {"uri": "papers://a"}, both)
+    only_new = ("subscriptions/listen", {"notifications": {"resourceSubscriptions": ["papers://a"]}}, both)
+    tokens = f"alice={ALICE}:files:read,files:write bob={BOB}:files:read"
+
+    async def main() -> None:
+        with mcp_server("test_auth:scoped_hub", MIDCALL_TOKENS=tokens) as serving:
+            for revision, more in (("2025-11-25", only_old), ("2026-07-28", only_new)):
+                async with (
+                    serving.client(revision, token=ALICE) as alice,
+                    serving.client(revision, token=BOB) as bob,
+                ):
+                    for method_name, params, needed in [*needs, more]:
+                        if method_name == "subscriptions/listen":
+                            await alice.start(method_name, params)
+                            await alice.message("notifications/subscriptions/acknowledged")
+                        else:
+                            await alice.result(method_name, params)
+                        if not needed:
+                            await bob.result(method_name, params)
+                            continue
+                        message = {"jsonrpc": "2.0", "id": 7, "method": method_name, "params": params}
+                        if bob.modern:
+                            meta = {f"{META}protocolVersion": revision, f"{META}clientCapabilities": {}}
+                            message["params"] = {**params, "_meta": meta}
+                        response = await send_http(
+                            serving.port, "POST", bob.headers(message), json.dumps(message).encode()
+                        )
+                        value = StaticKeys(f"x={ALICE}").refusal(needed).www_authenticate
+                        assert (response.status, response.headers["www-authenticate"]) == (403, value)
+                        error = json.loads(await response.body())["error"]
+                        assert error["message"].startswith("Not allowed to call ")
+                        assert error["data"]["scopes"] == needed
 
     drive(main())
 

@@ -12,8 +12,13 @@ from typing import Any
 
 import pytest
 
-from driving import drive
+from driving import drive, until
+from mcp_app import make_hub
+from mcp_oracle import Oracle
 from mcp_peers import FORMS, META, MODERN, Client, Connect, HttpServer, http_server, over_stdio, text
+from midcall.mcp import desk
+from midcall.mcp.dialects import input_required
+from test_mcp_leaks import KEYS, Visitor
 
 TASKS = "io.modelcontextprotocol/tasks"
 WITH_TASKS: dict[str, Any] = {**FORMS, "extensions": {TASKS: {}}}
@@ -229,6 +234,64 @@ def test_a_cancelled_request_ends_its_call_unless_somebody_else_waits_for_it() -
             late = await client.result("tools/call", again)
             assert (late["isError"], text(late)) == (True, "enough")
             assert client.inbox == []
+
+    drive(run())
+
+
+def test_a_retry_of_a_call_that_runs_on_is_sent_away_with_a_state_and_comes_back_for_the_outcome(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(input_required, "PATIENCE", 0.1)
+
+    async def run() -> None:
+        hub = make_hub(keys=KEYS)
+        visitor = Visitor(hub)
+        oracle = Oracle(MODERN)
+
+        async def send(params: dict[str, Any], **meta: Any) -> Any:
+            response = await visitor.modern("tools/call", params, meta=meta)
+            oracle.asked({"id": response["id"], "method": "tools/call", "params": {}})
+            oracle.check(response)
+            return response["result"]
+
+        async def sent_away(params: dict[str, Any], **meta: Any) -> dict[str, Any]:
+            result = await send(params, **meta)
+            assert result.keys() == {"resultType", "requestState", "_meta"}, result
+            assert result["resultType"] == "input_required"
+            return {**call(params["name"], **params["arguments"]), "requestState": result["requestState"]}
+
+        params = call("seek.slow_wizard", run="patient", seconds=1.0)
+        again = by_order(await send(params), params, accept(text="x"))
+        first = asyncio.ensure_future(send(again))
+        await asyncio.sleep(0.05)
+        later = await sent_away(again)
+        later = await sent_away(later)
+        assert not first.done()
+        assert text(await first) == "x"
+        assert await send(later) == await first, "who comes back gets the outcome"
+        assert await send(again) == await first, "and so does who sends the answers again"
+
+        key = {"dev.midcall/idempotencyKey": "patient"}
+        slow = call("give.slow", seconds=0.6)
+        only = asyncio.ensure_future(send(slow, **key))
+        await asyncio.sleep(0.05)
+        later = await sent_away(slow, **key)
+        assert text(await only) == "slept"
+        assert await send(later) == await only
+
+        params = call("seek.unhurried", run="patient")
+        again = by_order(await send(params), params, accept(text="a"))
+        working = asyncio.ensure_future(send(again))
+        await asyncio.sleep(0.05)
+        later = await sent_away(again)
+        asked = await working
+        assert messages_of(asked) == ["Second?"]
+        assert await send(later) == asked, "the next question is an outcome too"
+        assert text(await send(by_order(asked, params, accept(text="b")))) == "a b"
+
+        trail = json.loads(text(await send(call("admin.state"))))["trail"]
+        assert trail == ["patient works", "patient worked", "patient a"], "nothing was run twice"
+        assert len(hub.calls) == 0
 
     drive(run())
 
@@ -583,6 +646,57 @@ def test_a_long_running_method_is_a_task_for_those_who_know_tasks(connect: Conne
             for method in ("tasks/get", "tasks/update", "tasks/cancel"):
                 params = {"taskId": "nope", **({"inputResponses": {}} if method == "tasks/update" else {})}
                 assert (await client.error(method, params))[0] == -32602
+
+    drive(run())
+
+
+def test_a_task_whose_request_fails_has_failed_and_tells_the_error(connect: Connect) -> None:
+    async def run() -> None:
+        async with connect(MODERN, WITH_TASKS) as client:
+            task = await client.result("tools/call", call("seek.doomed"))
+            await task_until(client, task, "input_required")
+            answer = {"taskId": task["taskId"], "inputResponses": {"word": accept(text="spoon")}}
+            await client.result("tasks/update", answer)
+            shown = await task_until(client, task, "failed", "completed", "cancelled")
+            assert shown["status"] == "failed"
+            assert shown["error"] == {"code": -32603, "message": "There is no spoon"}
+            assert "result" not in shown
+            await client.result("tasks/cancel", {"taskId": task["taskId"]})  # too late: it has failed
+            assert await task_until(client, task, "failed", "cancelled") == shown
+
+    drive(run())
+
+
+def test_a_task_says_how_long_it_is_sure_to_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That is as long as an outcome is kept, from now or from its end."""
+    monkeypatch.setattr(desk, "KEPT_SECONDS", 0.5)
+
+    async def run() -> None:
+        visitor = Visitor(make_hub(keys=KEYS))
+
+        async def ask_for(method: str, params: dict[str, Any]) -> Any:
+            return (await visitor.modern(method, params, WITH_TASKS)).get("result")
+
+        task = await ask_for("tools/call", call("seek.job"))
+        assert 500 <= task["ttlMs"] < 1000
+        which = {"taskId": task["taskId"]}
+        await asyncio.sleep(0.6)
+        shown = await ask_for("tasks/get", which)
+        assert (shown["status"], shown["createdAt"]) == ("input_required", task["createdAt"])
+        assert shown["ttlMs"] >= 1100, "it works on, so it is sure to be found for longer"
+        await ask_for("tasks/update", {**which, "inputResponses": {"word": accept(text="w")}})
+        await until(lambda: len(visitor.hub.calls) == 0)
+        ended = await ask_for("tasks/get", which)
+        assert ended["status"] == "completed"
+        await asyncio.sleep(0.3)
+        await ask_for("tools/call", call("seek.prompt", name="others that end make room"))
+        assert await ask_for("tasks/get", which) == ended, "it has ended: what was said of it holds"
+        await asyncio.sleep(0.3)
+        other = await ask_for("tools/call", call("seek.doomed"))
+        await ask_for("tasks/cancel", {"taskId": other["taskId"]})
+        await until(lambda: len(visitor.hub.calls) == 1)
+        assert await ask_for("tasks/get", which) is None, "its time is over"
+        await visitor.hub.calls.close()
 
     drive(run())
 

@@ -30,7 +30,7 @@ def fault(
         headers.append((b"host", host.encode("latin-1")))
     if origin is not None:
         headers.append((b"origin", origin.encode("latin-1")))
-    return Gate(hosts).fault(headers, at)
+    return Gate(hosts).check(headers, at)[0]
 
 
 # --- hosts ----------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ def test_another_name_for_this_machine_is_refused(host: str) -> None:
 def test_a_request_without_a_host_or_with_two_is_refused() -> None:
     assert fault(None) == "Host (none) is not one of this server's names"
     twice = [(b"host", b"localhost"), (b"host", b"evil.example")]
-    assert Gate().fault(twice, LOOPBACK) == "More than one Host header"
+    assert Gate().check(twice, LOOPBACK) == ("More than one Host header", None)
 
 
 def test_the_address_at_which_a_request_arrived_is_let_in() -> None:
@@ -165,7 +165,7 @@ def test_configured_origins_are_let_in_as_they_are_written() -> None:
 
 def test_two_origins_are_refused() -> None:
     headers = [(b"host", b"localhost"), (b"origin", b"http://localhost"), (b"origin", b"http://evil.example")]
-    assert Gate().fault(headers, LOOPBACK) == "More than one Origin header"
+    assert Gate().check(headers, LOOPBACK) == ("More than one Origin header", None)
 
 
 def test_any_host_does_not_mean_any_origin() -> None:

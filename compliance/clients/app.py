@@ -1,6 +1,6 @@
 """The server that the official clients are tried against: five tools, the same source for all of them.
 
-python compliance/clients/app.py --port 8000      serves it at http://127.0.0.1:8000/mcp
+python compliance/clients/app.py --port 8000      serves it at http://127.0.0.1:8000/mcp, and at /sse
 python compliance/clients/app.py --stdio          serves it on standard input and output
 """
 
@@ -67,7 +67,7 @@ def main() -> None:
     else:
         from midcall.transports.http import serve_http  # noqa: PLC0415
 
-        asyncio.run(serve_http(hub, port=options.port, log_level="warning"))
+        asyncio.run(serve_http(hub, port=options.port, log_level="warning", sse=True))
 
 
 if __name__ == "__main__":

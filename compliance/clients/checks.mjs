@@ -9,6 +9,7 @@ export const TIMEOUT_MS = 20_000;
 export const SUMMARY = "all is well";
 export const [MODE, ...SERVER] = process.argv.slice(2);
 export const OVER_HTTP = SERVER[0].startsWith("http://");
+export const OVER_SSE = OVER_HTTP && SERVER[0].endsWith("/sse");
 
 const ANSWERS = { confirmed: true, text: "Ada", choice: "large" };
 

@@ -16,6 +16,7 @@ SECONDS = 20
 
 MODE, SERVER = sys.argv[1], sys.argv[2:]
 OVER_HTTP = SERVER[0].startswith("http://")
+OVER_SSE = OVER_HTTP and SERVER[0].endswith("/sse")
 
 SUMMARY = "all is well"
 _ANSWERS = {"confirmed": True, "text": "Ada", "choice": "large"}

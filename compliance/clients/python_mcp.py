@@ -6,8 +6,9 @@ from typing import Any
 
 import checks
 import mcp_types as types
-from checks import MODE, OVER_HTTP, SERVER, Person, Result
+from checks import MODE, OVER_HTTP, OVER_SSE, SERVER, Person, Result
 from mcp import Client, StdioServerParameters
+from mcp.client.sse import sse_client
 
 person = Person()
 
@@ -47,9 +48,9 @@ class Adapter:
 
 
 async def main() -> None:
-    server = SERVER[0] if OVER_HTTP else StdioServerParameters(command=SERVER[0], args=SERVER[1:])
+    stdio = StdioServerParameters(command=SERVER[0], args=SERVER[1:])
     async with Client(
-        server,
+        sse_client(SERVER[0]) if OVER_SSE else SERVER[0] if OVER_HTTP else stdio,
         mode=checks.MODERN if MODE == "modern" else MODE,
         elicitation_callback=elicit,
         sampling_callback=sample,

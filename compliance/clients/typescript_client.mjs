@@ -1,8 +1,8 @@
 // The TypeScript client of the modern era: @modelcontextprotocol/client.
 
-import { Client, StreamableHTTPClientTransport } from "@modelcontextprotocol/client";
+import { Client, SSEClientTransport, StreamableHTTPClientTransport } from "@modelcontextprotocol/client";
 import { StdioClientTransport } from "@modelcontextprotocol/client/stdio";
-import { MODE, MODERN, OVER_HTTP, Person, SERVER, TIMEOUT_MS, run, sampled } from "./checks.mjs";
+import { MODE, MODERN, OVER_HTTP, OVER_SSE, Person, SERVER, TIMEOUT_MS, run, sampled } from "./checks.mjs";
 
 const person = new Person();
 const client = new Client(
@@ -16,9 +16,8 @@ client.setRequestHandler("elicitation/create", (request) => person.answer(reques
 client.setRequestHandler("sampling/createMessage", sampled);
 
 const [command, ...args] = SERVER;
-await client.connect(
-  OVER_HTTP ? new StreamableHTTPClientTransport(new URL(command)) : new StdioClientTransport({ command, args }),
-);
+const Http = OVER_SSE ? SSEClientTransport : StreamableHTTPClientTransport;
+await client.connect(OVER_HTTP ? new Http(new URL(command)) : new StdioClientTransport({ command, args }));
 await run(
   {
     revision: () => client.getNegotiatedProtocolVersion(),

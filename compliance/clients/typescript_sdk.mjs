@@ -1,10 +1,11 @@
 // The TypeScript SDK of the legacy era: @modelcontextprotocol/sdk.
 
 import { Client } from "@modelcontextprotocol/sdk/client/index.js";
+import { SSEClientTransport } from "@modelcontextprotocol/sdk/client/sse.js";
 import { StdioClientTransport } from "@modelcontextprotocol/sdk/client/stdio.js";
 import { StreamableHTTPClientTransport } from "@modelcontextprotocol/sdk/client/streamableHttp.js";
 import { CreateMessageRequestSchema, ElicitRequestSchema } from "@modelcontextprotocol/sdk/types.js";
-import { OVER_HTTP, Person, SERVER, TIMEOUT_MS, run, sampled } from "./checks.mjs";
+import { OVER_HTTP, OVER_SSE, Person, SERVER, TIMEOUT_MS, run, sampled } from "./checks.mjs";
 
 const person = new Person();
 const client = new Client(
@@ -15,9 +16,8 @@ client.setRequestHandler(ElicitRequestSchema, (request) => person.answer(request
 client.setRequestHandler(CreateMessageRequestSchema, sampled);
 
 const [command, ...args] = SERVER;
-const transport = OVER_HTTP
-  ? new StreamableHTTPClientTransport(new URL(command))
-  : new StdioClientTransport({ command, args });
+const Http = OVER_SSE ? SSEClientTransport : StreamableHTTPClientTransport;
+const transport = OVER_HTTP ? new Http(new URL(command)) : new StdioClientTransport({ command, args });
 
 // This client tells the revision only to its transport.
 let revision;

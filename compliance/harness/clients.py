@@ -15,7 +15,7 @@ from typing import Any
 
 from harness.install import node, npm_package, python_package
 
-TRANSPORTS = ("stdio", "http")
+TRANSPORTS = ("stdio", "http", "sse")
 MODES = ("legacy", "modern", "auto")
 CHECKS = ("connect", "list", "call", "progress", "accept", "decline", "cancel", "sample")
 RUN_SECONDS = 120
@@ -62,6 +62,7 @@ class Client:
     version: str
     script: str
     overrides: tuple[str, ...] = ()
+    transports: tuple[str, ...] = ("stdio", "http")
     cannot: Mapping[str, str] = field(default_factory=dict)
     """The modes that it does not have, and why."""
 
@@ -82,15 +83,19 @@ class Client:
 _LEGACY_ONLY = "knows 2025-11-25 and older: no modern era, and nothing to choose from"
 
 CLIENTS = (
-    Client("mcp", "mcp", "2.3.0", "python_mcp.py"),
-    # it wants a certifi that is newer than what some indexes have
+    Client("mcp", "mcp", "2.3.0", "python_mcp.py", transports=TRANSPORTS),
+    # It wants a certifi that is newer than what some indexes have. Not over HTTP+SSE, where it takes auto
+    # for legacy without a look at the server.
     Client("fastmcp", "fastmcp", "4.1.4", "python_fastmcp.py", overrides=("certifi",)),
-    Client("ts-client", "@modelcontextprotocol/client", "2.4.0", "typescript_client.mjs"),
+    Client(
+        "ts-client", "@modelcontextprotocol/client", "2.4.0", "typescript_client.mjs", transports=TRANSPORTS
+    ),
     Client(
         "ts-sdk",
         "@modelcontextprotocol/sdk",
         "1.32.2",
         "typescript_sdk.mjs",
+        transports=TRANSPORTS,
         cannot={"modern": _LEGACY_ONLY, "auto": _LEGACY_ONLY},
     ),
     Client("inspector", "@modelcontextprotocol/inspector", "2.12.0", "inspector.mjs"),

@@ -79,6 +79,8 @@ class Call(Struct, eq=False):
     """Seconds that a question waits if the tool does not say."""
     owner: object = None
     """Who alone may answer the questions."""
+    on_result: Callable[[Any, Error | None], None] | None = None
+    """Gets the result of a method that neither streams nor asks, or its failure, in place of items."""
 
     number: int = 0
     started: float = 0.0
@@ -200,6 +202,7 @@ class Call(Struct, eq=False):
     async def run(self, ended: Callable[["Call"], None]) -> None:
         """The body of the call's task: run the method, emit what it gives, end with `Done`."""
         self.begun = True
+        content: Any = None
         failure: Error | None = None
         try:
             if self.reason is None:
@@ -207,7 +210,7 @@ class Call(Struct, eq=False):
                     await self._stream(self.method.invoke(self, self.arguments))
                 else:
                     content = await self.method.invoke(self, self.arguments)
-                    if content is not None:
+                    if content is not None and self.on_result is None:
                         await self.emit(content)
         except asyncio.CancelledError:
             self.reason = self.reason or "The call was cancelled"
@@ -218,7 +221,7 @@ class Call(Struct, eq=False):
             raise
         finally:
             ended(self)
-            self._finish(failure)
+            self._finish(failure, content)
 
     async def _stream(self, body: AsyncIterator[Any]) -> None:
         sent = 0
@@ -241,11 +244,14 @@ class Call(Struct, eq=False):
         log.warning("%s failed", self.name, exc_info=error)
         return Error(self.stamp(), _sendable(str(error)) or type(error).__name__, "tool_error")
 
-    def _finish(self, failure: Error | None) -> None:
+    def _finish(self, failure: Error | None, content: Any) -> None:
         self.outcome = Status.COMPLETED if failure is None else Status.FAILED
         if self.reason is not None:
             self.outcome = Status.ABORTED
             failure = Error(self.stamp(), self.reason, Aborted.code)
+        if self.on_result is not None:
+            self.on_result(content, failure)
+            return
         if self.questions:
             self.questions.withdraw_all("The call has ended", Aborted("The call has ended"))
         if self.reports is not None:

@@ -3,13 +3,18 @@
 import asyncio
 import itertools
 import logging
+import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Coroutine, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
 
 from midcall.call import PROCESS, Call, CallInfo
 from midcall.errors import TooManyCalls, UnknownQuestion
 
 log = logging.getLogger("midcall.call")
+
+EAGER = sys.version_info >= (3, 12)
 
 GRACE = 10.0
 """How many seconds an aborted call may clean up before whoever stopped it goes on."""
@@ -24,19 +29,43 @@ class Calls:
         self._asking: dict[str, Call] = {}
         self._numbers = itertools.count(1)
 
-    def start(self, call: Call) -> Call:
-        """Give the call an id and a task. Raises `TooManyCalls` at the limit."""
+    def start(self, call: Call, *, at_once: bool = False) -> Call:
+        """Give the call an id and a task. Raises `TooManyCalls` at the limit.
+
+        `at_once` runs it up to the first thing that it waits for before this returns, where Python can
+        (3.12 and later): whoever starts it must be ready for its items, also for the last one.
+        """
+        self.check_room()
+        self.add(call)
+        loop = asyncio.get_running_loop()
+        if at_once and EAGER:
+            call.task = asyncio.Task(call.run(self.ended), loop=loop, eager_start=True)  # type: ignore[call-arg]
+        else:
+            call.task = loop.create_task(call.run(self.ended))
+        return call
+
+    def run_here(self, call: Call, waiting: AbstractContextManager[object]) -> Awaitable[None]:
+        """Run a call in the present task: nothing is known of it unless it waits, and most do not.
+
+        If it does, it is listed and can be aborted, and `waiting` is entered until it ends.
+        """
+        return _Here(self, call, waiting)
+
+    def check_room(self) -> None:
+        """Raise `TooManyCalls` at the limit."""
         if len(self._active) >= self.limit:
             raise TooManyCalls(f"More than {self.limit} calls at once; try again later")
+
+    def add(self, call: Call) -> None:
+        """List a call that runs."""
         number = call.number = next(self._numbers)
         call.started = time.monotonic()
         call.asking = self._asking
         self._active[number] = call
-        call.task = asyncio.get_running_loop().create_task(call.run(self._ended))
-        return call
 
-    def _ended(self, call: Call) -> None:
-        del self._active[call.number]
+    def ended(self, call: Call) -> None:
+        """A call runs no longer."""
+        self._active.pop(call.number, None)
 
     def answer(self, request_id: str, payload: object, *, owner: object = None) -> None:
         """Answer an open question of this owner's calls; to anybody else it does not exist."""
@@ -73,6 +102,45 @@ class Calls:
     async def close(self, reason: str = "The server is closing") -> None:
         """Abort everything and wait until it has ended."""
         await end_all(tuple(self._active.values()), reason)
+
+
+class _Here:
+    """Runs a call in the task that awaits this (see `Calls.run_here`)."""
+
+    __slots__ = ("_call", "_calls", "_waiting")
+
+    def __init__(self, calls: Calls, call: Call, waiting: AbstractContextManager[object]) -> None:
+        self._calls = calls
+        self._call = call
+        self._waiting = waiting
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        body = self._call.run(self._calls.ended)
+        try:
+            waits_for = body.send(None)
+        except StopIteration:
+            return
+        self._call.task = asyncio.current_task()
+        self._calls.add(self._call)
+        with self._waiting:
+            yield from _rest(body, waits_for)
+
+
+def _rest(body: Coroutine[Any, Any, None], waits_for: Any) -> Generator[Any, Any, None]:
+    """Await what is left of a coroutine that waits already."""
+    while True:
+        try:
+            try:
+                given = yield waits_for
+            except GeneratorExit:
+                body.close()
+                raise
+            except BaseException as error:  # noqa: BLE001  the coroutine's to handle
+                waits_for = body.throw(error)
+            else:
+                waits_for = body.send(given)
+        except StopIteration:
+            return
 
 
 async def end_all(calls: Sequence[Call], reason: str) -> None:

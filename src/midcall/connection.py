@@ -127,7 +127,7 @@ class Connection:
             if not self._raw:
                 self._refuse(message.method)
             if own is None:
-                self._start(message.method, params, Reply(self, id, reply), frozenset())
+                self._reply(message.method, params, Reply(self, id, reply))
                 return
             answer = own(params)
         except MidcallError as error:
@@ -150,9 +150,11 @@ class Connection:
         asked = _read(raw, _Subscribe, _SubscribeList)
         supported = PERSON_KINDS if asked.supports is None else KINDS.intersection(asked.supports)
         subscription = Subscription(self)
-        call = self._start(asked.method, bytes(asked.params), subscription, supported)
+        call = self._prepare(asked.method, bytes(asked.params), subscription, supported)
+        self._hub.calls.start(call)
         subscription.id = call.id
         self._subscriptions[call.id] = subscription
+        self._calls[subscription] = call
         return call.id
 
     def _respond(self, raw: bytes) -> dict[str, bool]:
@@ -173,16 +175,22 @@ class Connection:
         subscription.open = False
         return True
 
-    def _start(
+    def _reply(self, name: str, params: bytes, outlet: "Reply") -> None:
+        call = self._calls[outlet] = self._prepare(name, params, outlet, frozenset())
+        try:
+            self._hub.calls.start(call, at_once=True)
+        except TooManyCalls:
+            del self._calls[outlet]
+            raise
+
+    def _prepare(
         self, name: str, params: bytes, outlet: "Reply | Subscription", supported: frozenset[str]
     ) -> Call:
         if len(self._calls) >= self._max_calls:
             raise TooManyCalls(f"More than {self._max_calls} calls at once on one connection")
         found = self._hub.resolve(name)
         check_scopes(found.name, found.method.extras, self.principal)
-        call = self._hub.begin(found, params, outlet, supported=supported, owner=self)
-        self._calls[outlet] = call
-        return call
+        return self._hub.prepare(found, params, outlet, supported=supported, owner=self)
 
     # --- messages out ------------------------------------------------------------------------
 

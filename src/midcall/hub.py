@@ -264,7 +264,7 @@ class Hub:
 
         Raises `MethodNotFound` or `InvalidArguments`; then nothing was started.
         """
-        return self.begin(
+        call = self.prepare(
             self.resolve(name),
             raw_params,
             outlet,
@@ -272,8 +272,9 @@ class Hub:
             time_limit=time_limit,
             owner=owner,
         )
+        return self.calls.start(call)
 
-    def begin(
+    def prepare(
         self,
         found: Resolved,
         raw_params: bytes,
@@ -283,12 +284,10 @@ class Hub:
         time_limit: float | None = ATTACHED_TIME_LIMIT,
         owner: object = None,
     ) -> Call:
-        """`start` for a method that is found already."""
+        """A call of a method that is found already, for `calls.start`. Raises `InvalidArguments`."""
         arguments = found.method.read_arguments(raw_params, found.name)
-        metadata = Metadata(found.provenance, self.hash, 0)
-        return self.calls.start(
-            Call(found.name, found.method, arguments, outlet, metadata, supported, time_limit, owner)
-        )
+        metadata = Metadata(found.provenance, self._hash or self.hash, 0)
+        return Call(found.name, found.method, arguments, outlet, metadata, supported, time_limit, owner)
 
     def call(
         self,
@@ -314,17 +313,18 @@ class Hub:
         line = _LocalLine(self, name, params, frozenset(supports), time_limit)
         return Invocation(line, answer)
 
-    def asgi(self, *, auth: Any = None, hosts: Sequence[str] = ()) -> Any:
+    def asgi(self, *, auth: Any = None, hosts: Sequence[str] = (), sse: bool = False) -> Any:
         """This hub as an ASGI application: `/mcp`, `/ws`, `/health`, and a page at `/`.
 
-        `auth` tells who calls (see `midcall.transports.auth`); `hosts` are names by which it is reached.
+        `auth` tells who calls (see `midcall.transports.auth`); `hosts` are names by which it is reached;
+        `sse` adds the deprecated transport HTTP+SSE at `/sse`, for MCP clients that know no other.
 
         Mounted in another application, it does not see that one's shutdown: end the calls with
         `await hub.calls.close()` there.
         """
         from midcall.transports.http import asgi_app  # noqa: PLC0415  the one step up the rooms
 
-        return asgi_app(self, auth=auth, hosts=hosts)
+        return asgi_app(self, auth=auth, hosts=hosts, sse=sse)
 
 
 class _LocalLine(Line):

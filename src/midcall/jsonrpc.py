@@ -45,6 +45,14 @@ class Envelope(Struct):
     error: ErrorObject | UnsetType = UNSET
 
 
+class Response(Struct, gc=False):
+    """A response whose result is yet to be encoded."""
+
+    jsonrpc: str
+    id: Id
+    result: Any
+
+
 class Fault(Exception):
     """A message that is not JSON-RPC, with the error that goes back for it."""
 

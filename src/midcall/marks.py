@@ -99,14 +99,21 @@ def resource(
     annotations: Mapping[str, Any] | None = None,
     icons: Sequence[Mapping[str, Any]] = (),
     meta: Mapping[str, Any] | None = None,
+    scopes: Sequence[str] = (),
 ) -> Callable[[F], F]:
     """Mark a function as what is read at a URI: text (`str`), bytes, or anything that JSON carries.
 
     With parts in braces, as `notes://{folder}/{name}`, it is a template, and the parts are the
-    function's parameters.
+    function's parameters. `scopes` are those that a caller needs to read it or to subscribe to it.
     """
     extras = _given(
-        uri=uri, title=title, mime_type=mime_type, annotations=annotations, icons=list(icons), meta=meta
+        uri=uri,
+        title=title,
+        mime_type=mime_type,
+        annotations=annotations,
+        icons=list(icons),
+        meta=meta,
+        scopes=tuple(scopes),
     )
     return _marker(Mark("resource", name, description, (), extras))
 
@@ -122,6 +129,7 @@ def prompt(
     description: str | None = None,
     icons: Sequence[Mapping[str, Any]] = (),
     meta: Mapping[str, Any] | None = None,
+    scopes: Sequence[str] = (),
 ) -> Callable[[F], F]: ...
 def prompt(
     function_or_name: Any = None,
@@ -131,21 +139,27 @@ def prompt(
     description: str | None = None,
     icons: Sequence[Mapping[str, Any]] = (),
     meta: Mapping[str, Any] | None = None,
+    scopes: Sequence[str] = (),
 ) -> Any:
-    """Mark a function as a template of messages: it gives a text, or a list of messages."""
+    """Mark a function as a template of messages: it gives a text, or a list of messages.
+
+    `scopes` are those that a caller needs to get it.
+    """
     name = function_or_name if isinstance(function_or_name, str) else None
-    extras = _given(title=title, icons=list(icons), meta=meta)
+    extras = _given(title=title, icons=list(icons), meta=meta, scopes=tuple(scopes))
     mark = _marker(Mark("prompt", name, description, (), extras))
     return mark if function_or_name is None or name is not None else mark(function_or_name)
 
 
-def completion(of: str, argument: str, /) -> Callable[[F], F]:
+def completion(of: str, argument: str, /, *, scopes: Sequence[str] = ()) -> Callable[[F], F]:
     """Mark a function as what suggests values for an argument of a prompt or a resource template.
 
     `of` is the prompt's name or the template's URI. The function gets what was typed so far as
     `value`, and may take `arguments`, those that are known already; it gives a list of strings.
+    `scopes` are those that a caller needs beside the scopes of what is completed.
     """
-    return _marker(Mark("completion", None, None, (), {"of": of, "argument": argument}))
+    extras = _given(of=of, argument=argument, scopes=tuple(scopes))
+    return _marker(Mark("completion", None, None, (), extras))
 
 
 def mark_of(function: Any) -> Mark | None:

@@ -20,3 +20,20 @@ class Outlet(Protocol):
 
     async def drain(self) -> None:
         """Wait until the reader has caught up, or is gone."""
+
+
+class Nowhere:
+    """The outlet of a call whose items nobody reads."""
+
+    __slots__ = ()
+
+    full = False
+
+    def put(self, item: Item) -> None:
+        """Nobody reads."""
+
+    async def drain(self) -> None:
+        """Nobody is behind."""
+
+
+NOWHERE = Nowhere()

@@ -60,7 +60,7 @@ def _add_options(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--json", action="store_true", help="print items as JSON, one a line")
     parser.add_argument(
         "--timeout",
-        type=_seconds,
+        type=seconds,
         metavar="SECONDS",
         help="how long a question waits if the tool does not say (default 30, 0 for no limit)",
     )
@@ -141,8 +141,9 @@ def _screen(args: argparse.Namespace, person: bool) -> "Screen":
     return Terminal()
 
 
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 <= seconds < float("inf"):
+def seconds(text: str) -> float:
+    """Reads an option that is a time."""
+    time = float(text)
+    if not 0 <= time < float("inf"):
         raise ValueError
-    return seconds
+    return time

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+from midcall.cli.call import seconds
 from midcall.cli.exits import Exit, UsageError
 
 if TYPE_CHECKING:
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from midcall.transports.auth import Authenticator
 
 BUILT_IN = "midcall.activations:hub"
+_WORKER = "midcall-worker"
 _EXAMPLES = """\
 examples:
   midcall serve                             the built-in examples, ws://127.0.0.1:8000/ws
@@ -48,6 +50,18 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--mcp", action="store_true", help="with --stdio: speak MCP beside the raw protocol")
     parser.add_argument("--mcp-only", action="store_true", help="with --stdio: speak MCP and nothing else")
+    parser.add_argument(
+        "--sse",
+        action="store_true",
+        help="over HTTP, also serve the deprecated MCP transport HTTP+SSE at /sse, for old clients",
+    )
+    parser.add_argument(
+        "--grace",
+        metavar="SECONDS",
+        type=seconds,
+        default=5.0,
+        help="how long calls may run on when it is told to stop, or at the end of the input (default: 5)",
+    )
     parser.add_argument("--cwd", metavar="DIR", help="work in this folder, and look for the target there")
     parser.add_argument(
         "--log-level",
@@ -97,6 +111,7 @@ def run(args: argparse.Namespace) -> Exit:
     """Serve until the end of the input, Ctrl-C or SIGTERM."""
     import asyncio
     import logging
+    from concurrent.futures import ThreadPoolExecutor
 
     from midcall.cli.load import load_hub
 
@@ -116,7 +131,7 @@ def run(args: argparse.Namespace) -> Exit:
             from midcall.mcp import mcp_of
 
             mcp_of(hub)
-        serving = serve_stdio(hub, raw=not args.mcp_only)
+        serving = serve_stdio(hub, raw=not args.mcp_only, grace=args.grace)
     else:
         from midcall.transports.http import serve_http
         from midcall.transports.security import Gate, refuse_public_bind
@@ -138,11 +153,36 @@ def run(args: argparse.Namespace) -> Exit:
             auth=auth,
             hosts=args.allow_host,
             allow_public=told_twice,
+            sse=args.sse,
+            grace=args.grace,
         )
     _calm_collector()
     with asyncio.Runner(loop_factory=_fast_loop()) as runner:
+        threads = ThreadPoolExecutor(thread_name_prefix=_WORKER)
+        runner.get_loop().set_default_executor(threads)
         runner.run(until_stopped(serving))
+        threads.shutdown(wait=False, cancel_futures=True)
+        _leave_behind_what_cannot_be_stopped()
     return Exit.SUCCESS
+
+
+def _leave_behind_what_cannot_be_stopped() -> None:
+    """End the process at once if plain functions still run in worker threads, as nothing can cancel these.
+
+    Their calls have had their time, and are answered; Python would wait for them for ever.
+    """
+    import logging
+    import os
+    import threading
+
+    workers = [thread for thread in threading.enumerate() if thread.name.startswith(_WORKER)]
+    for thread in workers:
+        thread.join(0.2 / len(workers))
+    busy = sum(thread.is_alive() for thread in workers)
+    if busy:
+        logging.getLogger("midcall.serve").warning("Left behind: %d functions that still run", busy)
+        logging.shutdown()
+        os._exit(Exit.SUCCESS)
 
 
 def _calm_collector() -> None:

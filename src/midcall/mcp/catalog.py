@@ -19,7 +19,7 @@ class Tool(NamedTuple):
     found: Resolved
     shown: dict[str, Any]
     plain: bool
-    """Whether it neither asks nor runs long, so that any caller is served in the same way."""
+    """Whether it neither asks nor streams nor runs long: all that goes back is its result."""
     requires: tuple[str, ...]
     structured: bool
     """Whether its result also goes out as structured content."""
@@ -56,6 +56,8 @@ class Completer(NamedTuple):
 
     method: Method
     provenance: tuple[str, ...]
+    needs: dict[str, Any]
+    """Its scopes and those of what it completes, as `principal.check_scopes` reads them."""
 
 
 class Catalog:
@@ -67,6 +69,7 @@ class Catalog:
         self.templates: list[Readable] = []
         self.prompts: dict[str, Template] = {}
         self.completers: dict[tuple[str, str], Completer] = {}
+        completions: list[tuple[str, Method, tuple[str, ...]]] = []
         for namespace, activation in hub.activations():
             provenance = (hub.name, *([namespace] if namespace else ()))
             prefix = f"{namespace}." if namespace else ""
@@ -78,10 +81,19 @@ class Catalog:
                     self.resources[readable.uri] = readable
             for name, method in activation.prompts.items():
                 self.prompts[prefix + name] = _template(prefix + name, method, provenance)
-            for method in activation.completions:
-                of, argument = method.extras["of"], method.extras["argument"]
-                self.completers[of, argument] = Completer(method, provenance)
-                self.completers.setdefault((prefix + of, argument), Completer(method, provenance))
+            completions += [(prefix, method, provenance) for method in activation.completions]
+        for prefix, method, provenance in completions:  # now that everything is there to be completed
+            self._add_completer(prefix, method, provenance)
+
+    def _add_completer(self, prefix: str, method: Method, provenance: tuple[str, ...]) -> None:
+        of, argument = method.extras["of"], method.extras["argument"]
+        completed = [self.prompts.get(prefix + of), self.prompts.get(of)]
+        methods = [method, *(one.method for one in completed if one is not None)]
+        methods += [one.method for one in (*self.templates, *self.resources.values()) if one.uri == of]
+        scopes = dict.fromkeys(scope for one in methods for scope in one.extras.get("scopes", ()))
+        completer = Completer(method, provenance, {"scopes": tuple(scopes)})
+        self.completers[of, argument] = completer
+        self.completers.setdefault((prefix + of, argument), completer)
 
     def changed_since(self, before: "Catalog") -> list[str]:
         """Which of `tools`, `prompts` and `resources` are listed otherwise than before."""
@@ -113,7 +125,7 @@ def _tool(found: Resolved) -> Tool:
     output = None if method.streaming else _object_schema(method.returns)
     if output is not None:
         shown["outputSchema"] = output
-    plain = not method.interactive and not method.extras.get("long_running")
+    plain = not (method.interactive or method.streaming or method.extras.get("long_running"))
     requires = tuple(method.extras.get("requires", ()))
     return Tool(found, shown, plain, requires, output is not None, tuple(_headers(schema, ())))
 

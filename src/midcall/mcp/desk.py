@@ -157,7 +157,7 @@ class Desk:
     # --- tasks -------------------------------------------------------------------------------
 
     def make_task(self, dialect: "InputRequired") -> Task:
-        task = Task(secrets.token_urlsafe(18), int(self.time_limit * 1000))
+        task = Task(secrets.token_urlsafe(18), KEPT_SECONDS)
         self._tasks[task.id] = dialect.call_id
         return task
 

@@ -1,5 +1,7 @@
 """Exchange: one MCP request, and the way back to whoever sent it."""
 
+from collections.abc import Awaitable
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -9,6 +11,19 @@ from midcall.items import to_json
 from midcall.jsonrpc import Id
 from midcall.mcp.caller import Caller
 from midcall.mcp.messages import META, Meta
+
+
+class Plain(Protocol):
+    """A call that gives nothing but its result (see `plain`)."""
+
+    def start(self) -> None:
+        """Run it in a task of its own."""
+
+    def run_here(self, waiting: AbstractContextManager[object]) -> Awaitable[None]:
+        """Run it in the present task; `waiting` is entered if it waits for something."""
+
+    def abort(self, reason: str) -> None:
+        """Stop it."""
 
 
 class Line(Protocol):
@@ -29,6 +44,12 @@ class Line(Protocol):
 
     async def drain(self) -> None:
         """Wait while the reader is behind."""
+
+    def run(self, call: Plain) -> None:
+        """Run a call whose result is the response."""
+
+
+_SERVER_INFO = f"{META}serverInfo"
 
 
 class McpError(Exception):
@@ -54,14 +75,18 @@ class Exchange(Struct, frozen=True):
     def result(self, result: dict[str, Any]) -> None:
         """Answer with a result, which is complete unless it says otherwise."""
         if self.caller.modern:
-            meta = {**result.get("_meta", {}), f"{META}serverInfo": self.server_info}
-            result = {"resultType": "complete", **result, "_meta": meta}
+            result.setdefault("resultType", "complete")
+            result.setdefault("_meta", {})[_SERVER_INFO] = self.server_info
         try:
-            body = to_json(result)
-        except (TypeError, ValueError) as error:  # something that JSON cannot carry
-            self.error(McpError(jsonrpc.INTERNAL_ERROR, str(error)))
+            message = to_json(jsonrpc.Response("2.0", self.id, result))
+        except (TypeError, ValueError) as error:
+            self.failed(error)
             return
-        self.line.respond(jsonrpc.response(self.id, body))
+        self.line.respond(message)
+
+    def failed(self, error: Exception) -> None:
+        """Answer that there is no answer: something that JSON cannot carry."""
+        self.error(McpError(jsonrpc.INTERNAL_ERROR, str(error)))
 
     def error(self, error: McpError) -> None:
         """Answer with an error."""

@@ -26,12 +26,14 @@ from midcall.mcp.catalog import Catalog
 from midcall.mcp.desk import Desk
 from midcall.mcp.dialects import respond_tool
 from midcall.mcp.exchange import Exchange, Line, McpError
+from midcall.mcp.headers import Headers, check_headers
 from midcall.mcp.legacy import NOT_INITIALIZED, Session
 from midcall.mcp.listeners import Listeners
 from midcall.mcp.messages import Meta
 from midcall.mcp.results import cache_hints
 from midcall.mcp.running import Runner, require
 from midcall.mcp.speaker import McpSpeaker
+from midcall.principal import check_scopes
 
 log = logging.getLogger("midcall.mcp")
 
@@ -113,13 +115,12 @@ class McpExtension:
         message: Envelope,
         line: Line,
         session: Session,
-        *,
-        modern: bool = False,
+        headers: Headers | None = None,
     ) -> None:
-        """Serve one request. `modern` says that the transport knows it to be of that era."""
+        """Serve one request. With `headers` it is a modern one, and they must agree with it."""
         id: Id = None if message.id is UNSET else message.id
         try:
-            self._serve(message, id, line, session, modern)
+            self._serve(message, id, line, session, headers)
         except McpError as error:
             refused = error
         except NotAllowed as error:
@@ -139,7 +140,7 @@ class McpExtension:
         id: Id,
         line: Line,
         session: Session,
-        modern: bool,
+        headers: Headers | None,
     ) -> None:
         name = str(message.method)
         method = _TABLE.get(name)
@@ -152,7 +153,9 @@ class McpExtension:
         except msgspec.DecodeError as error:
             fault = error
             meta = _meta_of(message)
-        modern = modern or meta.revision is not None
+        if headers is not None:
+            check_headers(headers, name, params, meta.revision, self.running.tool)
+        modern = headers is not None or meta.revision is not None
         caller = _modern_caller(meta, session.caller.principal) if modern else session.caller
         if method is None or not (method.modern if modern else method.legacy):
             raise _not_found(name)
@@ -304,6 +307,7 @@ class McpExtension:
     def _subscribe(self, exchange: Exchange, params: messages.Located, session: Session) -> None:
         if len(session.watched) >= MAX_CALLS:
             raise McpError(jsonrpc.CALL_FAILED, f"More than {MAX_CALLS} subscriptions in one session")
+        self._check_readable(params.uri, session)
         session.watched.add(params.uri)
         exchange.result({})
 
@@ -312,8 +316,17 @@ class McpExtension:
         exchange.result({})
 
     def _listen(self, exchange: Exchange, params: messages.Listen, session: Session) -> None:
+        for uri in params.notifications.uris:
+            self._check_readable(uri, session)
         session.admit(exchange, None)
         self._listeners.add(exchange, params.notifications)
+
+    def _check_readable(self, uri: str, session: Session) -> None:
+        """Who may not read a resource does not hear of its changes either. Raises `NotAllowed`."""
+        found = self.catalog.find(uri)
+        if found is not None:
+            readable, _ = found
+            check_scopes(readable.shown["name"], readable.method.extras, session.principal)
 
     # --- tasks -------------------------------------------------------------------------------
 

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
+import msgspec
+
 from midcall.connection import MAX_CALLS
 from midcall.jsonrpc import CALL_FAILED, INVALID_REQUEST, Envelope, Id, Pending
 from midcall.mcp import revisions
@@ -38,15 +40,24 @@ _NEXT = {
 }
 
 
+_STRANGER = Caller(revisions.LATEST_LEGACY, Capabilities(), "debug")
+
+
 class Session:
-    """What the server knows of a legacy client between its requests."""
+    """What the server knows of a legacy client between its requests.
+
+    A modern request over HTTP has one for itself, so it is quickly made.
+    """
+
+    __slots__ = ("__weakref__", "caller", "principal", "requests", "running", "send", "state", "watched")
 
     def __init__(self, send: Callable[[bytes], None], principal: Principal | None = None) -> None:
         self.send = send
         """Sends what belongs to no request: changes of lists and resources."""
         self.state = State.UNINITIALIZED
-        name = None if principal is None else principal.name
-        self.caller = Caller(revisions.LATEST_LEGACY, Capabilities(), "debug", None, name)
+        self.caller = (
+            _STRANGER if principal is None else msgspec.structs.replace(_STRANGER, principal=principal.name)
+        )
         self.principal = principal
         """Who sends the present request; over HTTP, its token may have other scopes than the last one."""
         self.requests: Pending[Callable[[Envelope], None]] = Pending()

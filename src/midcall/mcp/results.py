@@ -9,10 +9,11 @@ from typing import Any
 
 from msgspec import Raw
 
-from midcall.content import Content, Document
+from midcall.content import Audio, Content, Document, Embedded, Link
 from midcall.errors import ProtocolError
 from midcall.items import Error, to_json
 from midcall.jsonrpc import INTERNAL_ERROR
+from midcall.mcp import revisions
 from midcall.mcp.catalog import Tool
 from midcall.mcp.exchange import McpError
 
@@ -24,8 +25,8 @@ def text_block(text: str) -> dict[str, str]:
     return {"type": "text", "text": text}
 
 
-def tool_result(contents: Sequence[Any], failure: Error | None, tool: Tool) -> dict[str, Any]:
-    """The result of `tools/call`."""
+def tool_result(contents: Sequence[Any], failure: Error | None, tool: Tool, revision: str) -> dict[str, Any]:
+    """The result of `tools/call`, as a caller of this revision knows it."""
     if failure is not None:
         if failure.code == ProtocolError.code:
             raise McpError(INTERNAL_ERROR, failure.message)
@@ -37,7 +38,7 @@ def tool_result(contents: Sequence[Any], failure: Error | None, tool: Tool) -> d
         return {"content": [text_block(value)]}
     parts = value if isinstance(value, list | tuple) else (value,)
     if any(isinstance(part, Content) for part in parts):
-        return {"content": [_block(part) for part in parts]}
+        return {"content": [_block(part, revision, number) for number, part in enumerate(parts, 1)]}
     if len(contents) > 1 and all(isinstance(part, str) for part in contents):
         return {"content": [text_block("".join(contents))]}
     encoded = to_json(value)
@@ -47,10 +48,19 @@ def tool_result(contents: Sequence[Any], failure: Error | None, tool: Tool) -> d
     return result
 
 
-def _block(part: Any) -> Any:
-    if isinstance(part, Content):
-        return part
-    return text_block(part if isinstance(part, str) else to_json(part).decode())
+def _block(part: Any, revision: str, number: int) -> Any:
+    """A content block; what a revision does not know becomes what it knows."""
+    match part:
+        case Audio() if revision < revisions.AUDIO:
+            return Embedded(
+                Document(f"midcall:audio/{number}", part.mime_type, blob=part.data), part.annotations
+            )
+        case Link() if revision < revisions.LINKS:
+            return text_block(": ".join(filter(None, (part.title or part.name, part.description, part.uri))))
+        case Content():
+            return part
+        case _:
+            return text_block(part if isinstance(part, str) else to_json(part).decode())
 
 
 def resource_result(uri: str, mime_type: str | None, contents: Sequence[Any]) -> dict[str, Any]:
@@ -77,22 +87,25 @@ def _document(uri: str, mime_type: str | None, part: Any) -> Document:
             return Document(uri, mime_type or "application/json", text=to_json(part).decode())
 
 
-def prompt_result(description: str, contents: Sequence[Any]) -> dict[str, Any]:
+def prompt_result(description: str, contents: Sequence[Any], revision: str) -> dict[str, Any]:
     """The result of `prompts/get`: texts are messages of the user."""
     parts: list[Any] = []
     for value in contents:
         parts += value if isinstance(value, list | tuple) else [value]
-    result: dict[str, Any] = {"messages": [_message(part) for part in parts]}
+    messages = [_message(part, revision, number) for number, part in enumerate(parts, 1)]
+    result: dict[str, Any] = {"messages": messages}
     if description:
         result["description"] = description
     return result
 
 
-def _message(part: Any) -> Any:
+def _message(part: Any, revision: str, number: int) -> Any:
     if isinstance(part, Mapping) and "role" in part:
         content = part.get("content")
-        return {**part, "content": text_block(content)} if isinstance(content, str) else part
-    return {"role": "user", "content": _block(part)}
+        if isinstance(content, str | Content):
+            return {**part, "content": _block(content, revision, number)}
+        return part
+    return {"role": "user", "content": _block(part, revision, number)}
 
 
 def cache_hints() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The revisions of MCP, and from which on a client can be asked in which way.
+"""The revisions of MCP, and from which on a client can be asked in which way and be given what.
 
 They are dates, so they compare as text.
 
@@ -23,6 +23,10 @@ BATCHES = R2025_03_26
 
 ELICITATION = R2025_06_18
 URL_ELICITATION = R2025_11_25
+
+AUDIO = R2025_03_26
+LINKS = R2025_06_18
+"""From which revisions on there are these kinds of content."""
 
 
 def negotiate(requested: str) -> str:

@@ -4,6 +4,7 @@
 the result is said; the way of asking is chosen here, for each request, from what its caller declared.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -26,6 +27,7 @@ from midcall.mcp.dialects.respond_tool import RespondTool
 from midcall.mcp.dialects.server_requests import ServerRequests
 from midcall.mcp.exchange import Exchange, McpError
 from midcall.mcp.legacy import Session
+from midcall.mcp.plain import PlainCall
 from midcall.mcp.results import cache_hints, prompt_result, resource_result, tool_result
 from midcall.principal import check_scopes
 
@@ -59,18 +61,16 @@ class Runner:
         check_scopes(tool.found.name, tool.found.method.extras, session.principal)
         if tool.requires:
             require(tool.requires, exchange.caller)
-
-        def finish(contents: Sequence[Any], failure: Error | None) -> dict[str, Any]:
-            return tool_result(contents, failure, tool)
-
         arguments = bytes(params.arguments)
         try:
             if tool.plain and params.request_state is None and exchange.meta.idempotency_key is None:
-                self._begin(exchange, session, tool.found, arguments, Dialect(exchange, finish), 30.0)
+                exchange.line.run(PlainCall(exchange, session, self._server.hub, tool, arguments))
             else:
+                finish = functools.partial(_tool_result, tool, exchange.caller.revision)
                 self._run(exchange, session, tool.found, arguments, finish, "tools/call", params)
         except InvalidArguments as error:
-            exchange.result(finish((), Error(_NO_METADATA, str(error), error.code)))
+            failure = Error(_NO_METADATA, str(error), error.code)
+            exchange.result(tool_result((), failure, tool, exchange.caller.revision))
 
     def tool(self, name: str) -> Tool | None:
         """A tool by its name, or by an alias of it."""
@@ -88,6 +88,7 @@ class Runner:
             code = jsonrpc.INVALID_PARAMS if exchange.caller.modern else -32002
             raise McpError(code, f"Resource not found: {params.uri}", {"uri": params.uri})
         readable, parts = found
+        check_scopes(readable.shown["name"], readable.method.extras, session.principal)
 
         def finish(contents: Sequence[Any], failure: Error | None) -> dict[str, Any]:
             if failure is not None:
@@ -102,11 +103,12 @@ class Runner:
         prompt = self._server.catalog.prompts.get(params.name)
         if prompt is None:
             raise McpError(jsonrpc.INVALID_PARAMS, f"Unknown prompt: {params.name}")
+        check_scopes(prompt.name, prompt.method.extras, session.principal)
 
         def finish(contents: Sequence[Any], failure: Error | None) -> dict[str, Any]:
             if failure is not None:
                 raise McpError(jsonrpc.INTERNAL_ERROR, failure.message)
-            return prompt_result(prompt.method.description, contents)
+            return prompt_result(prompt.method.description, contents, exchange.caller.revision)
 
         resolved = Resolved(prompt.name, prompt.method, prompt.provenance)
         arguments = bytes(params.arguments)
@@ -123,6 +125,7 @@ class Runner:
                 raise McpError(jsonrpc.INVALID_PARAMS, f"Unknown reference: {of}")
             exchange.result({"completion": {"values": [], "total": 0, "hasMore": False}})
             return
+        check_scopes(of, completer.needs, session.principal)
 
         def finish(contents: Sequence[Any], failure: Error | None) -> dict[str, Any]:
             if failure is not None:
@@ -205,9 +208,11 @@ class Runner:
         session.admit(exchange, dialect)
         supported = dialect.supported
         owner = None if exchange.caller.modern else session  # who may answer by `_plexus_respond`
-        dialect.call = self._server.hub.begin(
+        hub = self._server.hub
+        call = dialect.call = hub.prepare(
             found, arguments, dialect, supported=supported, time_limit=limit, owner=owner
         )
+        hub.calls.start(call, at_once=not found.method.interactive)
 
     def respond(self, exchange: Exchange, params: messages.Named, session: Session) -> None:
         """`_plexus_respond`: an answer to a question that went out as a notification."""
@@ -226,6 +231,10 @@ class Runner:
 
 
 _NO_METADATA: Any = None
+
+
+def _tool_result(tool: Tool, revision: str, contents: Sequence[Any], failure: Error | None) -> dict[str, Any]:
+    return tool_result(contents, failure, tool, revision)
 
 
 class _Respond(msgspec.Struct):

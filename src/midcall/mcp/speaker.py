@@ -12,6 +12,7 @@ from msgspec import UNSET
 from midcall.call import Call
 from midcall.connection import Connection, Send
 from midcall.jsonrpc import BatchReply, Envelope, Id
+from midcall.mcp.exchange import Plain
 from midcall.mcp.legacy import Session
 from midcall.mcp.messages import META
 
@@ -87,3 +88,6 @@ class _Pipe:
 
     async def drain(self) -> None:
         await self._speaker.connection.drain()
+
+    def run(self, call: Plain) -> None:
+        call.start()

@@ -1,6 +1,11 @@
-"""Task: a call that goes on without its request, as a client that knows tasks sees it."""
+"""Task: a call that goes on without its request, as a client that knows tasks sees it.
+
+`ttlMs` counts from the creation, and is as long as the task is sure to be found: while it works, as long
+as an outcome would be kept if it came now; so it grows with each look. Once there is an outcome, it stays.
+"""
 
 import datetime as dt
+import time
 from typing import Any
 
 from midcall.call import Call
@@ -12,11 +17,14 @@ POLL_INTERVAL_MS = 500
 class Task:
     """The state of one task: its times, and its outcome once it has one."""
 
-    __slots__ = ("_created", "_updated", "id", "outcome", "status", "ttl_ms")
+    __slots__ = ("_began", "_created", "_ended", "_kept", "_updated", "id", "outcome", "status")
 
-    def __init__(self, id: str, ttl_ms: int) -> None:
+    def __init__(self, id: str, kept: float) -> None:
         self.id = id
-        self.ttl_ms = ttl_ms
+        self._kept = kept
+        """Seconds that the outcome is kept."""
+        self._began = time.monotonic()
+        self._ended: float | None = None
         self._created = self._updated = _now()
         self.status = "working"
         self.outcome: dict[str, Any] = {}
@@ -27,6 +35,7 @@ class Task:
     def finish(self, call: Call | None, outcome: dict[str, Any] | McpError) -> None:
         """The call has ended; its outcome is the result of the request, or the protocol's error."""
         self.touch()
+        self._ended = time.monotonic()
         if call is not None and call.reason is not None:
             self.status = "cancelled"
             return
@@ -48,12 +57,13 @@ class Task:
         return {**self._shown(self.status), **self.outcome}
 
     def _shown(self, status: str) -> dict[str, Any]:
+        until = (time.monotonic() if self._ended is None else self._ended) + self._kept
         return {
             "taskId": self.id,
             "status": status,
             "createdAt": self._created,
             "lastUpdatedAt": self._updated,
-            "ttlMs": self.ttl_ms,
+            "ttlMs": int((until - self._began) * 1000),
             "pollIntervalMs": POLL_INTERVAL_MS,
         }
 

@@ -2,10 +2,14 @@
 
 `/mcp` is for MCP clients, `/ws` is the WebSocket endpoint, `/health` answers a load balancer, `/`
 says what is here, and with OAuth `/.well-known/oauth-protected-resource` says where to get a token.
+Only if wanted, `/sse` and `/messages` are for MCP clients of the past.
 """
 
+import asyncio
 import copy
+import logging
 import socket
+import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -20,10 +24,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.config import LOGGING_CONFIG
 
 from midcall import jsonrpc
+from midcall.calls import Calls
 from midcall.connection import MAX_MESSAGE
 from midcall.hub import Hub
 from midcall.mcp import mcp_of
+from midcall.transports import cors
 from midcall.transports.auth import Authenticator, Unauthorized
+from midcall.transports.http_sse import SseEndpoint
 from midcall.transports.mcp_http import McpEndpoint
 from midcall.transports.security import Gate, refuse_public_bind
 from midcall.transports.websocket import serve_websocket
@@ -33,15 +40,25 @@ FRAME_LIMIT = 4 * MAX_MESSAGE
 """Frames up to this size are read, so that one over MAX_MESSAGE can be answered with an error; one
 beyond ends its connection."""
 
+GRACE = 5.0
+"""Seconds that calls may run on when the server is told to stop."""
+
+WRITING = 2
+"""Seconds for the last responses to be read."""
+
 METADATA_PATH = "/.well-known/oauth-protected-resource"
 
+log = logging.getLogger("midcall.http")
 
-def asgi_app(hub: Hub, *, auth: Authenticator | None = None, hosts: Sequence[str] = ()) -> "Application":
+
+def asgi_app(
+    hub: Hub, *, auth: Authenticator | None = None, hosts: Sequence[str] = (), sse: bool = False
+) -> "Application":
     """An ASGI application to serve, or to mount in another one.
 
     `auth` tells who calls at `/mcp` and `/ws`. `hosts` are the names by which the server is reached
     beside loopback ones and its own address, and the origins of other sites whose pages may call it
-    (see `security.Gate`).
+    (see `security.Gate`). `sse` adds the deprecated transport HTTP+SSE of MCP at `/sse`.
     """
 
     async def root(request: Request) -> Response:
@@ -56,8 +73,7 @@ def asgi_app(hub: Hub, *, auth: Authenticator | None = None, hosts: Sequence[str
 
     async def metadata(request: Request) -> Response:
         body = msgspec.json.encode(auth.metadata() if auth else None)
-        anywhere = {"Access-Control-Allow-Origin": "*"}  # clients that are web pages read it too
-        return Response(body, media_type="application/json", headers=anywhere)
+        return Response(body, media_type="application/json")
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -72,7 +88,13 @@ def asgi_app(hub: Hub, *, auth: Authenticator | None = None, hosts: Sequence[str
     ]
     if auth is not None and auth.metadata() is not None:
         routes += [Route(METADATA_PATH, metadata), Route(f"{METADATA_PATH}/{{path:path}}", metadata)]
-    return Application(Starlette(routes=routes, lifespan=lifespan), mcp, auth, Gate(hosts))
+    old = SseEndpoint(hub) if sse else None
+    if old is not None:
+        routes += [
+            Route("/sse", Protected(old.listen, auth)),
+            Route("/messages", Protected(old.post, auth)),
+        ]
+    return Application(Starlette(routes=routes, lifespan=lifespan), mcp, auth, Gate(hosts), old)
 
 
 class _Endpoint:
@@ -91,23 +113,40 @@ class Application:
     `/mcp` is the hot path, so it is told apart here, before any routing.
     """
 
-    def __init__(self, pages: Starlette, mcp: McpEndpoint, auth: Authenticator | None, gate: Gate) -> None:
+    def __init__(
+        self,
+        pages: Starlette,
+        mcp: McpEndpoint,
+        auth: Authenticator | None,
+        gate: Gate,
+        sse: SseEndpoint | None = None,
+    ) -> None:
         self._pages = pages
-        self._mcp = Protected(mcp, auth)
+        self._mcp: ASGIApp = mcp if auth is None else Protected(mcp, auth)
         self._gate = gate
-        self.close = mcp.close
-        """Ends what would keep a server waiting that is told to stop."""
+        self._streaming = (mcp,) if sse is None else (mcp, sse)
+
+    def close(self) -> None:
+        """End what would keep a server waiting that is told to stop."""
+        for endpoint in self._streaming:
+            endpoint.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._pages(scope, receive, send)
             return
         path = scope["path"].removeprefix(scope.get("root_path", ""))
-        if not _is_open(path):
-            fault = self._gate.fault(scope["headers"], scope.get("server"))
-            if fault is not None:
+        fault, origin = self._gate.check(scope["headers"], scope.get("server"))
+        if fault is not None:
+            if not _is_open(path):
                 await _refuse(scope, receive, send, 403, fault)
                 return
+            origin = cors.ANYBODY if origin is not None and path.startswith(METADATA_PATH) else None
+        if origin is not None and scope["type"] == "http":
+            if cors.is_preflight(scope["method"], scope["headers"]):
+                await cors.answer_preflight(send, scope["headers"], origin)
+                return
+            send = cors.readable_by(origin, send)
         if path == "/mcp" and scope["type"] == "http":
             await self._mcp(scope, receive, send)
         else:
@@ -183,41 +222,80 @@ def server(
     auth: Authenticator | None = None,
     hosts: Sequence[str] = (),
     allow_public: bool = False,
+    sse: bool = False,
+    grace: float = GRACE,
 ) -> uvicorn.Server:
     """A server that is ready to be run; its log goes to standard error.
+
+    Told to stop, it lets calls run on for up to `grace` seconds, and answers the others that it is closing.
 
     Raises `ValueError` for an address that others can reach, unless there is `auth` or `allow_public`.
     """
     fault = refuse_public_bind(host, auth is not None, allow_public)
     if fault is not None:
         raise ValueError(fault)
-    app = asgi_app(hub, auth=auth, hosts=[*hosts, *_names_of(host)])
+    app = asgi_app(hub, auth=auth, hosts=[*hosts, *_names_of(host)], sse=sse)
     return _Server(
         app,
+        hub.calls,
+        grace,
         uvicorn.Config(
             app,
             host=host,
             port=port,
             log_level=log_level,
             log_config=_log_to_stderr(),
+            access_log=log_level in ("trace", "debug", "info"),  # it is made for each request, then thrown away
+            proxy_headers=False,  # nothing here depends on what a proxy says of the client
             ws="websockets-sansio",
             ws_max_size=FRAME_LIMIT,
             ws_per_message_deflate=False,  # costs 64 kB a peer, and hides a slow reader from us
-            timeout_graceful_shutdown=5,
+            timeout_graceful_shutdown=2 * WRITING,  # never reached: see `_Server`
         ),
     )
 
 
 class _Server(uvicorn.Server):
-    """A server that first ends its open streams, for which it would wait otherwise."""
+    """A server that knows of calls: told to stop, it waits for them, and not for idle streams.
 
-    def __init__(self, app: Application, config: uvicorn.Config) -> None:
+    uvicorn alone waits for whoever is connected, and then cancels what serves them, with a traceback
+    each. Here the calls end first, in good order; then nothing is left to wait for but the writing.
+    """
+
+    def __init__(self, app: Application, calls: Calls, grace: float, config: uvicorn.Config) -> None:
         super().__init__(config)
         self._app = app
+        self._calls = calls
+        self._grace = grace
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for listener in self.servers:
+            listener.close()
+        for connection in list(self.server_state.connections):
+            if hasattr(connection, "cycle"):  # HTTP; a WebSocket would lose its calls at once
+                connection.shutdown()
         self._app.close()
+        await self._finish_calls()
+        hanging_up = asyncio.get_running_loop().call_later(WRITING, self._hang_up)
         await super().shutdown(sockets)
+        hanging_up.cancel()
+
+    async def _finish_calls(self) -> None:
+        """Let what runs come to its end, and then end it."""
+        if not len(self._calls):
+            return
+        end = time.monotonic() + self._grace
+        while len(self._calls) and time.monotonic() < end and not self.force_exit:
+            await asyncio.wait([call.task for call in self._calls if call.task is not None], timeout=0.1)
+        if len(self._calls):
+            log.warning("%d calls are stopped: the server is closing", len(self._calls))
+        await self._calls.close("The server is closing")
+        await asyncio.sleep(0.05)  # what they said last is on its way to WebSockets
+
+    def _hang_up(self) -> None:
+        """Whoever has not read its response by now never will."""
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
 
 
 async def serve_http(
@@ -229,9 +307,21 @@ async def serve_http(
     auth: Authenticator | None = None,
     hosts: Sequence[str] = (),
     allow_public: bool = False,
+    sse: bool = False,
+    grace: float = GRACE,
 ) -> None:
     """Serve the hub until the process is told to stop."""
-    http = server(hub, host, port, log_level, auth=auth, hosts=hosts, allow_public=allow_public)
+    http = server(
+        hub,
+        host,
+        port,
+        log_level,
+        auth=auth,
+        hosts=hosts,
+        allow_public=allow_public,
+        sse=sse,
+        grace=grace,
+    )
     await http.serve()
 
 

@@ -4,10 +4,12 @@ import itertools
 import secrets
 import time
 
+from midcall.jsonrpc import BatchReply, Id
+from midcall.mcp.exchange import Plain
 from midcall.mcp.extension import McpExtension
 from midcall.mcp.legacy import Session
 from midcall.principal import Principal
-from midcall.transports.sse import EventStream
+from midcall.transports.sse import EventStream, HttpLine
 
 IDLE = 30 * 60.0
 """Seconds without a request after which a session ends, unless something runs in it."""
@@ -40,16 +42,15 @@ class HttpSession:
             self._own.put(message)
 
     def new_stream(self) -> EventStream:
-        """A stream for the response to a request; it is kept once something is in it."""
-        return EventStream(str(next(self._numbers)))
-
-    def keep(self, stream: EventStream) -> None:
-        """Something has been said before a response: the stream can be resumed."""
+        """A stream for what is said before a response: it can be resumed."""
+        stream = EventStream(str(next(self._numbers)))
+        stream.prime()
         self._streams[str(stream.id)] = stream
         if len(self._streams) > KEPT_STREAMS:
             ended = [id for id, one in self._streams.items() if one.ended]
             for id in ended[:-KEPT_STREAMS]:
                 del self._streams[id]
+        return stream
 
     @property
     def busy(self) -> bool:
@@ -74,6 +75,60 @@ class HttpSession:
         """End its streams."""
         for stream in (self._own, *self._streams.values()):
             stream.close()
+
+
+class SessionLine(HttpLine):
+    """The line of a legacy POST: what is said before the response can be resumed."""
+
+    __slots__ = ("_found", "_id")
+
+    def __init__(self, found: HttpSession, id: Id) -> None:
+        super().__init__()
+        self._found = found
+        self._id = id
+
+    def new_stream(self) -> EventStream:
+        return self._found.new_stream()
+
+    def respond(self, message: bytes, *, status: int = 200) -> None:
+        self._found.session.ended(self._id, self)
+        super().respond(message, status=status)
+
+    def run(self, call: Plain) -> None:
+        call.start()
+
+
+class BatchLine:
+    """The line of one member of a batch."""
+
+    __slots__ = ("_id", "_line", "_reply", "_session")
+
+    def __init__(self, line: SessionLine, reply: BatchReply, session: Session, id: Id) -> None:
+        self._line = line
+        self._reply = reply
+        self._session = session
+        self._id = id
+
+    @property
+    def full(self) -> bool:
+        return self._line.full
+
+    def send(self, message: bytes) -> None:
+        self._line.send(message)
+
+    def respond(self, message: bytes, *, status: int = 200) -> None:
+        self._session.ended(self._id, self)
+        self._reply(message)
+
+    def close(self) -> None:
+        if self._reply.skip() and self._line.response is None:
+            self._line.close()
+
+    async def drain(self) -> None:
+        await self._line.drain()
+
+    def run(self, call: Plain) -> None:
+        call.start()
 
 
 class HttpSessions:

@@ -3,51 +3,57 @@
 A modern request is served from what it carries; its response is JSON, or a stream of events if
 something has to be said before the result. A legacy client has a session, found by its
 `Mcp-Session-Id`: its streams can be resumed, and a GET opens one for what belongs to no request.
+
+What a request is answered with is an `Answer` or `Events`; one place at the end writes it, when
+nothing is kept any more of what came in.
 """
 
 import asyncio
-from typing import Any
+from typing import TypeAlias
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, field
+from msgspec import UNSET, Struct
 from starlette.types import Receive, Scope, Send
 
 from midcall import jsonrpc
 from midcall.connection import MAX_MESSAGE
-from midcall.jsonrpc import Batch, BatchReply, Envelope, Fault, Id
-from midcall.mcp import headers as mirrored
+from midcall.jsonrpc import Batch, BatchReply, Envelope, Fault
 from midcall.mcp import revisions
-from midcall.mcp.exchange import McpError
+from midcall.mcp.exchange import Plain
 from midcall.mcp.extension import McpExtension
+from midcall.mcp.headers import Headers
 from midcall.mcp.legacy import Session
 from midcall.mcp.messages import META
 from midcall.principal import Principal
 from midcall.transports.auth import Authenticator
-from midcall.transports.http_sessions import HttpSession, HttpSessions
+from midcall.transports.event_writer import write_events
+from midcall.transports.http_sessions import BatchLine, HttpSession, HttpSessions, SessionLine
 from midcall.transports.sse import EventStream, HttpLine
 
-JSON = (b"content-type", b"application/json")
-EVENTS = (
-    (b"content-type", b"text/event-stream"),
-    (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),
-)
+Extra: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
-KEEP_ALIVE = 15.0
-"""Seconds between two comments on a stream on which nothing happens."""
+_JSON = (b"content-type", b"application/json")
+_MODERN = frozenset(revision.encode() for revision in revisions.MODERN)
+_LEGACY = frozenset(revision.encode() for revision in revisions.LEGACY)
+_REVISION = f"{META}protocolVersion".encode()
 
 
-class _Mirrored(Struct):
-    """The parts of a modern request that its headers repeat."""
+class Answer(Struct, frozen=True):
+    """A response that is known as a whole."""
 
-    name: str | None = None
-    uri: str | None = None
-    task_id: str | None = field(default=None, name="taskId")
-    arguments: Raw = Raw()
-    meta: dict[str, Any] | None = field(default=None, name="_meta")
+    status: int
+    body: bytes = b""
+    extra: Extra = ()
 
 
-_decode_mirrored = msgspec.json.Decoder(_Mirrored).decode
+class Events(Struct, frozen=True):
+    """A response that is a stream."""
+
+    stream: EventStream
+    place: int = 0
+    extra: Extra = ()
+    session: Session | None = None
+    """Whose requests end if the client leaves: those of a modern one."""
 
 
 class McpEndpoint:
@@ -59,17 +65,24 @@ class McpEndpoint:
         self._sessions = HttpSessions(extension)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        principal: Principal | None = scope.get("midcall.principal")
         match scope["method"]:
             case "POST":
-                await self._post(headers, principal, receive, send)
+                answer = await self._post(scope, receive)
             case "GET":
-                await self._get(headers, principal, receive, send)
+                answer = self._get(scope)
             case "DELETE":
-                await self._delete(headers, principal, send)
+                answer = self._delete(scope)
             case _:
-                await _empty(send, 405, (b"allow", b"POST, GET, DELETE"))
+                answer = Answer(405, extra=((b"allow", b"POST, GET, DELETE"),))
+        if isinstance(answer, Answer):
+            length = (b"content-length", b"%d" % len(answer.body))
+            headers = [_JSON, length, *answer.extra] if answer.body else [length, *answer.extra]
+            await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+            await send({"type": "http.response.body", "body": answer.body})
+        elif answer is not None:
+            finished = await write_events(answer.stream, answer.place, answer.extra, receive, send)
+            if not finished and answer.session is not None:
+                self._extension.gone(answer.session, "The caller went away")
 
     def close(self) -> None:
         """The server ends: so do the streams on which it would wait for ever, and open questions fail."""
@@ -80,139 +93,84 @@ class McpEndpoint:
 
     # --- POST --------------------------------------------------------------------------------
 
-    async def _post(
-        self, headers: dict[str, str], principal: Principal | None, receive: Receive, send: Send
-    ) -> None:
+    async def _post(self, scope: Scope, receive: Receive) -> Answer | Events | None:
+        """The answer to a POST; nothing if the client has left before there is one."""
+        headers = dict(scope["headers"])
+        principal: Principal | None = scope.get("midcall.principal")
         body = await _body(receive)
         if body is None:
             text = f"Invalid Request: a message may have {MAX_MESSAGE} bytes at most"
-            await _json(send, 413, jsonrpc.error_response(None, jsonrpc.INVALID_REQUEST, text))
-            return
-        if "application/json" not in headers.get("content-type", "application/json"):
-            await _json(send, 415, _refusal("Content-Type must be application/json"))
-            return
-        if not _accepts(headers.get("accept", "*/*")):
-            await _json(send, 406, _refusal("Accept must have application/json and text/event-stream"))
-            return
+            return Answer(413, jsonrpc.error_response(None, jsonrpc.INVALID_REQUEST, text))
+        if b"application/json" not in headers.get(b"content-type", b"application/json"):
+            return _refusal(415, "Content-Type must be application/json")
+        accept = headers.get(b"accept", b"application/json")
+        if b"application/json" not in accept and not _accepts(accept):
+            return _refusal(406, "Accept must have application/json and text/event-stream")
         try:
             message = jsonrpc.decode(body)
         except Fault as fault:
-            await _json(send, 400, fault.response())
-            return
+            return Answer(400, fault.response())
         if isinstance(message, Batch):
-            await self._batch(message, headers, principal, receive, send)
-            return
-        version = headers.get("mcp-protocol-version")
-        try:
-            modern = self._check_modern(message, version, headers)
-        except McpError as error:
-            id = None if message.id is UNSET else message.id
-            await _json(send, error.status, jsonrpc.error_response(id, error.code, error.message, error.data))
-            return
-        if modern:
-            await self._modern(message, principal, receive, send)
-        elif version is not None and version not in revisions.ALL:
-            text = f"Bad Request: unsupported MCP-Protocol-Version {version}"
-            await _json(send, 400, _refusal(text))
-        else:
-            await self._legacy(message, headers, principal, receive, send)
-
-    def _check_modern(self, message: Envelope, version: str | None, headers: dict[str, str]) -> bool:
-        """Whether the message is modern; raises if its headers say something else than it does."""
-        if version in revisions.LEGACY:
-            return False
-        params = bytes(message.params)
-        if version is None and f"{META}protocolVersion".encode() not in params:
-            return False
-        try:
-            parts = _decode_mirrored(params or b"{}")
-        except (msgspec.DecodeError, RecursionError):
-            parts = _Mirrored()
-        said = (parts.meta or {}).get(f"{META}protocolVersion")
-        if version not in revisions.MODERN and said is None:
-            return False
-        if said is not None and said != version:
-            raise McpError(
-                mirrored.HEADER_MISMATCH,
-                f"Header mismatch: MCP-Protocol-Version is {version!r}, but the body says {said!r}",
-                status=400,
-            )
-        if (
-            version in revisions.MODERN
-            and said is not None
-            and message.method is not UNSET
-            and message.id is not UNSET
-        ):
-            self._check_mirrored(message.method, parts, headers)
-        return True
-
-    def _check_mirrored(self, method: str, parts: _Mirrored, headers: dict[str, str]) -> None:
-        tool = self._extension.running.tool(parts.name) if method == "tools/call" and parts.name else None
-        params: dict[str, Any] = {"name": parts.name, "uri": parts.uri, "taskId": parts.task_id}
-        if tool is not None and tool.headers and bytes(parts.arguments):
-            params["arguments"] = msgspec.json.decode(parts.arguments)
-        mirrored.check(headers, method, params, tool)
+            return await self._batch(message, headers, principal, receive)
+        version = headers.get(b"mcp-protocol-version")
+        if version in _MODERN or (version not in _LEGACY and _REVISION in bytes(message.params)):
+            return await self._modern(message, headers, principal, receive)
+        if version is not None and version not in _LEGACY:
+            text = f"Bad Request: unsupported MCP-Protocol-Version {version.decode('latin-1')}"
+            return _refusal(400, text)
+        return await self._legacy(message, headers, principal, receive)
 
     async def _modern(
-        self, message: Envelope, principal: Principal | None, receive: Receive, send: Send
-    ) -> None:
+        self, message: Envelope, headers: Headers, principal: Principal | None, receive: Receive
+    ) -> Answer | Events | None:
         session = Session(_nowhere, principal)
         if message.method is UNSET:
-            await _json(send, 400, _refusal("Bad Request: a response to nothing"))
-        elif message.id is UNSET:
+            return _refusal(400, "Bad Request: a response to nothing")
+        if message.id is UNSET:
             self._extension.notice(message, session)
-            await _empty(send, 202)
-        else:
-            id = message.id
-            line = HttpLine(EventStream(None), on_response=lambda line: session.ended(id, line))
-            self._extension.take(message, line, session, modern=True)
-            if not await self._answer(line, receive, send):
-                self._extension.gone(session, "The caller went away")
+            return Answer(202)
+        line = HttpLine()
+        self._extension.take(message, line, session, headers)
+        if line.plain is not None:
+            await line.plain.run_here(_Watch(line.plain, receive))
+        elif not line.decided and not await _until_decided(line, receive):
+            self._extension.gone(session, "The caller went away")
+            return None
+        return self._answer(line, session=session)
 
     # --- legacy ------------------------------------------------------------------------------
 
     async def _legacy(
-        self,
-        message: Envelope,
-        headers: dict[str, str],
-        principal: Principal | None,
-        receive: Receive,
-        send: Send,
-    ) -> None:
-        extra: tuple[tuple[bytes, bytes], ...] = ()
-        if message.method == "initialize" and "mcp-session-id" not in headers:
-            found: HttpSession | None = self._sessions.create(principal)
-            extra = ((b"mcp-session-id", found.id.encode()),) if found is not None else ()
-        else:
-            found = await self._find(headers, principal, send)
-        if found is None:
-            return
-        session = found.session
+        self, message: Envelope, headers: Headers, principal: Principal | None, receive: Receive
+    ) -> Answer | Events | None:
+        begins = message.method == "initialize" and b"mcp-session-id" not in headers
+        found = self._sessions.create(principal) if begins else self._find(headers, principal)
+        if isinstance(found, Answer):
+            return found
         if message.method is UNSET:
-            self._extension.response(message, session)
-            await _empty(send, 202)
-        elif message.id is UNSET:
-            self._extension.notice(message, session)
-            await _empty(send, 202)
-        else:
-            id = message.id
-            line = HttpLine(found.new_stream(), found.keep, lambda line: session.ended(id, line))
-            self._extension.take(message, line, session)
-            if not session.open:
-                self._sessions.end(found)  # `initialize` was refused
-                extra = ()
-            await self._answer(line, receive, send, extra)
+            self._extension.response(message, found.session)
+            return Answer(202)
+        if message.id is UNSET:
+            self._extension.notice(message, found.session)
+            return Answer(202)
+        line = SessionLine(found, message.id)
+        self._extension.take(message, line, found.session)
+        if not found.session.open:
+            self._sessions.end(found)  # `initialize` was refused
+            begins = False
+        if not line.decided and not await _until_decided(line, receive):
+            return None
+        return self._answer(line, ((b"mcp-session-id", found.id.encode()),) if begins else ())
 
     async def _batch(
-        self, batch: Batch, headers: dict[str, str], principal: Principal | None, receive: Receive, send: Send
-    ) -> None:
-        found = await self._find(headers, principal, send)
-        if found is None:
-            return
+        self, batch: Batch, headers: Headers, principal: Principal | None, receive: Receive
+    ) -> Answer | Events | None:
+        found = self._find(headers, principal)
+        if isinstance(found, Answer):
+            return found
         if found.session.caller.revision != revisions.BATCHES:
-            await _json(send, 400, _refusal("Invalid Request: this revision has no batches"))
-            return
-        line = HttpLine(found.new_stream(), found.keep)
+            return _refusal(400, "Invalid Request: this revision has no batches")
+        line = SessionLine(found, None)
         expected = sum(
             isinstance(m, Fault) or (m.method is not UNSET and m.id is not UNSET) for m in batch.members
         )
@@ -225,118 +183,88 @@ class McpEndpoint:
             elif member.id is UNSET:
                 self._extension.notice(member, found.session)
             else:
-                part = _Part(line, reply, found.session, member.id)
+                part = BatchLine(line, reply, found.session, member.id)
                 self._extension.take(member, part, found.session)
-        if expected:
-            await self._answer(line, receive, send)
-        else:
-            await _empty(send, 202)
+        if not expected:
+            return Answer(202)
+        if not line.decided and not await _until_decided(line, receive):
+            return None
+        return self._answer(line)
 
-    async def _find(
-        self, headers: dict[str, str], principal: Principal | None, send: Send
-    ) -> HttpSession | None:
+    def _find(self, headers: Headers, principal: Principal | None) -> HttpSession | Answer:
         """The session of this request, or the refusal that it gets."""
-        session_id = headers.get("mcp-session-id")
+        session_id = headers.get(b"mcp-session-id")
         if session_id is None:
             text = "Server not initialized: Mcp-Session-Id is missing"
-            await _json(send, 400, jsonrpc.error_response(None, -32002, text))
-            return None
-        found = self._sessions.get(session_id, principal)
-        if found is None:
-            await _json(send, 404, jsonrpc.error_response(None, -32001, "Session not found"))
-        return found
+            return Answer(400, jsonrpc.error_response(None, -32002, text))
+        found = self._sessions.get(session_id.decode("latin-1"), principal)
+        return found or Answer(404, jsonrpc.error_response(None, -32001, "Session not found"))
 
-    async def _answer(
-        self, line: HttpLine, receive: Receive, send: Send, extra: tuple[tuple[bytes, bytes], ...] = ()
-    ) -> bool:
-        if line.status == 403 and line.response is not None and self._auth is not None:
+    def _answer(self, line: HttpLine, extra: Extra = (), session: Session | None = None) -> Answer | Events:
+        """JSON if the response is all there is, else events."""
+        if line.stream is not None or line.response is None:
+            return Events(line.stream or EventStream(None), extra=extra, session=session)
+        if line.status == 403 and self._auth is not None:
             needed = msgspec.json.decode(line.response)["error"]["data"]["scopes"]  # of a `NotAllowed`
             value = self._auth.refusal(needed).www_authenticate
             if value is not None:
                 extra = (*extra, (b"www-authenticate", value.encode("latin-1")))
-        return await _answer(line, receive, send, extra)
+        return Answer(line.status, line.response, extra)
 
     # --- GET and DELETE ----------------------------------------------------------------------
 
-    async def _get(
-        self, headers: dict[str, str], principal: Principal | None, receive: Receive, send: Send
-    ) -> None:
-        if "mcp-session-id" not in headers or headers.get("mcp-protocol-version") in revisions.MODERN:
-            await _empty(send, 405, (b"allow", b"POST"))
-            return
-        found = await self._find(headers, principal, send)
-        if found is None:
-            return
-        if "text/event-stream" not in headers.get("accept", "text/event-stream"):
-            await _json(send, 406, _refusal("Accept must have text/event-stream"))
-            return
-        stream, place = found.resume(headers.get("last-event-id"))
+    def _get(self, scope: Scope) -> Answer | Events:
+        headers = dict(scope["headers"])
+        if b"mcp-session-id" not in headers or headers.get(b"mcp-protocol-version") in _MODERN:
+            return Answer(405, extra=((b"allow", b"POST"),))
+        found = self._find(headers, scope.get("midcall.principal"))
+        if isinstance(found, Answer):
+            return found
+        if b"text/event-stream" not in headers.get(b"accept", b"text/event-stream"):
+            return _refusal(406, "Accept must have text/event-stream")
+        last = headers.get(b"last-event-id")
+        stream, place = found.resume(None if last is None else last.decode("latin-1"))
         if stream is None:
-            await _json(send, 404, _refusal("Nothing to resume: Last-Event-ID is not known"))
-            return
-        await _start_events(send, ())
-        await _write_events(stream, place, receive, send)
+            return _refusal(404, "Nothing to resume: Last-Event-ID is not known")
+        return Events(stream, place)
 
-    async def _delete(self, headers: dict[str, str], principal: Principal | None, send: Send) -> None:
-        if "mcp-session-id" not in headers:
-            await _empty(send, 405, (b"allow", b"POST"))
-            return
-        found = await self._find(headers, principal, send)
-        if found is not None:
-            self._sessions.end(found)
-            await _empty(send, 200)
-
-
-class _Part:
-    """The line of one member of a batch."""
-
-    def __init__(self, line: HttpLine, reply: BatchReply, session: Session, id: Id) -> None:
-        self._line = line
-        self._reply = reply
-        self._session = session
-        self._id = id
-
-    @property
-    def full(self) -> bool:
-        return self._line.full
-
-    def send(self, message: bytes) -> None:
-        self._line.send(message)
-
-    def respond(self, message: bytes, *, status: int = 200) -> None:
-        self._session.ended(self._id, self)
-        self._reply(message)
-
-    def close(self) -> None:
-        if self._reply.skip() and self._line.response is None:
-            self._line.close()
-
-    async def drain(self) -> None:
-        await self._line.drain()
+    def _delete(self, scope: Scope) -> Answer:
+        headers = dict(scope["headers"])
+        if b"mcp-session-id" not in headers:
+            return Answer(405, extra=((b"allow", b"POST"),))
+        found = self._find(headers, scope.get("midcall.principal"))
+        if isinstance(found, Answer):
+            return found
+        self._sessions.end(found)
+        return Answer(200)
 
 
-# --- writing --------------------------------------------------------------------------------
+class _Watch:
+    """While a call waits: stop it if the client leaves."""
 
+    __slots__ = ("_call", "_receive", "_watching")
 
-async def _answer(
-    line: HttpLine, receive: Receive, send: Send, extra: tuple[tuple[bytes, bytes], ...] = ()
-) -> bool:
-    """Answer a POST: as JSON if the response is all there is, else as events. False if the client left."""
-    for _ in range(2):  # most calls end within a turn or two of the loop
-        if line.decided:
-            break
-        await asyncio.sleep(0)
-    if not line.decided and not await _until_decided(line, receive):
-        return False
-    if line.response is not None and not line.streaming:
-        await _json(send, line.status, line.response, *extra)
-        return True
-    await _start_events(send, extra)
-    return await _write_events(line.stream, 0, receive, send)
+    def __init__(self, call: Plain, receive: Receive) -> None:
+        self._call = call
+        self._receive = receive
+
+    def __enter__(self) -> None:
+        self._watching = asyncio.get_running_loop().create_task(self._watch())
+
+    def __exit__(self, *error: object) -> None:
+        self._watching.cancel()
+
+    async def _watch(self) -> None:
+        await _until_gone(self._receive)
+        self._call.abort("The caller went away")
 
 
 async def _until_decided(line: HttpLine, receive: Receive) -> bool:
     """Wait for the first word of the server; false if the client leaves before."""
+    for _ in range(2):  # most calls end, or ask, within a turn or two of the loop
+        await asyncio.sleep(0)
+        if line.decided:
+            return True
     leaving = asyncio.ensure_future(_until_gone(receive))
     deciding = asyncio.ensure_future(line.wait())
     try:
@@ -348,39 +276,6 @@ async def _until_decided(line: HttpLine, receive: Receive) -> bool:
         await asyncio.gather(leaving, deciding, return_exceptions=True)
 
 
-async def _write_events(stream: EventStream, place: int, receive: Receive, send: Send) -> bool:
-    """Write the events of a stream from a place on; false if the client leaves before its end.
-
-    A client that resumes a stream ends the response that carried it before.
-    """
-    leaving = asyncio.ensure_future(_until_gone(receive))
-    turn = stream.attach(place)
-    try:
-        while True:
-            for after, event in stream.since(place):
-                place = after
-                await send({"type": "http.response.body", "body": event, "more_body": True})
-            if stream.has_turn(turn):
-                stream.written(place)
-            if not stream.has_turn(turn) or (stream.ended and place >= stream.end):
-                await send({"type": "http.response.body", "body": b""})
-                return True
-            more = asyncio.ensure_future(stream.more(place, turn))
-            try:
-                await asyncio.wait((leaving, more), timeout=KEEP_ALIVE, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                more.cancel()
-            if leaving.done():
-                return False
-            if place >= stream.end and not stream.ended and stream.has_turn(turn):
-                await send({"type": "http.response.body", "body": b":\n\n", "more_body": True})
-    except OSError:
-        return False
-    finally:
-        leaving.cancel()
-        stream.left(turn)
-
-
 async def _until_gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
@@ -388,8 +283,12 @@ async def _until_gone(receive: Receive) -> None:
 
 async def _body(receive: Receive) -> bytes | None:
     """The body of a request; nothing if it is too large."""
-    parts: list[bytes] = []
-    size = 0
+    message = await receive()
+    body: bytes = message.get("body", b"")
+    if not message.get("more_body"):
+        return body if len(body) <= MAX_MESSAGE else None
+    parts = [body]
+    size = len(body)
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
@@ -402,29 +301,12 @@ async def _body(receive: Receive) -> bytes | None:
             return b"".join(parts) if size <= MAX_MESSAGE else None
 
 
-async def _start_events(send: Send, extra: tuple[tuple[bytes, bytes], ...]) -> None:
-    await send({"type": "http.response.start", "status": 200, "headers": [*EVENTS, *extra]})
+def _accepts(accept: bytes) -> bool:
+    return any(kind in accept for kind in (b"text/event-stream", b"*/*", b"application/*"))
 
 
-async def _json(send: Send, status: int, body: bytes, *extra: tuple[bytes, bytes]) -> None:
-    length = (b"content-length", str(len(body)).encode())
-    await send({"type": "http.response.start", "status": status, "headers": [JSON, length, *extra]})
-    await send({"type": "http.response.body", "body": body})
-
-
-async def _empty(send: Send, status: int, *extra: tuple[bytes, bytes]) -> None:
-    await send(
-        {"type": "http.response.start", "status": status, "headers": [(b"content-length", b"0"), *extra]}
-    )
-    await send({"type": "http.response.body", "body": b""})
-
-
-def _accepts(accept: str) -> bool:
-    return any(kind in accept for kind in ("application/json", "text/event-stream", "*/*"))
-
-
-def _refusal(text: str) -> bytes:
-    return jsonrpc.error_response(None, jsonrpc.INVALID_REQUEST, text)
+def _refusal(status: int, text: str) -> Answer:
+    return Answer(status, jsonrpc.error_response(None, jsonrpc.INVALID_REQUEST, text))
 
 
 def _nowhere(message: bytes) -> None:

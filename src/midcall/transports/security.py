@@ -54,19 +54,22 @@ class Gate:
         # The same few hosts come again and again, and this is on the way of each request.
         self._judge = functools.lru_cache(maxsize=256)(self._judge_anew)
 
-    def fault(self, headers: Headers, server: Server = None) -> str | None:
-        """What is wrong with a request, or `None`. Header names are in small letters, as in ASGI."""
+    def check(self, headers: Headers, server: Server = None) -> tuple[str | None, bytes | None]:
+        """What is wrong with a request, or `None`; and the `Origin` of the page that sends it, if one does.
+
+        Header names are in small letters, as in ASGI.
+        """
         host = origin = None
         for name, value in headers:
             if name == b"host":
                 if host is not None:
-                    return "More than one Host header"
+                    return "More than one Host header", None
                 host = value
             elif name == b"origin":
                 if origin is not None:
-                    return "More than one Origin header"
+                    return "More than one Origin header", None
                 origin = value
-        return self._judge(host, origin, None if server is None else tuple(server))
+        return self._judge(host, origin, None if server is None else tuple(server)), origin
 
     def _judge_anew(
         self, host: bytes | None, origin: bytes | None, server: tuple[str | int | None, ...] | None

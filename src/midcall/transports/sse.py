@@ -5,8 +5,9 @@ can go on after the last one that it got. Streams of modern requests have no ids
 """
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+
+from midcall.mcp.exchange import Plain
 
 KEPT_EVENTS = 1000
 """How many events a stream keeps for a client that comes back."""
@@ -26,10 +27,9 @@ class EventStream:
     __slots__ = (
         "_events",
         "_place",
-        "_read",
-        "_readers",
         "_size",
         "_turn",
+        "_wake_reader",
         "_writers",
         "ended",
         "first",
@@ -40,12 +40,11 @@ class EventStream:
         self.id = id
         self.first = 0
         self.ended = False
-        self._events: deque[bytes] = deque()
+        self._events: list[bytes] = []
         self._size = 0
-        self._readers: list[asyncio.Future[None]] = []
+        self._wake_reader: Callable[[], None] | None = None
         self._writers: list[asyncio.Future[None]] = []
         self._place = 0
-        self._read = False
         self._turn = 0
 
     @property
@@ -54,12 +53,12 @@ class EventStream:
 
     @property
     def full(self) -> bool:
-        return self._read and self.end - self._place >= LIMIT
+        return self.read and self.end - self._place >= LIMIT
 
     @property
     def read(self) -> bool:
         """Whether it has a reader now."""
-        return self._read
+        return self._wake_reader is not None
 
     @property
     def begun(self) -> bool:
@@ -78,20 +77,22 @@ class EventStream:
     def close(self) -> None:
         """Nothing follows."""
         self.ended = True
-        self._wake(self._readers)
-        self._wake(self._writers)
+        self._tell_reader()
+        self._let_writers_go()
 
-    def since(self, place: int) -> Iterator[tuple[int, bytes]]:
-        """The events from a place on that are kept, each with the place after it."""
-        skip = max(0, place - self.first)
-        return iter(list(enumerate(self._events, self.first + 1))[skip:])
+    def since(self, place: int) -> bytes:
+        """The events from a place on, as far as they are kept."""
+        return b"".join(self._events[max(0, place - self.first) :])
 
-    def attach(self, place: int) -> int:
-        """A reader comes, in place of the one before; the number is its turn."""
+    def attach(self, place: int, wake: Callable[[], None]) -> int:
+        """A reader comes, in place of the one before; the number is its turn.
+
+        It is woken for new events, at the end, and when another one comes.
+        """
         self._turn += 1
+        self._tell_reader()
         self._place = place
-        self._read = True
-        self._wake(self._readers)
+        self._wake_reader = wake
         return self._turn
 
     def has_turn(self, turn: int) -> bool:
@@ -102,26 +103,14 @@ class EventStream:
         """The reader has got so far."""
         self._place = place
         if self.id is None:
-            while self.first < place and self._events:  # cannot be asked for again
-                self._pop()
-        self._wake(self._writers)
+            self._pop(min(place - self.first, len(self._events)))  # cannot be asked for again
+        self._let_writers_go()
 
     def left(self, turn: int) -> None:
         """The reader is gone: nobody is slowed down for it."""
         if self._turn == turn:
-            self._read = False
-            self._wake(self._writers)
-
-    async def more(self, place: int, turn: int) -> None:
-        """Wait until there are events after this place, or the end, or another reader."""
-        while self.end <= place and not self.ended and self._turn == turn:
-            waiter = asyncio.get_running_loop().create_future()
-            self._readers.append(waiter)
-            try:
-                await waiter
-            finally:
-                if waiter in self._readers:
-                    self._readers.remove(waiter)
+            self._wake_reader = None
+            self._let_writers_go()
 
     async def drain(self) -> None:
         """Wait while the reader is behind."""
@@ -134,79 +123,85 @@ class EventStream:
         self._events.append(event)
         self._size += len(event)
         while (len(self._events) > KEPT_EVENTS or self._size > KEPT_BYTES) and self._is_over():
-            self._pop()
-        self._wake(self._readers)
+            self._pop(1)
+        self._tell_reader()
 
     def _is_over(self) -> bool:
         """Whether the first event can go: it was read, or nobody reads, or the reader is far behind."""
         if len(self._events) < 2:
             return False
-        return not self._read or self.first < self._place or len(self._events) > 2 * KEPT_EVENTS
+        return not self.read or self.first < self._place or len(self._events) > 2 * KEPT_EVENTS
 
-    def _pop(self) -> None:
-        self._size -= len(self._events.popleft())
-        self.first += 1
+    def _pop(self, count: int) -> None:
+        if count > 0:
+            self._size -= sum(map(len, self._events[:count]))
+            del self._events[:count]
+            self.first += count
 
-    @staticmethod
-    def _wake(waiters: list[asyncio.Future[None]]) -> None:
-        for waiter in waiters:
+    def _tell_reader(self) -> None:
+        if self._wake_reader is not None:
+            self._wake_reader()
+
+    def _let_writers_go(self) -> None:
+        for waiter in self._writers:
             if not waiter.done():
                 waiter.set_result(None)
-        waiters.clear()
+        self._writers.clear()
 
 
 class HttpLine:
     """The line of one POST: JSON if the response is all there is, else events."""
 
-    def __init__(
-        self,
-        stream: EventStream,
-        on_stream: Callable[[EventStream], object] | None = None,
-        on_response: Callable[["HttpLine"], object] | None = None,
-    ) -> None:
-        self.stream = stream
-        self.streaming = False
+    __slots__ = ("_deciding", "plain", "response", "status", "stream")
+
+    def __init__(self) -> None:
+        self.plain: Plain | None = None
+        """A call that the request's own task is to run."""
         self.response: bytes | None = None
         self.status = 200
-        self._on_stream = on_stream
-        self._on_response = on_response
+        self.stream: EventStream | None = None
+        """What was said before the response; a stream without events if there is none."""
         self._deciding: asyncio.Future[None] | None = None
 
     @property
     def decided(self) -> bool:
         """Whether it is known how to answer."""
-        return self.streaming or self.response is not None
+        return self.stream is not None or self.response is not None
 
     @property
     def full(self) -> bool:
-        return self.stream.full
+        return self.stream is not None and self.stream.full
 
     def send(self, message: bytes) -> None:
-        if not self.streaming:
-            self.streaming = True
-            self.stream.prime()
-            if self._on_stream is not None:
-                self._on_stream(self.stream)
+        if self.stream is None:
+            self.stream = self.new_stream()
         self.stream.put(message)
         self._decide()
 
     def respond(self, message: bytes, *, status: int = 200) -> None:
         self.response = message
         self.status = status
-        if self.streaming:
+        if self.stream is not None:
             self.stream.put(message)
-        self.stream.close()
-        if self._on_response is not None:
-            self._on_response(self)
+            self.stream.close()
         self._decide()
 
     def close(self) -> None:
-        self.streaming = True  # a stream without events: there is no response
+        if self.stream is None:
+            self.stream = EventStream(None)
         self.stream.close()
         self._decide()
 
     async def drain(self) -> None:
-        await self.stream.drain()
+        if self.stream is not None:
+            await self.stream.drain()
+
+    def run(self, call: Plain) -> None:
+        self.plain = call
+
+    def new_stream(self) -> EventStream:
+        """A stream for what comes before the response."""
+        return EventStream(None)
 
     async def wait(self) -> None:
         """Wait until it is known how to answer."""

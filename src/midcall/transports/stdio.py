@@ -208,10 +208,13 @@ class Input(asyncio.Protocol):
         self.eof_received()
 
 
-async def serve_stdio(hub: Hub, *, raw: bool = True, stdin: int = 0, stdout: int = 1) -> None:
+async def serve_stdio(
+    hub: Hub, *, raw: bool = True, stdin: int = 0, stdout: int = 1, grace: float = GRACE
+) -> None:
     """Serve the hub on two file descriptors until the input ends or the reader is gone.
 
-    Without `raw`, only the protocols of the hub's extensions are spoken.
+    Without `raw`, only the protocols of the hub's extensions are spoken. After the end of the input,
+    calls may run on for up to `grace` seconds.
     """
     blocking = [(fd, os.get_blocking(fd)) for fd in (stdin, stdout)]
     output = Output()
@@ -222,7 +225,7 @@ async def serve_stdio(hub: Hub, *, raw: bool = True, stdin: int = 0, stdout: int
         await input.open(stdin)
         await asyncio.wait((input.ended, output.gone), return_when=asyncio.FIRST_COMPLETED)
         if not output.gone.done():
-            await _finish(connection, output)
+            await _finish(connection, output, grace)
     finally:
         input.close()
         await connection.close()
@@ -231,9 +234,9 @@ async def serve_stdio(hub: Hub, *, raw: bool = True, stdin: int = 0, stdout: int
             os.set_blocking(fd, was)
 
 
-async def _finish(connection: Connection, output: Output) -> None:
+async def _finish(connection: Connection, output: Output, grace: float) -> None:
     """Let what runs come to its end, as long as somebody reads."""
-    finishing = asyncio.create_task(connection.finish(GRACE))
+    finishing = asyncio.create_task(connection.finish(grace))
     await asyncio.wait((finishing, output.gone), return_when=asyncio.FIRST_COMPLETED)
     finishing.cancel()
     await asyncio.wait((finishing,))

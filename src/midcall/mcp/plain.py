@@ -1,0 +1,65 @@
+"""Plain calls: tools that neither ask nor stream, as most are. All that goes back is the result.
+
+This is the hot path, so there is no dialect: the call hands over its result, and that is the response.
+How it is run is up to the line (`Line.run`): in a task of its own, or in the one that serves the request.
+"""
+
+from collections.abc import Awaitable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from midcall.call import Call
+from midcall.hub import Hub
+from midcall.items import Error
+from midcall.mcp.catalog import Tool
+from midcall.mcp.exchange import Exchange, McpError
+from midcall.mcp.legacy import Session
+from midcall.mcp.results import tool_result
+from midcall.outlet import NOWHERE
+
+
+class PlainCall:
+    """The call of one request."""
+
+    __slots__ = ("_tool", "call", "exchange", "hub", "session")
+
+    def __init__(self, exchange: Exchange, session: Session, hub: Hub, tool: Tool, arguments: bytes) -> None:
+        self.exchange: Exchange | None = exchange
+        self.session = session
+        self.hub = hub
+        self._tool = tool
+        self.call: Call = hub.prepare(tool.found, arguments, NOWHERE)
+        self.call.on_result = self._answer
+
+    def start(self) -> None:
+        """Run it in a task of its own, so that whoever reads requests goes on."""
+        if self.exchange is not None:
+            self.session.admit(self.exchange, self)
+        self.hub.calls.start(self.call, at_once=True)
+
+    def run_here(self, waiting: AbstractContextManager[object]) -> Awaitable[None]:
+        """Run it in the present task; `waiting` is entered if it waits for something."""
+        return self.hub.calls.run_here(self.call, waiting)
+
+    def abort(self, reason: str) -> None:
+        """Stop it; the response says why."""
+        self.call.abort(reason)
+
+    def drop(self, exchange: Exchange, reason: str, *, cancelled: bool) -> None:
+        """The caller has cancelled its request, or is gone: nothing is sent to it, and the call ends."""
+        self.exchange = None
+        self.call.abort(reason)
+
+    def _answer(self, content: Any, failure: Error | None) -> None:
+        exchange, self.exchange = self.exchange, None
+        if exchange is None:
+            return
+        try:
+            contents = () if content is None else (content,)
+            result = tool_result(contents, failure, self._tool, exchange.caller.revision)
+        except McpError as error:
+            exchange.error(error)
+        except (TypeError, ValueError) as error:  # something that JSON cannot carry
+            exchange.failed(error)
+        else:
+            exchange.result(result)

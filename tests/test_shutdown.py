@@ -1,0 +1,326 @@
+"""A server that is told to stop: what runs may end, the rest is answered, and the process goes in peace."""
+
+import asyncio
+import json
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from websockets.asyncio.client import connect as open_socket
+
+from driving import drive
+from mcp_peers import FORMS, LATEST, META, MODERN, HttpClient, http, text
+from midcall import Ask, Hub, method, prompt
+from peers import close_pipes, command, environment, free_port, wait_for
+
+CLOSING = "The server is closing"
+
+
+class Work:
+    """What may be running."""
+
+    @method
+    async def slow(self, seconds: float) -> str:
+        """Take a while."""
+        await asyncio.sleep(seconds)
+        return "done"
+
+    @method
+    def blocking(self, seconds: float) -> str:
+        """Take a while in a worker thread, which nothing can stop."""
+        time.sleep(seconds)
+        return "done"
+
+    @method
+    async def telling(self, ask: Ask, seconds: float) -> str:
+        """Say something, and take a while."""
+        ask.progress("on it", 1)
+        await asyncio.sleep(seconds)
+        return "done"
+
+    @method
+    async def streaming(self, seconds: float) -> AsyncIterator[str]:
+        """Give something, and take a while."""
+        yield "first"
+        await asyncio.sleep(seconds)
+        yield "second"
+
+    @method
+    async def asking(self, ask: Ask) -> str:
+        """Wait for a person."""
+        return await ask.prompt("Who?", timeout=60)
+
+    @method
+    async def large(self) -> str:
+        """Give more than the buffers of a connection hold."""
+        return "x" * 12_000_000
+
+    @prompt
+    async def letter(self, seconds: float) -> str:
+        """Take a while to fill in."""
+        await asyncio.sleep(seconds)
+        return "Dear all"
+
+
+hub = Hub().register(Work())
+
+
+class Server:
+    """A server in a process of its own."""
+
+    def __init__(self, process: asyncio.subprocess.Process, port: int) -> None:
+        self._process = process
+        self.port = port
+        self.took = 0.0
+        self.log = ""
+
+    def client(self, revision: str, capabilities: Any = None) -> HttpClient:
+        return HttpClient(self.port, revision, capabilities)
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        self._process.send_signal(number)
+
+    async def ends(self) -> None:
+        """It ends by itself, with code 0, and has nothing to complain of."""
+        began = time.monotonic()
+        _, errors = await asyncio.wait_for(self._process.communicate(), 20)
+        self.took = time.monotonic() - began
+        self.log = errors.decode()
+        assert self._process.returncode == 0, self.log
+        assert "Traceback" not in self.log, self.log
+        assert "ERROR" not in self.log, self.log
+
+    async def busy(self, count: int = 1) -> None:
+        """Wait until so many calls run."""
+        async with asyncio.timeout(10):
+            while True:
+                reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+                writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+                body = (await reader.read()).partition(b"\r\n\r\n")[2]
+                writer.close()
+                await writer.wait_closed()
+                if json.loads(body)["calls"] == count:
+                    return
+                await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def serving(*options: str) -> AsyncIterator[Server]:
+    port = free_port()
+    process = await asyncio.create_subprocess_exec(
+        *command("serve", "test_shutdown:hub", "--port", str(port), *options),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=environment(),
+    )
+    try:
+        await asyncio.to_thread(wait_for, f"http://127.0.0.1:{port}/health")
+        yield Server(process, port)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()
+        close_pipes(process)
+
+
+def call(name: str, **arguments: Any) -> dict[str, Any]:
+    return {"name": f"work.{name}", "arguments": arguments}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_with_nothing_running_it_ends_at_once(number: int) -> None:
+    async def main() -> None:
+        async with serving() as server:
+            client = server.client(LATEST)
+            await client.initialize()
+            client.listen()
+            idle = await http(server.port, "GET", {})
+            async with open_socket(f"ws://127.0.0.1:{server.port}/ws"):
+                server.stop(number)
+                await server.ends()
+            assert server.took < 2
+            await idle.drop()
+            await client.close()
+
+    drive(main())
+
+
+@pytest.mark.parametrize("revision", [LATEST, MODERN])
+@pytest.mark.parametrize("name", ["slow", "blocking", "telling", "streaming"])
+def test_a_call_that_ends_within_its_grace_is_answered(revision: str, name: str) -> None:
+    async def main() -> None:
+        async with serving() as server:
+            client = server.client(revision)
+            if not client.modern:
+                await client.initialize()
+            id = await client.start("tools/call", call(name, seconds=0.7), progressToken="t")
+            await server.busy()
+            server.stop()
+            result = (await client.response(id))["result"]
+            assert text(result) in ("done", "firstsecond")
+            await server.ends()
+            assert server.took < 2, "it waits for nothing else"
+            await client.close()
+
+    drive(main())
+
+
+@pytest.mark.parametrize("revision", [LATEST, MODERN])
+@pytest.mark.parametrize("name", ["slow", "blocking", "telling", "streaming"])
+def test_a_call_that_takes_longer_is_stopped_and_told_why(revision: str, name: str) -> None:
+    async def main() -> None:
+        async with serving("--grace", "0.3") as server:
+            client = server.client(revision)
+            if not client.modern:
+                await client.initialize()
+            id = await client.start("tools/call", call(name, seconds=60), progressToken="t")
+            await server.busy()
+            server.stop()
+            result = (await client.response(id))["result"]
+            assert (result["isError"], text(result)) == (True, CLOSING)
+            await server.ends()
+            assert server.took < 3
+            await client.close()
+
+    drive(main())
+
+
+def test_prompts_are_stopped_and_told_why_too() -> None:
+    async def main() -> None:
+        async with serving("--grace", "0") as server:
+            client = server.client(MODERN)
+            params = {"name": "work.letter", "arguments": {"seconds": 60}}
+            id = await client.start("prompts/get", params)
+            await server.busy()
+            server.stop()
+            assert (await client.response(id))["error"] == {"code": -32603, "message": CLOSING}
+            await server.ends()
+            await client.close()
+
+    drive(main())
+
+
+def test_calls_on_a_websocket_have_the_same_grace() -> None:
+    async def main() -> None:
+        async with (
+            serving("--grace", "0.7") as server,
+            open_socket(f"ws://127.0.0.1:{server.port}/ws") as socket,
+        ):
+            for id, seconds in ((1, 0.4), (2, 60)):
+                params = {"seconds": seconds}
+                await socket.send(
+                    json.dumps({"jsonrpc": "2.0", "id": id, "method": "work.slow", "params": params})
+                )
+            await server.busy(2)
+            server.stop()
+            assert json.loads(await socket.recv()) == {"jsonrpc": "2.0", "id": 1, "result": "done"}
+            stopped = json.loads(await socket.recv())
+            assert (stopped["id"], stopped["error"]["message"]) == (2, CLOSING)
+            await server.ends()
+            assert server.took < 3
+
+    drive(main())
+
+
+def test_whoever_waits_for_a_person_does_not_hold_it_up() -> None:
+    async def main() -> None:
+        async with serving() as server:
+            old, new = server.client(LATEST, FORMS), server.client(MODERN, FORMS)
+            await old.initialize()
+            id = await old.start("tools/call", call("asking"))
+            await old.message("elicitation/create")
+            asked = await new.result("tools/call", call("asking"))
+            assert asked["resultType"] == "input_required"
+            server.stop()
+            result = (await old.response(id))["result"]
+            assert (result["isError"], text(result)) == (True, "The line to the caller is closed")
+            await server.ends()
+            assert server.took < 2
+            await old.close()
+            await new.close()
+
+    drive(main())
+
+
+def test_nobody_new_is_let_in_while_it_closes() -> None:
+    async def main() -> None:
+        async with serving("--grace", "1.5") as server:
+            client = server.client(MODERN)
+            id = await client.start("tools/call", call("slow", seconds=60))
+            await server.busy()
+            server.stop()
+            await asyncio.sleep(0.5)
+            with pytest.raises(OSError):
+                await asyncio.open_connection("127.0.0.1", server.port)
+            assert (await client.response(id))["result"]["isError"] is True
+            await server.ends()
+            await client.close()
+
+    drive(main())
+
+
+def test_a_client_that_reads_nothing_does_not_hold_it_up_for_long() -> None:
+    async def main() -> None:
+        async with serving("--grace", "0.2") as server:
+            meta = {f"{META}protocolVersion": MODERN, f"{META}clientCapabilities": {}}
+            body = {
+                "jsonrpc": "2.0",
+                "id": 1,
+                "method": "tools/call",
+                "params": {**call("large"), "_meta": meta},
+            }
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1024)
+            said = json.dumps(body).encode()
+            head = f"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(said)}\r\n"
+            head += (
+                f"Mcp-Protocol-Version: {MODERN}\r\nMcp-Method: tools/call\r\nMcp-Name: work.large\r\n\r\n"
+            )
+            writer.write(head.encode() + said)
+            await reader.readline()
+            server.stop()
+            await server.ends()
+            assert server.took < 5
+            writer.transport.abort()
+
+    drive(main())
+
+
+def test_on_stdio_the_same_grace_holds_after_the_end_of_the_input() -> None:
+    async def main() -> None:
+        message = {"jsonrpc": "2.0", "id": 1, "method": "work.blocking", "params": {"seconds": 60}}
+        process = await asyncio.create_subprocess_exec(
+            *command("serve", "test_shutdown:hub", "--stdio", "--grace", "0.3"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=environment(),
+        )
+        began = time.monotonic()
+        output, errors = await asyncio.wait_for(process.communicate(json.dumps(message).encode() + b"\n"), 20)
+        assert time.monotonic() - began < 5
+        assert process.returncode == 0
+        assert json.loads(output)["error"]["message"] == "The input has ended"
+        assert b"Traceback" not in errors
+        assert b"Left behind: 1 functions that still run" in errors
+        close_pipes(process)
+
+    drive(main())
+
+
+@pytest.mark.parametrize("wrong", ["-1", "soon", "inf", "nan"])
+def test_a_grace_that_is_no_time_is_a_usage_error(wrong: str) -> None:
+    async def main() -> None:
+        process = await asyncio.create_subprocess_exec(
+            *command("serve", "test_shutdown:hub", f"--grace={wrong}"),
+            stderr=asyncio.subprocess.PIPE,
+            env=environment(),
+        )
+        _, errors = await process.communicate()
+        assert process.returncode == 2
+        assert b"--grace" in errors
+        close_pipes(process)
+
+    drive(main())
