@@ -507,7 +507,8 @@ def test_a_server_that_is_told_to_stop_does_not_wait_for_its_streams() -> None:
     async def run() -> None:
         port = free_port()
         process = await asyncio.create_subprocess_exec(
-            *command("serve", "mcp_app:hub", "--sse", "--port", str(port), "--log-level", "warning"),
+            *command("serve", "mcp_app:hub", "--sse", "--port", str(port), "--log-level", "error"),
+            *("--grace", "0.5"),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             env=environment(),
@@ -516,7 +517,7 @@ def test_a_server_that_is_told_to_stop_does_not_wait_for_its_streams() -> None:
             await asyncio.to_thread(wait_for, f"http://127.0.0.1:{port}/health")
             async with client(port, capabilities=FORMS) as asked, client(port) as idle:
                 await asked.begin("seek.prompt")
-                await asked.begin("give.slow", seconds=60)
+                slow = await asked.begin("give.slow", seconds=60)
                 await asked.message("elicitation/create")
                 begun = time.monotonic()
                 process.send_signal(signal.SIGTERM)
@@ -524,6 +525,7 @@ def test_a_server_that_is_told_to_stop_does_not_wait_for_its_streams() -> None:
                     await asyncio.gather(asked.until_ended(), idle.until_ended())
                     output, errors = await process.communicate()
                 assert time.monotonic() - begun < 4
+                assert text((await asked.response(slow))["result"]) == "The server is closing"
         finally:
             if process.returncode is None:
                 process.kill()

@@ -29,15 +29,18 @@ class Calls:
         self._asking: dict[str, Call] = {}
         self._numbers = itertools.count(1)
 
-    def start(self, call: Call, *, at_once: bool = False) -> Call:
+    def start(
+        self, call: Call, *, at_once: bool = False, loop: asyncio.AbstractEventLoop | None = None
+    ) -> Call:
         """Give the call an id and a task. Raises `TooManyCalls` at the limit.
 
         `at_once` runs it up to the first thing that it waits for before this returns, where Python can
-        (3.12 and later): whoever starts it must be ready for its items, also for the last one.
+        (3.12 and later): whoever starts it must be ready for its items, also for the last one. Who
+        knows the running loop gives it, as finding it out is a system call in Python 3.11.
         """
         self.check_room()
         self.add(call)
-        loop = asyncio.get_running_loop()
+        loop = loop or asyncio.get_running_loop()
         if at_once and EAGER:
             call.task = asyncio.Task(call.run(self.ended), loop=loop, eager_start=True)  # type: ignore[call-arg]
         else:

@@ -63,6 +63,7 @@ class Connection:
         principal: Principal | None = None,
     ) -> None:
         self.principal = principal
+        self.loop = asyncio.get_running_loop()
         self._hub = hub
         self._raw = raw
         self._send = send
@@ -178,7 +179,7 @@ class Connection:
     def _reply(self, name: str, params: bytes, outlet: "Reply") -> None:
         call = self._calls[outlet] = self._prepare(name, params, outlet, frozenset())
         try:
-            self._hub.calls.start(call, at_once=True)
+            self._hub.calls.start(call, at_once=True, loop=self.loop)
         except TooManyCalls:
             del self._calls[outlet]
             raise

@@ -1,8 +1,9 @@
 """Exchange: one MCP request, and the way back to whoever sent it."""
 
+from asyncio import AbstractEventLoop
 from collections.abc import Awaitable
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
@@ -12,12 +13,15 @@ from midcall.jsonrpc import Id
 from midcall.mcp.caller import Caller
 from midcall.mcp.messages import META, Meta
 
+if TYPE_CHECKING:
+    from midcall.telemetry import RequestSpan
+
 
 class Plain(Protocol):
     """A call that gives nothing but its result (see `plain`)."""
 
-    def start(self) -> None:
-        """Run it in a task of its own."""
+    def start(self, loop: AbstractEventLoop | None = None) -> None:
+        """Run it in a task of its own, on the running loop."""
 
     def run_here(self, waiting: AbstractContextManager[object]) -> Awaitable[None]:
         """Run it in the present task; `waiting` is entered if it waits for something."""
@@ -71,6 +75,8 @@ class Exchange(Struct, frozen=True):
     line: Line
     meta: Meta
     server_info: dict[str, Any]
+    span: "RequestSpan | None" = None
+    """Of a request that is traced (see `tracing`)."""
 
     def result(self, result: dict[str, Any]) -> None:
         """Answer with a result, which is complete unless it says otherwise."""
@@ -93,6 +99,10 @@ class Exchange(Struct, frozen=True):
         self.line.respond(
             jsonrpc.error_response(self.id, error.code, error.message, error.data), status=error.status
         )
+
+    def close(self) -> None:
+        """Answer nothing: the caller is gone, or wants no answer any more."""
+        self.line.close()
 
     def notify(self, method: str, params: dict[str, Any]) -> None:
         """Send a notification that belongs to the request."""

@@ -6,6 +6,7 @@ choice of a dialect for a call.
 """
 
 import logging
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakSet
@@ -202,7 +203,7 @@ class McpExtension:
             self._listeners.remove(exchange)
         else:
             dialect.drop(exchange, reason, cancelled=cancelled)
-        exchange.line.close()
+        exchange.close()
 
     def response(self, message: Envelope, session: Session) -> None:
         """Take the client's response to a request of ours."""
@@ -364,11 +365,17 @@ def mcp_of(hub: Hub) -> McpExtension:
 _NO_META = Meta()
 
 
-def _run(handle: Callable[[Runner, Exchange, Any, Session], None]) -> _Handle:
-    """A handler that starts a call."""
+def _run(method: str, handle: Callable[[Runner, Exchange, Any, Session], None]) -> _Handle:
+    """A handler that starts a call, in a span if the process uses OpenTelemetry."""
 
     def run(extension: McpExtension, exchange: Exchange, params: Any, session: Session) -> None:
-        handle(extension.running, exchange, params, session)
+        if "opentelemetry.trace" not in sys.modules:
+            handle(extension.running, exchange, params, session)
+            return
+        from midcall.mcp.tracing import traced  # noqa: PLC0415  slow to import, and seldom needed
+
+        with traced(extension, method, exchange, params) as exchange:
+            handle(extension.running, exchange, params, session)
 
     return run
 
@@ -380,19 +387,25 @@ _TABLE: dict[str, _Method] = {
     "logging/setLevel": _Method(messages.reader(messages.Level), McpExtension._set_level, True, False),
     "server/discover": _Method(messages.reader(messages.Params), McpExtension._discover, False, True),
     "tools/list": _Method(messages.reader(messages.Page), McpExtension._list_tools, True, True),
-    "tools/call": _Method(messages.reader(messages.Named), _run(Runner.call_tool), True, True),
+    "tools/call": _Method(messages.reader(messages.Named), _run("tools/call", Runner.call_tool), True, True),
     "resources/list": _Method(messages.reader(messages.Page), McpExtension._list_resources, True, True),
     "resources/templates/list": _Method(
         messages.reader(messages.Page), McpExtension._list_templates, True, True
     ),
-    "resources/read": _Method(messages.reader(messages.Located), _run(Runner.read_resource), True, True),
+    "resources/read": _Method(
+        messages.reader(messages.Located), _run("resources/read", Runner.read_resource), True, True
+    ),
     "resources/subscribe": _Method(messages.reader(messages.Located), McpExtension._subscribe, True, False),
     "resources/unsubscribe": _Method(
         messages.reader(messages.Located), McpExtension._unsubscribe, True, False
     ),
     "prompts/list": _Method(messages.reader(messages.Page), McpExtension._list_prompts, True, True),
-    "prompts/get": _Method(messages.reader(messages.Named), _run(Runner.get_prompt), True, True),
-    "completion/complete": _Method(messages.reader(messages.Complete), _run(Runner.complete), True, True),
+    "prompts/get": _Method(
+        messages.reader(messages.Named), _run("prompts/get", Runner.get_prompt), True, True
+    ),
+    "completion/complete": _Method(
+        messages.reader(messages.Complete), _run("completion/complete", Runner.complete), True, True
+    ),
     "subscriptions/listen": _Method(messages.reader(messages.Listen), McpExtension._listen, False, True),
     "tasks/get": _Method(messages.reader(messages.TaskParams), McpExtension._task_get, False, True),
     "tasks/update": _Method(messages.reader(messages.TaskParams), McpExtension._task_update, False, True),

@@ -34,7 +34,10 @@ class Meta(Struct):
     log_level: str | None = field(default=None, name=f"{META}logLevel")
     progress_token: str | int | float | None = field(default=None, name="progressToken")
     idempotency_key: str | None = field(default=None, name="dev.midcall/idempotencyKey")
-    traceparent: str | None = None
+    traceparent: Any = None
+    """Where the caller stands in a trace, with the next two; what is no text there does no harm."""
+    tracestate: Any = None
+    baggage: Any = None
 
 
 class Params(Struct):

@@ -4,6 +4,7 @@ This is the hot path, so there is no dialect: the call hands over its result, an
 How it is run is up to the line (`Line.run`): in a task of its own, or in the one that serves the request.
 """
 
+from asyncio import AbstractEventLoop
 from collections.abc import Awaitable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -31,11 +32,11 @@ class PlainCall:
         self.call: Call = hub.prepare(tool.found, arguments, NOWHERE)
         self.call.on_result = self._answer
 
-    def start(self) -> None:
+    def start(self, loop: AbstractEventLoop | None = None) -> None:
         """Run it in a task of its own, so that whoever reads requests goes on."""
         if self.exchange is not None:
             self.session.admit(self.exchange, self)
-        self.hub.calls.start(self.call, at_once=True)
+        self.hub.calls.start(self.call, at_once=True, loop=loop)
 
     def run_here(self, waiting: AbstractContextManager[object]) -> Awaitable[None]:
         """Run it in the present task; `waiting` is entered if it waits for something."""

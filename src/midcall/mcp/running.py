@@ -63,7 +63,12 @@ class Runner:
             require(tool.requires, exchange.caller)
         arguments = bytes(params.arguments)
         try:
-            if tool.plain and params.request_state is None and exchange.meta.idempotency_key is None:
+            if (
+                tool.plain
+                and params.request_state is None
+                and exchange.meta.idempotency_key is None
+                and exchange.span is None  # else it needs a task, in which the span is the current one
+            ):
                 exchange.line.run(PlainCall(exchange, session, self._server.hub, tool, arguments))
             else:
                 finish = functools.partial(_tool_result, tool, exchange.caller.revision)

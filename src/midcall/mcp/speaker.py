@@ -90,4 +90,4 @@ class _Pipe:
         await self._speaker.connection.drain()
 
     def run(self, call: Plain) -> None:
-        call.start()
+        call.start(self._speaker.connection.loop)

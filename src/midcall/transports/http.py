@@ -32,6 +32,7 @@ from midcall.transports import cors
 from midcall.transports.auth import Authenticator, Unauthorized
 from midcall.transports.http_sse import SseEndpoint
 from midcall.transports.mcp_http import McpEndpoint
+from midcall.transports.one_write import OneWrite
 from midcall.transports.security import Gate, refuse_public_bind
 from midcall.transports.websocket import serve_websocket
 from midcall.version import __version__
@@ -124,12 +125,15 @@ class Application:
         self._pages = pages
         self._mcp: ASGIApp = mcp if auth is None else Protected(mcp, auth)
         self._gate = gate
-        self._streaming = (mcp,) if sse is None else (mcp, sse)
+        self._sse = sse
+        self.stop_listening = mcp.close
+        """Ends the streams on which nothing has to come, and open questions; what runs may be answered."""
 
     def close(self) -> None:
-        """End what would keep a server waiting that is told to stop."""
-        for endpoint in self._streaming:
-            endpoint.close()
+        """End all that would keep a server waiting that is told to stop."""
+        self.stop_listening()
+        if self._sse is not None:
+            self._sse.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -245,8 +249,9 @@ def server(
             port=port,
             log_level=log_level,
             log_config=_log_to_stderr(),
-            access_log=log_level in ("trace", "debug", "info"),  # it is made for each request, then thrown away
+            access_log=log_level in ("trace", "debug", "info"),  # else each line is made and thrown away
             proxy_headers=False,  # nothing here depends on what a proxy says of the client
+            http=OneWrite,
             ws="websockets-sansio",
             ws_max_size=FRAME_LIMIT,
             ws_per_message_deflate=False,  # costs 64 kB a peer, and hides a slow reader from us
@@ -274,8 +279,9 @@ class _Server(uvicorn.Server):
         for connection in list(self.server_state.connections):
             if hasattr(connection, "cycle"):  # HTTP; a WebSocket would lose its calls at once
                 connection.shutdown()
-        self._app.close()
+        self._app.stop_listening()
         await self._finish_calls()
+        self._app.close()
         hanging_up = asyncio.get_running_loop().call_later(WRITING, self._hang_up)
         await super().shutdown(sockets)
         hanging_up.cancel()
@@ -288,7 +294,7 @@ class _Server(uvicorn.Server):
         while len(self._calls) and time.monotonic() < end and not self.force_exit:
             await asyncio.wait([call.task for call in self._calls if call.task is not None], timeout=0.1)
         if len(self._calls):
-            log.warning("%d calls are stopped: the server is closing", len(self._calls))
+            log.warning("Calls that are stopped, as the server is closing: %d", len(self._calls))
         await self._calls.close("The server is closing")
         await asyncio.sleep(0.05)  # what they said last is on its way to WebSockets
 

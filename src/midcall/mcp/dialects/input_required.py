@@ -43,6 +43,7 @@ class InputRequired(Dialect):
         "_outcomes",
         "_parked",
         "_segment",
+        "_span",
         "_told",
         "_waiting",
         "call_id",
@@ -72,6 +73,8 @@ class InputRequired(Dialect):
         self._flushing = False
         self._parked = False
         self._told = False
+        self._span = exchange.span
+        """Of the request that started the latest segment, if it is traced."""
 
     @property
     def supported(self) -> frozenset[str]:
@@ -120,6 +123,8 @@ class InputRequired(Dialect):
 
     def retry(self, exchange: Exchange, state: State, responses: dict[str, Raw]) -> None:
         """A request has come back with answers: start the segment, or wait for its outcome."""
+        if exchange.span is not None and self._span is not None:
+            exchange.span.link(self._span)
         if state.segment < self._segment:
             outcome = self._outcomes.get(state.segment)
             if outcome is None:
@@ -132,6 +137,9 @@ class InputRequired(Dialect):
         self._parked = False
         self.exchange = exchange
         self._waiting.append((exchange, None))
+        if exchange.span is not None:
+            exchange.span.take_over(self._span)
+            self._span = exchange.span
         if self.call is not None:
             self.call.supported = self.supported
         self._desk.used(self)

@@ -1,0 +1,224 @@
+"""What a store must do so that a waiting call outlives its process.
+
+A **call** is a row: what was called, by whom, and where it stands. Its **entries** are what must not be
+lost of it: finished steps, answers, and what else a replay gives back. What runs between one answer and the
+next question is a **segment**, numbered from 0. Whoever wants to run segment `n` claims it, and exactly one
+worker gets it; everybody else gets its outcome, once there is one.
+
+    waiting  -- claim(n) -->  running  -- settle(n, outcome) -->  waiting for n + 1, or ended
+
+A worker that dies leaves a running segment behind, which another one may claim after it: the **fence** counts
+these claims, and every write of the worker before is refused from then on (`Fenced`), so a worker that
+was only frozen cannot act any more.
+
+Everything is durable when the coroutine returns. Times are unix seconds. A store knows no method, no
+question and no protocol: values are bytes.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol, TypeAlias
+
+from msgspec import Struct, field
+
+from midcall.errors import MidcallError
+
+Status: TypeAlias = Literal[
+    "running", "waiting", "completed", "failed", "aborted", "expired", "diverged", "poisoned"
+]
+"""`running` and `waiting` calls go on; all others have ended."""
+
+ENDED = frozenset(("completed", "failed", "aborted", "expired", "diverged", "poisoned"))
+
+MOST_CLAIMS = 5
+"""How many workers may die with one segment before its call is given up as poisoned."""
+
+
+class JournalError(MidcallError):
+    """The journal cannot do what is asked: the disk is full, the database is away."""
+
+    code = "journal_error"
+    recoverable = True
+
+
+class Fenced(JournalError):
+    """Another worker has taken the call over: this one must not act for it any more."""
+
+    code = "fenced"
+
+
+class Entry(Struct, frozen=True, array_like=True):
+    """One thing that a call did. A later entry with the same key takes the place of an earlier one."""
+
+    key: str
+    """Where in the call: see `replay`."""
+    fingerprint: str
+    """What it was, so that changed code is noticed."""
+    state: Literal["begun", "done", "failed"]
+    value: bytes = b""
+    """JSON: what it gave, or the error that it failed with."""
+
+
+class CallRecord(Struct, frozen=True, kw_only=True):
+    """A call, as far as a store knows it."""
+
+    id: str
+    name: str
+    """The method that runs."""
+    arguments: bytes
+    context: bytes = b""
+    """What the front that started it needs to go on with it; not read here."""
+    principal: str | None = None
+    idempotency_key: str | None = None
+    created: float
+    expires: float
+    """After this moment it is given up."""
+    status: Status = "running"
+    segment: int = 0
+    """The segment that runs, or would come next."""
+    wake: float | None = None
+    """When it goes on without an answer: a question times out, a sleep ends."""
+    questions: bytes = b""
+    """The open questions, for a list: JSON."""
+    fence: int = 0
+    owner: str | None = None
+    """The worker that runs the segment."""
+    claims: int = 0
+    """How many workers have claimed the present segment."""
+
+
+class Claimed(Struct, frozen=True):
+    """The segment is yours."""
+
+    call: CallRecord
+    entries: Sequence[Entry]
+
+
+class Busy(Struct, frozen=True):
+    """A live worker runs the segment."""
+
+    call: CallRecord
+
+
+class Settled(Struct, frozen=True):
+    """The segment has run before; this is what it came to."""
+
+    outcome: bytes
+
+
+class Gone(Struct, frozen=True):
+    """There is no such call or segment (any more)."""
+
+    status: Status | None = None
+
+
+Claim: TypeAlias = Claimed | Busy | Settled | Gone
+
+
+class Parking(Struct, frozen=True, kw_only=True):
+    """How a call stands after a segment."""
+
+    status: Status
+    wake: float | None = None
+    questions: bytes = b""
+    expires: float | None = None
+    """The new moment to give it up; of an ended call, to forget it."""
+
+
+class Page(Struct, frozen=True):
+    """Some calls of a list, the newest first, and where the next ones begin."""
+
+    calls: Sequence[CallRecord] = field(default_factory=tuple)
+    next: str | None = None
+
+
+class Journal(Protocol):
+    """A store. A method raises `JournalError` if it cannot be reached or written; then nothing is changed."""
+
+    worker: str
+    """The name of this process, unlike that of any other that ever was."""
+
+    async def open(self) -> None:
+        """Make it ready: create what is missing, migrate what is old, check that it is sound."""
+
+    async def close(self) -> None:
+        """Let go of everything; from now on this worker counts as gone."""
+
+    async def create(
+        self, call: CallRecord, entries: Sequence[Entry] = (), outcome: bytes | None = None
+    ) -> CallRecord | None:
+        """Write down a new call.
+
+        With an outcome, segment 0 has run: `call.status` is `waiting` (or an ended one) and `call.segment`
+        is 1. Without one it runs now, owned by this worker. If the idempotency key is taken by a call of the same
+        principal that is still known, nothing is written and that call is given back.
+        """
+
+    async def claim(self, call_id: str, segment: int) -> Claim:
+        """Start a segment, once: of any number of claims, on any worker, one is `Claimed`.
+
+        A `running` segment whose worker is gone can be claimed again; this raises the fence. After
+        `MOST_CLAIMS` of them the call is `poisoned`. A call past its `expires` is `expired`. The next segment
+        of an ended call, and what is not known, is `Gone`.
+        """
+
+    async def append(self, call_id: str, fence: int, entries: Sequence[Entry]) -> None:
+        """Add entries to a call that this worker runs. Raises `Fenced` if it does not any more."""
+
+    async def settle(
+        self,
+        call_id: str,
+        fence: int,
+        segment: int,
+        outcome: bytes,
+        parking: Parking,
+        entries: Sequence[Entry] = (),
+    ) -> None:
+        """End a segment: its outcome is kept, and `segment + 1` can be claimed unless the call has ended.
+
+        Raises `Fenced` if another worker has taken over.
+        """
+
+    async def wait(self, call_id: str, segment: int, seconds: float) -> bytes | None:
+        """The outcome of a segment, as soon as there is one; nothing if there is none in time."""
+
+    async def load(self, call_id: str) -> tuple[CallRecord, Sequence[Entry]] | None:
+        """A call and its entries, as they stand."""
+
+    async def find(self, principal: str | None, idempotency_key: str) -> CallRecord | None:
+        """The call that was started with this key."""
+
+    async def end(self, call_id: str, status: Status, outcome: bytes, expires: float) -> bool:
+        """End a call from outside (aborted, diverged): raises the fence, so that nobody goes on with it.
+
+        The outcome is that of its present segment. False if it had ended, or is not known.
+        """
+
+    async def due(self, limit: int = 100) -> Sequence[CallRecord]:
+        """Calls that nobody looks after: waiting ones whose `wake` has come, and running ones whose worker
+        is gone."""
+
+    async def sweep(self, limit: int = 1000) -> int:
+        """Mark waiting calls past `expires` as expired, forget ended ones past theirs; tell how many."""
+
+    async def list(
+        self,
+        *,
+        status: Sequence[Status] = (),
+        principal: str | None = None,
+        name: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Page:
+        """Calls, the newest first; `after` is the `next` of the page before."""
+
+    async def count(self) -> dict[str, int]:
+        """How many calls there are of each status."""
+
+    async def secret(self, name: str, made: bytes) -> bytes:
+        """A secret that all workers share: the one that is kept, or `made` if there was none."""
+
+    async def export(self, call_id: str) -> dict[str, Any] | None:
+        """All of a call (the record, entries and outcomes), as JSON-able values, for `restore`."""
+
+    async def restore(self, exported: dict[str, Any]) -> bool:
+        """Take in an exported call, as it was, owned by nobody. False if its id is known already."""

@@ -1,0 +1,144 @@
+"""Telemetry: the span of a request, for processes that have set up OpenTelemetry.
+
+Only imported by whoever has seen that the process uses OpenTelemetry, which is slow to import; without a
+tracer provider nothing is traced. This module knows spans, and nothing of what they are for.
+
+A call may outlive the request that started it: it asks, the request is answered, and another one comes
+back with the answer. Each request has a span of its own. What the tool sees as the current span is one
+and the same object, which always stands for the span of the latest request.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from opentelemetry import context, trace
+from opentelemetry.baggage.propagation import W3CBaggagePropagator
+from opentelemetry.context import Context
+from opentelemetry.propagators.composite import CompositePropagator
+from opentelemetry.trace import Span, SpanContext, SpanKind, Status, StatusCode, Tracer
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from midcall.version import __version__
+
+LOOK_AGAIN = 1.0
+"""Seconds between two looks for a tracer provider, which may be set up at any time."""
+
+CARRIED = ("traceparent", "tracestate", "baggage")
+"""What carries a caller's context, in the formats of W3C, whatever the process uses elsewhere."""
+
+_PROPAGATOR = CompositePropagator([TraceContextTextMapPropagator(), W3CBaggagePropagator()])
+
+_NONE: Mapping[str, str] = {}
+
+_found: Tracer | None = None
+_next_look = 0.0
+
+
+def tracer() -> Tracer | None:
+    """The tracer of midcall; nothing while the process has no tracer provider."""
+    global _found, _next_look  # noqa: PLW0603  found once, for the whole process
+    if _found is None and time.monotonic() >= _next_look:
+        _next_look = time.monotonic() + LOOK_AGAIN
+        provider = trace.get_tracer_provider()
+        if not isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider):
+            _found = provider.get_tracer("midcall", __version__)
+    return _found
+
+
+class RequestSpan:
+    """The span of one request, from its arrival to its answer."""
+
+    __slots__ = ("_context", "_current", "_open", "_span")
+
+    def __init__(
+        self, tracer: Tracer, name: str, attributes: Mapping[str, str], carrier: Mapping[str, Any]
+    ) -> None:
+        """`carrier` has the caller's context, if it sent one; what is no context is ignored."""
+        carried = {key: value for key in CARRIED if isinstance(value := carrier.get(key), str)}
+        ambient = trace.get_current_span().get_span_context()
+        parent = _PROPAGATOR.extract(carried, Context())
+        links = []
+        if not trace.get_current_span(parent).get_span_context().is_valid:
+            parent = _PROPAGATOR.extract(carried, context.get_current())  # the transport's span, if any
+        elif ambient.is_valid:
+            links.append(trace.Link(ambient))
+        self._span = tracer.start_span(name, parent, SpanKind.SERVER, attributes, links)
+        self._current = _Current(self._span)
+        self._context = trace.set_span_in_context(self._current, parent)
+        self._open = True
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """What begins in here has this span for its current one."""
+        token = context.attach(self._context)
+        try:
+            yield
+        finally:
+            context.detach(token)
+
+    def link(self, before: "RequestSpan") -> None:
+        """It comes back for what another request began."""
+        self._span.add_link(before._span.get_span_context())
+
+    def take_over(self, before: "RequestSpan | None") -> None:
+        """What the other one began goes on in this one."""
+        if before is not None:
+            self._current = before._current
+            self._current.stands_for = self._span
+
+    def end(
+        self, error: str | None = None, description: str | None = None, more: Mapping[str, str] = _NONE
+    ) -> None:
+        """The request is answered: well, or with a kind of error. Only the first end counts."""
+        if not self._open:
+            return
+        self._open = False
+        if error is not None:
+            self._span.set_attributes({"error.type": error, **more})
+            self._span.set_status(Status(StatusCode.ERROR, description))
+        self._span.end()
+
+
+class _Current(Span):
+    """Stands for the span of the latest request of a call."""
+
+    def __init__(self, span: Span) -> None:
+        self.stands_for = span
+
+    def end(self, end_time: int | None = None) -> None:
+        """It ends with its request."""
+
+    def get_span_context(self) -> SpanContext:
+        return self.stands_for.get_span_context()
+
+    def set_attributes(self, attributes: Any) -> None:
+        self.stands_for.set_attributes(attributes)
+
+    def set_attribute(self, key: str, value: Any) -> None:
+        self.stands_for.set_attribute(key, value)
+
+    def add_event(self, name: str, attributes: Any = None, timestamp: int | None = None) -> None:
+        self.stands_for.add_event(name, attributes, timestamp)
+
+    def add_link(self, context: SpanContext, attributes: Any = None) -> None:
+        self.stands_for.add_link(context, attributes)
+
+    def update_name(self, name: str) -> None:
+        self.stands_for.update_name(name)
+
+    def is_recording(self) -> bool:
+        return self.stands_for.is_recording()
+
+    def set_status(self, status: Any, description: str | None = None) -> None:
+        self.stands_for.set_status(status, description)
+
+    def record_exception(
+        self,
+        exception: BaseException,
+        attributes: Any = None,
+        timestamp: int | None = None,
+        escaped: bool = False,
+    ) -> None:
+        self.stands_for.record_exception(exception, attributes, timestamp, escaped)
