@@ -241,7 +241,7 @@ def test_a_cancelled_request_ends_its_call_unless_somebody_else_waits_for_it() -
 def test_a_retry_of_a_call_that_runs_on_is_sent_away_with_a_state_and_comes_back_for_the_outcome(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(input_required, "PATIENCE", 0.1)
+    monkeypatch.setattr(desk, "PATIENCE", 0.1)
 
     async def run() -> None:
         hub = make_hub(keys=KEYS)

@@ -6,14 +6,15 @@ round. An `Asking` has no truth value, so that a forgotten `await` is an error a
 Built on `call`; knows no hub, protocol or transport.
 """
 
-import asyncio
-import inspect
+import datetime as dt
 import math
+import random
+import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Literal, TypeVar, overload
 
+from midcall import steps
 from midcall.asking import (
-    MISSING,
     Asking,
     nothing,
     only,
@@ -28,6 +29,7 @@ from midcall.asking import (
 from midcall.call import Call
 from midcall.errors import MidcallError
 from midcall.items import Background
+from midcall.open_questions import MISSING
 from midcall.questions import (
     KINDS,
     PRIORITIES,
@@ -48,6 +50,7 @@ from midcall.questions import (
     Url,
     as_options,
 )
+from midcall.trace import Trace
 
 T = TypeVar("T")
 T1 = TypeVar("T1")
@@ -300,18 +303,42 @@ class Ask:
 
     # --- work --------------------------------------------------------------------------------
 
-    async def step(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Run a side effect and remember its value in the call. A plain function runs in a thread."""
-        if inspect.iscoroutinefunction(function):
-            value = await function(*args, **kwargs)
-        else:
-            value = await asyncio.to_thread(function, *args, **kwargs)
-            if inspect.isawaitable(value):
-                value = await value
-        if self._call.steps is None:
-            self._call.steps = []
-        self._call.steps.append((getattr(function, "__qualname__", repr(function)), value))
-        return value
+    async def step(
+        self, function: Callable[..., Any], /, *args: Any, retry_safe: bool = False, **kwargs: Any
+    ) -> Any:
+        """Run a side effect, once: a call that is run again from its journal gets the value back.
+
+        A plain function runs in a thread. If the process dies in the middle of a step, that step raises
+        `StepInterrupted` when the call goes on, as nobody can know whether it happened. With `retry_safe`
+        it is repeated instead, also (up to 3 times, waiting longer each time) if it fails. The value must
+        be one that JSON can carry; it comes back as the type that the function says it returns.
+        """
+        return await steps.run(self._trace, function, args, kwargs, retry_safe=retry_safe)
+
+    @property
+    def step_key(self) -> str:
+        """A key for the next step, the same whenever the call is run again and unlike all others.
+
+        Give it to the outside world, so that it can tell a repetition:
+        `await ask.step(charge, card, idempotency_key=ask.step_key)`.
+        """
+        return self._trace.next_key()
+
+    def now(self) -> dt.datetime:
+        """The time (UTC); the same when the call is run again."""
+        return dt.datetime.fromisoformat(steps.value(self._trace, "now", lambda: dt.datetime.now(dt.UTC)))
+
+    def uuid(self) -> uuid.UUID:
+        """A random UUID; the same when the call is run again."""
+        return uuid.UUID(steps.value(self._trace, "uuid", uuid.uuid4))
+
+    def random(self) -> float:
+        """A random number from 0 up to 1; the same when the call is run again."""
+        return float(steps.value(self._trace, "random", random.random))
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait, by the clock on the wall: time in which no process runs counts too."""
+        await steps.sleep(self._trace, seconds)
 
     def background(self) -> None:
         """Let a caller who knows tasks go, and come back for the result; for others nothing changes."""
@@ -330,6 +357,12 @@ class Ask:
         self._call.log(level, message, data)
 
     # --- inside ------------------------------------------------------------------------------
+
+    @property
+    def _trace(self) -> Trace:
+        if self._call.trace is None:
+            self._call.trace = Trace(self._call.id)
+        return self._call.trace
 
     def _asking(
         self,

@@ -12,6 +12,7 @@ import msgspec
 
 from midcall.call import Call
 from midcall.errors import Cancelled, Declined, WrongAnswer
+from midcall.open_questions import MISSING
 from midcall.questions import (
     Answer,
     AnyQuestion,
@@ -29,8 +30,6 @@ from midcall.questions import (
 
 T = TypeVar("T")
 
-MISSING: Any = object()
-
 
 class Asking(Generic[T]):
     """A question that is ready to be asked: `await` it, or give it to `ask.all`."""
@@ -40,7 +39,9 @@ class Asking(Generic[T]):
         "_call",
         "_convert",
         "fallback",
+        "fingerprint",
         "key",
+        "place",
         "priority",
         "question",
         "request_id",
@@ -63,6 +64,8 @@ class Asking(Generic[T]):
         self.key = key
         self.fallback = fallback
         self.request_id = ""
+        self.place = ""
+        self.fingerprint = ""
         self._asked = False
         self._call = call
         self._convert = convert

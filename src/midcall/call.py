@@ -20,9 +20,11 @@ from msgspec import Struct
 
 from midcall.errors import Aborted, MidcallError, TransportLost, UnknownQuestion
 from midcall.items import Data, Done, Error, Item, Log, Metadata, Progress
-from midcall.open_questions import OpenQuestions, QuestionInfo, Wanted
-from midcall.outlet import Outlet
+from midcall.open_questions import MISSING, OpenQuestions, QuestionInfo, Wanted
+from midcall.outlet import NOWHERE, Outlet
+from midcall.recalled import answered, asked, failed, recall
 from midcall.reports import Reports
+from midcall.trace import Trace
 
 log = logging.getLogger("midcall.call")
 
@@ -89,7 +91,10 @@ class Call(Struct, eq=False):
     reason: str | None = None
     """Why the call was aborted, if it was."""
     lost: bool = False
-    steps: list[tuple[str, Any]] | None = None
+    trace: Trace | None = None
+    """What it has done, if it asks."""
+    dropped: bool = False
+    """Whether it was given up here, to be run again later or elsewhere."""
     begun: bool = False
     outcome: Status | None = None
     questions: OpenQuestions | None = None
@@ -129,6 +134,19 @@ class Call(Struct, eq=False):
             self.task.cancel()
         return True
 
+    def drop(self) -> None:
+        """Give the call up in this process: it is in the journal, and is run again from there.
+
+        Its coroutine is thrown away; of what it still does, nothing counts and nothing goes out.
+        """
+        self.dropped = True
+        self.outlet = NOWHERE
+        if self.trace is not None:
+            self.trace.closed = True
+        if self.questions is not None:
+            self.questions.forget_all()
+        self.abort("The call goes on elsewhere")
+
     def lose_caller(self) -> None:
         """Nobody can answer any more: open questions and later ones fail with `TransportLost`."""
         self.lost = True
@@ -141,7 +159,16 @@ class Call(Struct, eq=False):
         """Ask questions together and wait for all answers, in the order given."""
         if self.questions is None:
             self.questions = OpenQuestions(self, self.asking)
-        return await self.questions.ask(wanted)
+        if self.trace is None or not self.trace.kept:
+            return await self.questions.ask(wanted)
+        answers = recall(self.trace, wanted)
+        missing = [n for n, answer in enumerate(answers) if answer is MISSING]
+        if missing:
+            for n, answer in zip(
+                missing, await self.questions.ask([wanted[n] for n in missing]), strict=True
+            ):
+                answers[n] = answer
+        return answers
 
     def cancel_question(self, request_id: str, reason: str) -> bool:
         """Withdraw an open question; its waiter gets `Cancelled`. False if it is not open."""
@@ -197,11 +224,28 @@ class Call(Struct, eq=False):
         """Emit an item."""
         self.outlet.put(item)
 
+    def asked(self, wanted: Wanted) -> None:
+        """A question waits."""
+        if self.trace is not None and wanted.place:
+            self.trace.note(asked(wanted))
+
+    def answered(self, wanted: Wanted, payload: Any) -> None:
+        """A question is answered, also with a refusal."""
+        if self.trace is not None and wanted.place:
+            self.trace.note(answered(wanted, payload))
+
+    def failed(self, wanted: Wanted, error: MidcallError) -> None:
+        """A question ends without an answer, though somebody could still have given one."""
+        if self.trace is not None and wanted.place:
+            self.trace.note(failed(wanted, error))
+
     # --- running -----------------------------------------------------------------------------
 
     async def run(self, ended: Callable[["Call"], None]) -> None:
         """The body of the call's task: run the method, emit what it gives, end with `Done`."""
         self.begun = True
+        if self.trace is not None:
+            self.trace.enter()
         content: Any = None
         failure: Error | None = None
         try:

@@ -19,6 +19,11 @@
     ├── AnswerError            what the one who answers sees; the tool sees nothing
     │   ├── UnknownQuestion    no such question is open
     │   └── WrongAnswer        it does not fit; the question stays open
+    ├── StepInterrupted        the process died in the middle of a step: it may have happened, or not
+    ├── StepFailed             a step failed before, with an error that cannot be raised again as it was
+    ├── Diverged               a call that is run again does something else than before: its code has changed
+    ├── JournalError           the journal cannot be read or written
+    │   └── Fenced             another worker has taken the call over
     └── RemoteError            a call through a client failed on the other side
 
 `code` is the short word that goes into an error item; `recoverable` says whether trying again
@@ -200,6 +205,65 @@ class WrongAnswer(AnswerError):
     @property
     def data(self) -> dict[str, Any]:
         return {"expected": self.expected}
+
+
+class StepInterrupted(MidcallError):
+    """The process died in the middle of this step: what it does may have happened, or not.
+
+    Check with the outside world (by `key`, the step's `ask.step_key`), or ask the person. A step that
+    may be done twice says so (`retry_safe=True`), and is repeated instead.
+    """
+
+    code = "step_interrupted"
+
+    def __init__(self, step: str, key: str) -> None:
+        self.step = step
+        self.key = key
+        super().__init__(f"{step} was interrupted: it may have happened, or not")
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {"step": self.step, "key": self.key}
+
+
+class StepFailed(MidcallError):
+    """A step failed, before the call was run again from its journal; the message is that of its error."""
+
+    code = "step_failed"
+
+
+class Diverged(MidcallError):
+    """A call that is run again from its journal does something else than before: its code has changed.
+
+    The call is kept. With the old code, or one that does the same up to here, it goes on.
+    """
+
+    code = "diverged"
+
+    def __init__(self, expected: str, got: str, line: str) -> None:
+        self.expected = expected
+        self.got = got
+        self.line = line
+        where = f" at {line}" if line else ""
+        super().__init__(f"The code of this call has changed{where}: expected {expected}, but got {got}")
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {"expected": self.expected, "got": self.got, "line": self.line}
+
+
+class JournalError(MidcallError):
+    """The journal cannot be read or written: the disk is full, the database is away."""
+
+    code = "journal_error"
+    recoverable = True
+
+
+class Fenced(JournalError):
+    """Another worker has taken the call over: this one must not act for it any more."""
+
+    code = "fenced"
+    recoverable = False
 
 
 class RemoteError(MidcallError):

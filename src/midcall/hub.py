@@ -44,6 +44,8 @@ class Hub:
         self._watchers: list[Callable[[str | None], None]] = []
         self._extensions: dict[str, tuple[object, Method]] = {}
         self._parents: list[Hub] = []
+        self.keeper: Any = None
+        """Keeps calls that outlive their requests (see `journal.keeper`)."""
         self.protocols: list[Any] = []
         """The extensions that speak a protocol of their own."""
         self._own = {

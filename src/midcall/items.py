@@ -47,6 +47,8 @@ class Request(Struct, frozen=True, tag_field="type", tag="request", omit_default
     timeout_ms: int | None = None
     priority: Priority = "normal"
     key: str | None = None
+    place: str = ""
+    """Where in the call it is asked; not sent (see `trace`)."""
 
 
 class RequestCancelled(Struct, frozen=True, tag_field="type", tag="request_cancelled"):

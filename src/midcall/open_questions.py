@@ -13,9 +13,14 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from midcall.errors import Cancelled, Declined, NotSupported, TimedOut, UnknownQuestion
+from midcall.errors import Cancelled, Declined, MidcallError, NotSupported, TimedOut, UnknownQuestion
 from midcall.items import Item, Metadata, Request, RequestCancelled
 from midcall.questions import PRIORITIES, AnyQuestion, Priority, Sample
+
+MISSING: Any = object()
+"""No value yet."""
+
+NOBODY = "Nobody answered in time"
 
 TIMED_OUT = "timed out"
 """The reason of a `request_cancelled` item for a question that nobody answered in time."""
@@ -29,6 +34,9 @@ class Wanted(Protocol):
     priority: Priority
     key: str | None
     request_id: str
+    place: str
+    """Where in the call it is asked, and what it was (see `trace`); empty if nothing is kept."""
+    fingerprint: str
 
     def read(self, payload: Any) -> Any:
         """The answer's value for the tool, or `WrongAnswer`; `Cancelled` or `Declined` if refused."""
@@ -52,6 +60,15 @@ class Asker(Protocol):
 
     def put(self, item: Item) -> None:
         """Emit an item."""
+
+    def asked(self, wanted: Wanted) -> None:
+        """A question waits."""
+
+    def answered(self, wanted: Wanted, payload: Any) -> None:
+        """A question is answered, also with a refusal."""
+
+    def failed(self, wanted: Wanted, error: MidcallError) -> None:
+        """A question ends without an answer, though somebody could still have given one."""
 
 
 class QuestionInfo(Struct, frozen=True):
@@ -176,9 +193,11 @@ class OpenQuestions:
         try:
             question.value = question.wanted.read(payload)
         except (Cancelled, Declined) as refusal:
+            self._asker.answered(question.wanted, payload)
             self._forget(question)
             question.round.fail(refusal)
         else:
+            self._asker.answered(question.wanted, payload)
             self._forget(question)
             question.round.answered()
 
@@ -187,14 +206,15 @@ class OpenQuestions:
         question = self._open.get(request_id)
         if question is None:
             return False
-        self._withdraw(question, reason)
-        question.round.fail(Cancelled(reason))
+        self._fail(question, reason, Cancelled(reason))
         return True
 
     def fail(self, request_id: str, error: Exception) -> None:
         """End a question without an answer, because of what its client did; its waiter gets the error."""
         question = self._open.get(request_id)
         if question is not None:
+            if isinstance(error, MidcallError):
+                self._asker.failed(question.wanted, error)
             self._forget(question)
             question.round.fail(error)
 
@@ -203,6 +223,12 @@ class OpenQuestions:
         for question in list(self._open.values()):
             self._withdraw(question, reason)
             question.round.fail(error)
+
+    def forget_all(self) -> None:
+        """The call is given up in this process: nobody is told, and nobody waits any more."""
+        for question in list(self._open.values()):
+            self._forget(question)
+            question.round.close()
 
     def lose_all(self, error: Exception) -> None:
         """Nobody shows the questions any more; their waiters get the error."""
@@ -219,6 +245,7 @@ class OpenQuestions:
         if wanted.timeout is not None:
             question.timer = loop.call_later(wanted.timeout, self._time_out, question)
             timeout_ms = max(1, round(wanted.timeout * 1000))
+        self._asker.asked(wanted)
         self._asker.put(
             Request(
                 self._asker.stamp(),
@@ -227,12 +254,17 @@ class OpenQuestions:
                 timeout_ms,
                 wanted.priority,
                 wanted.key,
+                wanted.place,
             )
         )
 
     def _time_out(self, question: OpenQuestion) -> None:
-        self._withdraw(question, TIMED_OUT)
-        question.round.fail(TimedOut("Nobody answered in time"))
+        self._fail(question, TIMED_OUT, TimedOut(NOBODY))
+
+    def _fail(self, question: OpenQuestion, reason: str, error: MidcallError) -> None:
+        self._asker.failed(question.wanted, error)
+        self._withdraw(question, reason)
+        question.round.fail(error)
 
     def _withdraw(self, question: OpenQuestion, reason: str) -> None:
         if self._forget(question):

@@ -8,54 +8,36 @@ worker gets it; everybody else gets its outcome, once there is one.
     waiting  -- claim(n) -->  running  -- settle(n, outcome) -->  waiting for n + 1, or ended
 
 A worker that dies leaves a running segment behind, which another one may claim after it: the **fence** counts
-these claims, and every write of the worker before is refused from then on (`Fenced`), so a worker that
+the claims, and every write of the worker before is refused from then on (`Fenced`), so a worker that
 was only frozen cannot act any more.
 
 Everything is durable when the coroutine returns. Times are unix seconds. A store knows no method, no
 question and no protocol: values are bytes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
+import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
-from midcall.errors import MidcallError
+from midcall.errors import Fenced, JournalError
+from midcall.trace import Entry
 
 Status: TypeAlias = Literal[
     "running", "waiting", "completed", "failed", "aborted", "expired", "diverged", "poisoned"
 ]
-"""`running` and `waiting` calls go on; all others have ended."""
+"""`running` and `waiting` calls go on; a `diverged` one stands still until somebody claims it again (with
+other code); all others have ended."""
 
-ENDED = frozenset(("completed", "failed", "aborted", "expired", "diverged", "poisoned"))
+ENDED = frozenset(("completed", "failed", "aborted", "expired", "poisoned"))
 
 MOST_CLAIMS = 5
 """How many workers may die with one segment before its call is given up as poisoned."""
 
-
-class JournalError(MidcallError):
-    """The journal cannot do what is asked: the disk is full, the database is away."""
-
-    code = "journal_error"
-    recoverable = True
-
-
-class Fenced(JournalError):
-    """Another worker has taken the call over: this one must not act for it any more."""
-
-    code = "fenced"
-
-
-class Entry(Struct, frozen=True, array_like=True):
-    """One thing that a call did. A later entry with the same key takes the place of an earlier one."""
-
-    key: str
-    """Where in the call: see `replay`."""
-    fingerprint: str
-    """What it was, so that changed code is noticed."""
-    state: Literal["begun", "done", "failed"]
-    value: bytes = b""
-    """JSON: what it gave, or the error that it failed with."""
+KEEP = 24 * 3600.0
+"""How long a call that the store itself gave up (expired, poisoned) is still known, in seconds."""
 
 
 class CallRecord(Struct, frozen=True, kw_only=True):
@@ -70,6 +52,8 @@ class CallRecord(Struct, frozen=True, kw_only=True):
     principal: str | None = None
     idempotency_key: str | None = None
     created: float
+    updated: float = 0.0
+    """When it last changed; set by the store with every create, claim, settle, release and end."""
     expires: float
     """After this moment it is given up."""
     status: Status = "running"
@@ -149,20 +133,30 @@ class Journal(Protocol):
         """Write down a new call.
 
         With an outcome, segment 0 has run: `call.status` is `waiting` (or an ended one) and `call.segment`
-        is 1. Without one it runs now, owned by this worker. If the idempotency key is taken by a call of the same
-        principal that is still known, nothing is written and that call is given back.
+        is 1. Without one it runs now, owned by this worker, with the fence of the record. If the
+        idempotency key is taken by a call of the same principal that is still known (`None` is a principal
+        too), nothing is written and that call is given back. An id that is known is a `JournalError`.
+
+        If it is cancelled, the call is not left running.
         """
 
     async def claim(self, call_id: str, segment: int) -> Claim:
         """Start a segment, once: of any number of claims, on any worker, one is `Claimed`.
 
-        A `running` segment whose worker is gone can be claimed again; this raises the fence. After
-        `MOST_CLAIMS` of them the call is `poisoned`. A call past its `expires` is `expired`. The next segment
-        of an ended call, and what is not known, is `Gone`.
+        Every claim raises the fence; `wake` and `questions` stay until the segment is settled. A `running`
+        segment whose worker is gone can be claimed again. After `MOST_CLAIMS` of them the call is `poisoned`.
+        A call past its `expires` that no live worker runs is `expired`. Both stay known for `KEEP` seconds,
+        without an outcome. The next segment of an ended call, and what is not known, is `Gone`.
+
+        If it is cancelled, the segment is as if it had not been claimed.
         """
 
     async def append(self, call_id: str, fence: int, entries: Sequence[Entry]) -> None:
-        """Add entries to a call that this worker runs. Raises `Fenced` if it does not any more."""
+        """Add entries to a call that this worker runs, after those that are there.
+
+        Also while it waits, as long as nobody has claimed it since: a branch of the call may still be at
+        work when another one asks. Raises `Fenced` if the fence is another one, or the call has ended.
+        """
 
     async def settle(
         self,
@@ -178,6 +172,14 @@ class Journal(Protocol):
         Raises `Fenced` if another worker has taken over.
         """
 
+    async def release(self, call_id: str, fence: int, *, diverged: bool = False) -> None:
+        """Let go of a segment that was not brought to its end: it can be claimed again, at once.
+
+        The worker stops (the call stays `running`, without an owner, and is `due`), or its code does not
+        fit the call (`diverged`: only a claim goes on with it). The claim before does not count for
+        `MOST_CLAIMS`. Raises `Fenced` if another worker has taken over.
+        """
+
     async def wait(self, call_id: str, segment: int, seconds: float) -> bytes | None:
         """The outcome of a segment, as soon as there is one; nothing if there is none in time."""
 
@@ -188,9 +190,10 @@ class Journal(Protocol):
         """The call that was started with this key."""
 
     async def end(self, call_id: str, status: Status, outcome: bytes, expires: float) -> bool:
-        """End a call from outside (aborted, diverged): raises the fence, so that nobody goes on with it.
+        """End a call from outside (aborted): raises the fence, so that nobody goes on with it.
 
-        The outcome is that of its present segment. False if it had ended, or is not known.
+        The outcome is that of its present segment, and no question is open any more. False if it had
+        ended, or is not known.
         """
 
     async def due(self, limit: int = 100) -> Sequence[CallRecord]:
@@ -198,7 +201,8 @@ class Journal(Protocol):
         is gone."""
 
     async def sweep(self, limit: int = 1000) -> int:
-        """Mark waiting calls past `expires` as expired, forget ended ones past theirs; tell how many."""
+        """Mark waiting and diverged calls past `expires` as expired, forget ended ones past theirs; tell how
+        many."""
 
     async def list(
         self,
@@ -221,4 +225,65 @@ class Journal(Protocol):
         """All of a call (the record, entries and outcomes), as JSON-able values, for `restore`."""
 
     async def restore(self, exported: dict[str, Any]) -> bool:
-        """Take in an exported call, as it was, owned by nobody. False if its id is known already."""
+        """Take in an exported call, as it was, owned by nobody. False if its id or key is known already."""
+
+
+class _Exported(Struct, frozen=True):
+    call: CallRecord
+    entries: list[Entry]
+    outcomes: dict[int, bytes]
+
+
+def to_export(call: CallRecord, entries: Sequence[Entry], outcomes: Mapping[int, bytes]) -> dict[str, Any]:
+    """What `export` gives, the same for every store, so that a call can move from one to another."""
+    exported: dict[str, Any] = msgspec.to_builtins(
+        _Exported(call, list(entries), dict(outcomes)), str_keys=True
+    )
+    return exported
+
+
+def from_export(exported: dict[str, Any]) -> tuple[CallRecord, list[Entry], dict[int, bytes]]:
+    """The parts of an exported call, for `restore`."""
+    try:
+        read = msgspec.convert(exported, _Exported, strict=False)
+    except msgspec.ValidationError as error:
+        raise JournalError(f"This is not an exported call: {error}") from None
+    return replace(read.call, owner=None), read.entries, read.outcomes
+
+
+def page_mark(call: CallRecord) -> str:
+    """The `next` of a page that ends with this call."""
+    return f"{call.created!r} {call.id}"
+
+
+def page_start(after: str) -> tuple[float, str]:
+    """When the last call of the page before was created, and its id."""
+    created, _, call_id = after.partition(" ")
+    try:
+        return float(created), call_id
+    except ValueError:
+        raise JournalError(f"This is not the mark of a page: {after}") from None
+
+
+__all__ = [
+    "ENDED",
+    "KEEP",
+    "MOST_CLAIMS",
+    "Busy",
+    "CallRecord",
+    "Claim",
+    "Claimed",
+    "Entry",
+    "Fenced",
+    "Gone",
+    "Journal",
+    "JournalError",
+    "Page",
+    "Parking",
+    "Settled",
+    "Status",
+    "from_export",
+    "page_mark",
+    "page_start",
+    "to_export",
+]

@@ -1,45 +1,32 @@
-"""Desk: where parked calls are found again, by sealed state, by idempotency key and by task id.
+"""Desk: where requests come that go on with a call: by sealed state, by idempotency key, by task id.
 
-Calls are parked in memory. When too many wait, the principal who has the most of them loses the one
-that it has not come back to for longest. What has ended stays for a while, so that a client that lost
-the answer can ask again; the oldest go first when there are too many.
+The calls themselves are kept by the `Keeper` of the hub. Here is what MCP adds: what is sealed into
+`requestState`, who may come back with it, and what he gets who comes while somebody else runs the call.
 """
 
-import secrets
 import time
-from collections import OrderedDict
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
+from midcall.errors import JournalError
+from midcall.hub import Resolved
+from midcall.journal.base import Busy, CallRecord, Gone, Settled
+from midcall.journal.keeper import Keeper, context_of, new_record
 from midcall.journal.seal import BadSeal, KeyRing
-from midcall.mcp.exchange import McpError
-from midcall.mcp.task import Task
+from midcall.mcp import tasks
+from midcall.mcp.dialects.base import Finish
+from midcall.mcp.dialects.input_required import InputRequired
+from midcall.mcp.exchange import Exchange, McpError
+from midcall.mcp.legacy import Session
+from midcall.mcp.outcomes import Context, Ticket, deliver_encoded, encode_outcome
 
-if TYPE_CHECKING:
-    from midcall.mcp.dialects.input_required import InputRequired
+PATIENCE = 20.0
+"""Seconds that a request waits for a segment that somebody else runs."""
 
-KEPT_SECONDS = 600.0
-"""How long an ended call can still be asked for."""
-
-KEPT_CALLS = 10_000
-"""How many ended calls can still be asked for."""
-
-KEPT_BYTES = 64 * 1024 * 1024
-"""How large their outcomes may be, all together."""
-
-PARKED_CALLS = 10_000
-"""How many calls may run or wait for their callers to come back."""
-
-
-class Ticket(Struct, frozen=True, array_like=True):
-    """What a request must have in common with the one that it comes back for."""
-
-    method: str
-    target: str
-    digest: str
-    principal: str | None
+KIND = "mcp"
 
 
 class State(Struct, frozen=True, array_like=True):
@@ -52,122 +39,198 @@ class State(Struct, frozen=True, array_like=True):
 
 
 _decode_state = msgspec.json.Decoder(State).decode
+_decode_context = msgspec.json.Decoder(Context).decode
+
+Find = Callable[[CallRecord, Context], tuple[Resolved, Finish]]
+"""Finds the method of a call that is in the journal, and how its result is said. Raises `McpError`."""
 
 
 class Desk:
     """All detached calls of one server."""
 
-    def __init__(self, keys: KeyRing, time_limit: float) -> None:
-        self.time_limit = time_limit
-        """Seconds that a detached question waits by default."""
+    def __init__(self, keeper: Keeper, keys: KeyRing, find: Find) -> None:
+        self.keeper = keeper
         self._keys = keys
-        self._calls: dict[str, InputRequired] = {}
-        self._active: dict[str | None, dict[str, InputRequired]] = {}
-        """Those that have not ended, by principal; the ones used last stand last."""
-        self._count = 0
-        self._ended: OrderedDict[str, tuple[float, int]] = OrderedDict()
-        self._bytes = 0
-        self._by_key: dict[tuple[str | None, str], str] = {}
-        self._tasks: dict[str, str] = {}
+        self._find = find
+        keeper.fronts[KIND] = self._revive
 
-    def park(self, dialect: "InputRequired") -> None:
-        """A call has begun that may have to be found again."""
-        if dialect.call is None:
+    # --- calls that may have to be found again -----------------------------------------------
+
+    def admit(
+        self,
+        exchange: Exchange,
+        finish: Finish,
+        context: Context,
+        arguments: bytes,
+        given: dict[str, Raw] | None,
+    ) -> InputRequired:
+        """The front of a call that is about to start."""
+        record = new_record(
+            KIND,
+            context.ticket.target,
+            arguments,
+            msgspec.json.encode(context),
+            context.ticket.principal,
+            exchange.meta.idempotency_key,
+            self.keeper.time_limit,
+        )
+        front = InputRequired(exchange, finish, self, context, given)
+        self.keeper.admit(front, record)
+        return front
+
+    def start_durably(self, front: InputRequired, exchange: Exchange) -> None:
+        """Start a call that is in the journal before it does anything; or join the one that has its key."""
+        self.keeper.spawn(self._guarded(exchange, self._start_durably(front, exchange)))
+
+    async def _start_durably(self, front: InputRequired, exchange: Exchange) -> None:
+        taken = await self.keeper.reserve(front)
+        if taken is None:
+            if front.is_task and front.kept is not None:
+                front.exchange = None
+                exchange.result(tasks.created(front.kept.record))
+            self.keeper.start(front)
             return
-        dialect.call_id = dialect.call.id
-        principal = dialect.ticket.principal
-        self._calls[dialect.call_id] = dialect
-        self._active.setdefault(principal, {})[dialect.call_id] = dialect
-        self._count += 1
-        if dialect.idempotency_key is not None:
-            self._by_key[principal, dialect.idempotency_key] = dialect.call_id
-        if self._count > PARKED_CALLS:
-            self._give_up_one()
-
-    def used(self, dialect: "InputRequired") -> None:
-        """The caller has come back to a call."""
-        mine = self._active[dialect.ticket.principal]
-        mine[dialect.call_id] = mine.pop(dialect.call_id)
-
-    def _give_up_one(self) -> None:
-        most = max(self._active.values(), key=len)
-        oldest = next(iter(most.values()))
-        self._end(oldest)
-        if oldest.call is not None:
-            oldest.call.abort("Too many calls wait for their callers")
-
-    def _end(self, dialect: "InputRequired") -> None:
-        principal = dialect.ticket.principal
-        mine = self._active.get(principal, {})
-        if mine.pop(dialect.call_id, None) is not None:
-            self._count -= 1
-            if not mine:
-                del self._active[principal]
-
-    def finished(self, dialect: "InputRequired") -> None:
-        """A call has ended: keep its outcome for a while, if anybody can come back for it."""
-        self._end(dialect)
-        if not dialect.findable:
-            self._calls.pop(dialect.call_id, None)
-            return
-        now = time.monotonic()
-        size = dialect.size
-        self._ended[dialect.call_id] = (now + KEPT_SECONDS, size)
-        self._bytes += size
-        while self._ended:
-            oldest, (until, _) = next(iter(self._ended.items()))
-            if until > now and len(self._ended) <= KEPT_CALLS and self._bytes <= KEPT_BYTES:
-                break
-            self._forget(oldest)
-
-    def _forget(self, call_id: str) -> None:
-        _, size = self._ended.pop(call_id)
-        self._bytes -= size
-        dialect = self._calls.pop(call_id)
-        if dialect.idempotency_key is not None:
-            self._by_key.pop((dialect.ticket.principal, dialect.idempotency_key), None)
-        if dialect.task is not None:
-            self._tasks.pop(dialect.task.id, None)
-
-    def again(self, ticket: Ticket, idempotency_key: str | None) -> "InputRequired | None":
-        """The call that this key started before. Raises an error if it was for another request."""
-        if idempotency_key is None:
-            return None
-        found = self._calls.get(self._by_key.get((ticket.principal, idempotency_key), ""))
-        if found is not None and found.ticket != ticket:
+        context = _decode_context(context_of(taken))
+        if context.ticket != front.context.ticket:
             raise McpError(-32602, "This idempotency key was used for another request", status=400)
-        return found
+        if context.task:
+            exchange.result(tasks.created(taken))
+        else:
+            await self._wait(exchange, State(taken.id, 0, context.ticket, 0))
+
+    def retry(self, exchange: Exchange, session: Session, state: State, responses: dict[str, Raw]) -> None:
+        """A request has come back with answers: go on with the call, or wait for whoever does."""
+        waiting = _Waiting(exchange)
+        session.admit(exchange, waiting)
+        self.keeper.spawn(self._guarded(exchange, self._retry(exchange, session, state, responses, waiting)))
+
+    async def _retry(
+        self,
+        exchange: Exchange,
+        session: Session,
+        state: State,
+        responses: dict[str, Raw],
+        waiting: "_Waiting",
+    ) -> None:
+        claimed = await self.keeper.claim(state.call_id, state.segment)
+        match claimed:
+            case Settled(outcome):
+                deliver_encoded(exchange, outcome)
+            case Busy():
+                await self._wait(exchange, state)
+            case Gone("diverged"):
+                raise McpError(-32603, "This call cannot go on: its code has changed since it asked")
+            case Gone("poisoned"):
+                raise McpError(-32603, "This call was given up: it brought down each worker that ran it")
+            case Gone():
+                raise invalid()
+            case InputRequired():
+                waiting.front = claimed
+                claimed.come_back(exchange, responses)
+                self.keeper.resume(claimed)
+                if waiting.dropped:
+                    claimed.drop(exchange, "The caller went away", cancelled=False)
+
+    async def _wait(self, exchange: Exchange, state: State) -> None:
+        """Somebody else runs the segment: wait for its outcome, but not for ever."""
+        outcome = await self.keeper.journal.wait(state.call_id, state.segment, PATIENCE)
+        if outcome is not None:
+            deliver_encoded(exchange, outcome)
+            return
+        again = self.seal(state.call_id, state.segment, state.ticket)
+        exchange.result({"resultType": "input_required", "requestState": again})
+
+    async def _guarded(self, exchange: Exchange, work: Any) -> None:
+        try:
+            await work
+        except McpError as error:
+            exchange.error(error)
+        except JournalError as error:
+            exchange.error(McpError(-32603, str(error), {"code": error.code, "recoverable": True}))
+
+    def _revive(self, record: CallRecord) -> tuple[InputRequired, Resolved]:
+        context = _decode_context(context_of(record))
+        found, finish = self._find(record, context)
+        return InputRequired(None, finish, self, context, None), found
 
     # --- sealed state ------------------------------------------------------------------------
 
-    def seal(self, state: State) -> str:
-        return self._keys.seal(msgspec.json.encode(state))
+    def seal(self, call_id: str, segment: int, ticket: Ticket) -> str:
+        expires = int(time.time() + self.keeper.time_limit)
+        return self._keys.seal(msgspec.json.encode(State(call_id, segment, ticket, expires)))
 
-    def find(self, request_state: str, ticket: Ticket) -> "tuple[InputRequired, State]":
-        """The parked call of this state. Raises the one error that covers all that may be wrong."""
+    def open(self, request_state: str, ticket: Ticket) -> State:
+        """What is sealed. Raises the one error that covers all that may be wrong with it."""
         try:
             state = _decode_state(self._keys.open(request_state))
         except (BadSeal, msgspec.DecodeError):
-            raise _invalid() from None
-        dialect = self._calls.get(state.call_id)
-        if dialect is None or state.ticket != ticket or state.expires < time.time():
-            raise _invalid()
-        return dialect, state
+            raise invalid() from None
+        if state.ticket != ticket or state.expires < time.time():
+            raise invalid()
+        return state
 
     # --- tasks -------------------------------------------------------------------------------
 
-    def make_task(self, dialect: "InputRequired") -> Task:
-        task = Task(secrets.token_urlsafe(18), KEPT_SECONDS)
-        self._tasks[task.id] = dialect.call_id
-        return task
+    def begin_task(self, front: InputRequired, exchange: Exchange) -> None:
+        """A call that runs goes on without its request."""
+        self.keeper.spawn(self._guarded(exchange, self._begin_task(front, exchange)))
 
-    def task(self, task_id: str, principal: str | None) -> "tuple[InputRequired, Task]":
-        """A task of this principal. Raises an error for all others."""
-        dialect = self._calls.get(self._tasks.get(task_id, ""))
-        if dialect is None or dialect.task is None or dialect.ticket.principal != principal:
+    async def _begin_task(self, front: InputRequired, exchange: Exchange) -> None:
+        if front.kept is not None:
+            await self.keeper.reserve(front)
+            exchange.result(tasks.created(front.kept.record))
+
+    def task(self, exchange: Exchange, task_id: str, work: Callable[[CallRecord], Any]) -> None:
+        """Do something with a task of this caller, and answer with what it gives."""
+        self.keeper.spawn(self._guarded(exchange, self._task(exchange, task_id, work)))
+
+    async def _task(self, exchange: Exchange, task_id: str, work: Callable[[CallRecord], Any]) -> None:
+        await self.keeper.open()
+        found = await self.keeper.journal.load(task_id)
+        if found is None or found[0].principal != exchange.caller.principal:
             raise McpError(-32602, f"Unknown task: {task_id}")
-        return dialect, dialect.task
+        exchange.result(await work(found[0]))
+
+    async def show_task(self, record: CallRecord) -> dict[str, Any]:
+        """The answer to `tasks/get`."""
+        outcome = None
+        if record.status in tasks.WITH_OUTCOME:
+            outcome = await self.keeper.journal.wait(record.id, record.segment - 1, 0)
+        return tasks.shown(record, outcome)
+
+    async def update_task(self, record: CallRecord, responses: dict[str, Raw]) -> dict[str, Any]:
+        """Answer questions of a task. When this returns, the answers are in the journal."""
+        if record.status == "waiting":
+            claimed = await self.keeper.claim(record.id, record.segment)
+            if isinstance(claimed, InputRequired):
+                asked = msgspec.json.decode(record.questions)
+                claimed.come_back(None, {key: r for key, r in responses.items() if key in asked})
+                self.keeper.resume(claimed)
+                await claimed.answers_kept()
+        return {}
+
+    async def cancel_task(self, record: CallRecord) -> dict[str, Any]:
+        outcome = encode_outcome(McpError(-32603, "The task was cancelled"))
+        await self.keeper.abort(record.id, "The task was cancelled", outcome)
+        return {}
 
 
-def _invalid() -> McpError:
+class _Waiting:
+    """A request that has come back, before it is known what it gets."""
+
+    call = None
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self.front: InputRequired | None = None
+        self.dropped = False
+
+    def drop(self, exchange: Exchange, reason: str, *, cancelled: bool) -> None:
+        self.dropped = True
+        if self.front is not None:
+            self.front.drop(exchange, reason, cancelled=cancelled)
+
+
+def invalid() -> McpError:
+    """Whatever is wrong with a `requestState`."""
     return McpError(-32602, "Invalid or expired requestState", status=400)

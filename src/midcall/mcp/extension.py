@@ -5,6 +5,7 @@ to a legacy session, which begins with `initialize`. What follows is one table o
 choice of a dialect for a call.
 """
 
+import functools
 import logging
 import sys
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ from midcall.connection import MAX_CALLS, Connection
 from midcall.errors import MidcallError, NotAllowed
 from midcall.hub import Hub
 from midcall.items import to_json
+from midcall.journal.keeper import keeper_of
 from midcall.journal.seal import KeyRing, default_ring
 from midcall.jsonrpc import Envelope, Id
 from midcall.mcp import messages, revisions
@@ -40,7 +42,6 @@ log = logging.getLogger("midcall.mcp")
 
 UNSUPPORTED_REVISION = -32022
 
-WEEK = 7 * 24 * 3600.0
 PAGE = 1000
 MAX_INITIALIZE = 64 * 1024
 
@@ -63,7 +64,7 @@ class McpExtension:
         *,
         instructions: str | None = None,
         keys: KeyRing | None = None,
-        time_limit: float = WEEK,
+        time_limit: float | None = None,
     ) -> None:
         self.instructions = instructions
         self.sessions: WeakSet[Session] = WeakSet()
@@ -101,7 +102,10 @@ class McpExtension:
     @property
     def desk(self) -> Desk:
         if self._desk is None:
-            self._desk = Desk(self._keys or default_ring(), self._time_limit)
+            keeper = keeper_of(self.hub)
+            if self._time_limit is not None:
+                keeper.time_limit = self._time_limit
+            self._desk = Desk(keeper, self._keys or default_ring(), self.running.find)
         return self._desk
 
     @property
@@ -333,23 +337,16 @@ class McpExtension:
 
     def _task_get(self, exchange: Exchange, params: messages.TaskParams, session: Session) -> None:
         require(("tasks",), exchange.caller)
-        dialect, task = self.desk.task(params.task_id, exchange.caller.principal)
-        exchange.result(task.shown(dialect.input_requests()))
+        self.desk.task(exchange, params.task_id, self.desk.show_task)
 
     def _task_update(self, exchange: Exchange, params: messages.TaskParams, session: Session) -> None:
         require(("tasks",), exchange.caller)
-        dialect, task = self.desk.task(params.task_id, exchange.caller.principal)
-        if dialect.open:
-            dialect.answer_all(params.input_responses or {})
-            task.touch()
-        exchange.result({})
+        update = functools.partial(self.desk.update_task, responses=params.input_responses or {})
+        self.desk.task(exchange, params.task_id, update)
 
     def _task_cancel(self, exchange: Exchange, params: messages.TaskParams, session: Session) -> None:
         require(("tasks",), exchange.caller)
-        dialect, _ = self.desk.task(params.task_id, exchange.caller.principal)
-        if dialect.call is not None:
-            dialect.call.abort("The task was cancelled")
-        exchange.result({})
+        self.desk.task(exchange, params.task_id, self.desk.cancel_task)
 
 
 def mcp_of(hub: Hub) -> McpExtension:

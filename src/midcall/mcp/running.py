@@ -16,17 +16,18 @@ from midcall.activation import digest
 from midcall.errors import InvalidArguments, MethodNotFound, MidcallError
 from midcall.hub import Hub, Resolved
 from midcall.items import Error, to_json
-from midcall.mcp import messages
+from midcall.journal.base import CallRecord
+from midcall.mcp import messages, revisions
 from midcall.mcp.caller import TASKS, Caller
-from midcall.mcp.catalog import Catalog, Tool
-from midcall.mcp.desk import Desk, Ticket
+from midcall.mcp.catalog import Catalog, Readable, Template, Tool
+from midcall.mcp.desk import Desk
 from midcall.mcp.dialects import respond_tool
 from midcall.mcp.dialects.base import Dialect, Finish
-from midcall.mcp.dialects.input_required import InputRequired
 from midcall.mcp.dialects.respond_tool import RespondTool
 from midcall.mcp.dialects.server_requests import ServerRequests
 from midcall.mcp.exchange import Exchange, McpError
 from midcall.mcp.legacy import Session
+from midcall.mcp.outcomes import Context, Ticket
 from midcall.mcp.plain import PlainCall
 from midcall.mcp.results import cache_hints, prompt_result, resource_result, tool_result
 from midcall.principal import check_scopes
@@ -95,13 +96,7 @@ class Runner:
         readable, parts = found
         check_scopes(readable.shown["name"], readable.method.extras, session.principal)
 
-        def finish(contents: Sequence[Any], failure: Error | None) -> dict[str, Any]:
-            if failure is not None:
-                raise McpError(jsonrpc.INTERNAL_ERROR, failure.message)
-            result = resource_result(params.uri, readable.shown.get("mimeType"), contents)
-            return {**result, **cache_hints()} if exchange.caller.modern else result
-
-        resolved = Resolved(readable.shown["name"], readable.method, readable.provenance)
+        resolved, finish = _reading(params.uri, readable, modern=exchange.caller.modern)
         self._run_or_refuse(exchange, session, resolved, to_json(parts), finish, "resources/read", params)
 
     def get_prompt(self, exchange: Exchange, params: messages.Named, session: Session) -> None:
@@ -110,12 +105,7 @@ class Runner:
             raise McpError(jsonrpc.INVALID_PARAMS, f"Unknown prompt: {params.name}")
         check_scopes(prompt.name, prompt.method.extras, session.principal)
 
-        def finish(contents: Sequence[Any], failure: Error | None) -> dict[str, Any]:
-            if failure is not None:
-                raise McpError(jsonrpc.INTERNAL_ERROR, failure.message)
-            return prompt_result(prompt.method.description, contents, exchange.caller.revision)
-
-        resolved = Resolved(prompt.name, prompt.method, prompt.provenance)
+        resolved, finish = _prompting(prompt, exchange.caller.revision)
         arguments = bytes(params.arguments)
         self._run_or_refuse(exchange, session, resolved, arguments, finish, "prompts/get", params)
 
@@ -173,51 +163,71 @@ class Runner:
         """Start the call by the best way of asking that this caller has, or go on with a parked one."""
         caller = exchange.caller
         dialect: Dialect
-        limit: float | None = 30.0
-        extras = found.method.extras
         if caller.modern and method != "completion/complete" and _may_park(exchange, found, params):
-            ticket = Ticket(method, found.name, _digest(arguments), caller.principal)
-            if params.request_state is not None:
-                parked, state = self._server.desk.find(params.request_state, ticket)
-                session.admit(exchange, parked)
-                parked.retry(exchange, state, params.input_responses or {})
-                return
-            again = self._server.desk.again(ticket, exchange.meta.idempotency_key)
-            if again is not None:
-                session.admit(exchange, again)
-                again.join(exchange)
-                return
-            dialect = InputRequired(exchange, finish, self._server.desk, ticket, params.input_responses)
-            limit = self._server.desk.time_limit
-        elif not found.method.interactive or caller.modern:
+            self._park(exchange, session, found, arguments, finish, method, params)
+            return
+        if not found.method.interactive or caller.modern:
             dialect = Dialect(exchange, finish)
         elif caller.elicits:
             dialect = ServerRequests(exchange, finish, session)
         else:
             dialect = RespondTool(exchange, finish, session)
-        self._begin(exchange, session, found, arguments, dialect, limit)
-        if isinstance(dialect, InputRequired):
-            self._server.desk.park(dialect)
-            if extras.get("long_running"):
-                dialect.go_on_as_task()
+        session.admit(exchange, dialect)
+        owner = None if caller.modern else session  # who may answer by `_plexus_respond`
+        hub = self._server.hub
+        call = dialect.call = hub.prepare(found, arguments, dialect, supported=dialect.supported, owner=owner)
+        hub.calls.start(call, at_once=not found.method.interactive)
 
-    def _begin(
+    def _park(
         self,
         exchange: Exchange,
         session: Session,
         found: Resolved,
         arguments: bytes,
-        dialect: Dialect,
-        limit: float | None,
+        finish: Finish,
+        method: str,
+        params: Any,
     ) -> None:
-        session.admit(exchange, dialect)
-        supported = dialect.supported
-        owner = None if exchange.caller.modern else session  # who may answer by `_plexus_respond`
-        hub = self._server.hub
-        call = dialect.call = hub.prepare(
-            found, arguments, dialect, supported=supported, time_limit=limit, owner=owner
-        )
-        hub.calls.start(call, at_once=not found.method.interactive)
+        """Start a call that may have to be found again, or go on with one that waits."""
+        desk, hub, caller = self._server.desk, self._server.hub, exchange.caller
+        ticket = Ticket(method, found.name, _digest(arguments), caller.principal)
+        if params.request_state is not None:
+            state = desk.open(params.request_state, ticket)
+            desk.retry(exchange, session, state, params.input_responses or {})
+            return
+        long_running = bool(found.method.extras.get("long_running")) and caller.knows_tasks
+        context = Context(ticket, caller.kinds, getattr(params, "uri", ""), task=long_running)
+        front = desk.admit(exchange, finish, context, arguments, params.input_responses)
+        try:
+            session.admit(exchange, front)
+            call = hub.prepare(
+                found, arguments, front, supported=caller.kinds, time_limit=desk.keeper.time_limit
+            )
+        except BaseException:
+            desk.keeper.forget(front)
+            raise
+        desk.keeper.prepare(front, call)
+        if long_running or exchange.meta.idempotency_key is not None:
+            desk.start_durably(front, exchange)
+        else:
+            hub.calls.start(call)
+
+    def find(self, record: CallRecord, context: Context) -> tuple[Resolved, Finish]:
+        """What a call in the journal runs, and how its result is said. Raises `McpError` if it is gone."""
+        match context.ticket.method:
+            case "tools/call":
+                tool = self.tool(record.name)
+                if tool is not None:
+                    return tool.found, functools.partial(_tool_result, tool, revisions.MODERN[-1])
+            case "prompts/get":
+                prompt = self._server.catalog.prompts.get(record.name)
+                if prompt is not None:
+                    return _prompting(prompt, revisions.MODERN[-1])
+            case "resources/read":
+                found = self._server.catalog.find(context.uri)
+                if found is not None:
+                    return _reading(context.uri, found[0], modern=True)
+        raise MethodNotFound(record.name)
 
     def respond(self, exchange: Exchange, params: messages.Named, session: Session) -> None:
         """`_plexus_respond`: an answer to a question that went out as a notification."""
@@ -270,6 +280,29 @@ def _may_park(exchange: Exchange, found: Resolved, params: Any) -> bool:
         or exchange.meta.idempotency_key is not None
         or (bool(found.method.extras.get("long_running")) and exchange.caller.knows_tasks)
     )
+
+
+def _reading(uri: str, readable: Readable, *, modern: bool) -> tuple[Resolved, Finish]:
+    """What reads a resource, and how its result is said."""
+
+    def finish(contents: Sequence[Any], failure: Error | None) -> dict[str, Any]:
+        if failure is not None:
+            raise McpError(jsonrpc.INTERNAL_ERROR, failure.message)
+        result = resource_result(uri, readable.shown.get("mimeType"), contents)
+        return {**result, **cache_hints()} if modern else result
+
+    return Resolved(readable.shown["name"], readable.method, readable.provenance), finish
+
+
+def _prompting(prompt: Template, revision: str) -> tuple[Resolved, Finish]:
+    """What makes a prompt, and how its result is said."""
+
+    def finish(contents: Sequence[Any], failure: Error | None) -> dict[str, Any]:
+        if failure is not None:
+            raise McpError(jsonrpc.INTERNAL_ERROR, failure.message)
+        return prompt_result(prompt.method.description, contents, revision)
+
+    return Resolved(prompt.name, prompt.method, prompt.provenance), finish
 
 
 def _digest(arguments: bytes) -> str:

@@ -13,6 +13,7 @@ from midcall.errors import ToolError
 from midcall.items import Data, Done, Error, Item, Log, Progress, Request, RequestCancelled, to_json
 from midcall.jsonrpc import INTERNAL_ERROR
 from midcall.mcp.exchange import Exchange, McpError
+from midcall.mcp.outcomes import deliver
 
 log = logging.getLogger("midcall.mcp")
 
@@ -23,21 +24,13 @@ Finish = Callable[[Sequence[Any], Error | None], dict[str, Any]]
 Outcome = dict[str, Any] | McpError
 
 
-def deliver(exchange: Exchange, outcome: Outcome) -> None:
-    """Answer a request."""
-    if isinstance(outcome, McpError):
-        exchange.error(outcome)
-    else:
-        exchange.result(outcome)
-
-
 class Dialect:
     """The outlet of a call whose caller is not asked."""
 
     __slots__ = ("_progress", "_size", "call", "contents", "exchange", "failure", "finish")
 
-    def __init__(self, exchange: Exchange, finish: Finish) -> None:
-        self.exchange: Exchange | None = exchange
+    def __init__(self, exchange: Exchange | None, finish: Finish) -> None:
+        self.exchange = exchange
         self.finish = finish
         self.contents: list[Any] = []
         self.failure: Error | None = None

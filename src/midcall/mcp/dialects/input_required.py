@@ -1,84 +1,93 @@
 """Questions as results: the request is answered with `input_required`, and comes back with answers.
 
-For modern callers. What runs between one answer and the next question is a *segment*. The outcome of
-a segment, the next questions or the final result, goes to every request that waits for it; a retry
-that comes twice starts nothing twice, and gets the same outcome. Once the caller has been told of the
-questions, the call is *parked*: the sealed `requestState` finds it again, and the first retry with
-it starts the next segment.
+For modern callers. What runs between one answer and the next question is a *segment*. What it came to, the
+next questions or the final result, is in the journal before the caller is told. From then on the call is
+parked: the sealed `requestState` finds it again, here or in another process, and the first retry with it
+starts the next segment.
 
-A call may also go on as a task (see `tasks`): then outcomes are not sent, but asked for.
+A call may also go on as a task: then nobody waits, and what a segment came to is asked for (`tasks/get`).
 """
 
 import asyncio
+import itertools
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Raw
 
-from midcall.errors import NotSupported, UnknownQuestion, WrongAnswer
+from midcall.errors import (
+    Diverged,
+    Fenced,
+    JournalError,
+    MidcallError,
+    NotSupported,
+    UnknownQuestion,
+    WrongAnswer,
+)
 from midcall.items import Background, Item, Request, RequestCancelled, to_json
-from midcall.mcp.desk import Desk, State, Ticket
-from midcall.mcp.dialects.base import Dialect, Finish, Outcome, deliver
+from midcall.journal.base import Parking, Status
+from midcall.journal.keeper import KEPT, Kept
+from midcall.mcp.dialects.base import Dialect, Finish, Outcome
 from midcall.mcp.elicitation import answer_from, expressible, request_for
 from midcall.mcp.exchange import Exchange, McpError
-from midcall.mcp.task import Task
+from midcall.mcp.outcomes import Context, deliver, encode_outcome
 
-PATIENCE = 20.0
-"""Seconds that a repeated retry waits for a segment that runs already."""
+if TYPE_CHECKING:
+    from midcall.mcp.desk import Desk
 
-KEPT_OUTCOMES = 4
-"""How many segments back a repeated retry still gets its outcome."""
+PAUSES = (0.2, 1.0, 5.0)
+"""Seconds between tries to write what a segment came to; the last one is repeated."""
 
 
 class InputRequired(Dialect):
     """The outlet of a call whose caller comes back with the answers."""
 
     __slots__ = (
-        "_asked",
+        "_answering",
         "_desk",
         "_flushing",
         "_given",
         "_notes",
-        "_outcomes",
-        "_parked",
-        "_segment",
         "_span",
-        "_told",
-        "_waiting",
-        "call_id",
-        "idempotency_key",
+        "_supported",
+        "_unwritten",
+        "context",
+        "kept",
         "open",
-        "task",
-        "ticket",
     )
 
     def __init__(
-        self, exchange: Exchange, finish: Finish, desk: Desk, ticket: Ticket, given: dict[str, Raw] | None
+        self,
+        exchange: Exchange | None,
+        finish: Finish,
+        desk: "Desk",
+        context: Context,
+        given: dict[str, Raw] | None,
     ) -> None:
         super().__init__(exchange, finish)
         self._desk = desk
-        self.ticket = ticket
-        self.call_id = ""
-        self.idempotency_key = exchange.meta.idempotency_key
-        self.task: Task | None = None
+        self.context = context
+        self.kept: Kept | None = None
         self.open: dict[str, Request] = {}
         """The questions that have no answer yet, by key."""
+        self._supported = context.kinds
         self._given = given or {}
         self._notes: dict[str, str] = {}
-        self._asked = 0
-        self._segment = 0
-        self._outcomes: dict[int, Outcome] = {}
-        self._waiting: list[tuple[Exchange, asyncio.TimerHandle | None]] = [(exchange, None)]
         self._flushing = False
-        self._parked = False
-        self._told = False
-        self._span = exchange.span
+        self._answering = False
+        self._unwritten = False
+        """Whether the journal could not take what the last segment came to."""
+        self._span = exchange.span if exchange is not None else None
         """Of the request that started the latest segment, if it is traced."""
 
     @property
     def supported(self) -> frozenset[str]:
-        return self.exchange.caller.kinds if self.exchange is not None else frozenset()
+        return self._supported
+
+    @property
+    def is_task(self) -> bool:
+        return self.context.task
 
     # --- the call emits ----------------------------------------------------------------------
 
@@ -93,110 +102,94 @@ class InputRequired(Dialect):
             self._fail(request, NotSupported("This client can only be asked for flat forms"))
             return
         key = request.key or ""
-        while not key or key in self.open:
-            self._asked += 1
-            key = f"question-{self._asked}"
+        if not key or key in self.open:
+            key = f"question-{request.place}"
         self.open[key] = request
         if key in self._given:
             self._answer(key, self._given.pop(key))
-        if self.task is not None:
-            self.task.touch()
-        else:
-            self._flush_soon()
+        self._flush_soon()
 
     def withdraw(self, cancelled: RequestCancelled) -> None:
         self.open = {k: r for k, r in self.open.items() if r.request_id != cancelled.request_id}
-        if not self.open:
-            self._parked = False  # the segment has begun without an answer
+        if not self.open and self.kept is not None and self.kept.parked and not self._answering:
+            self._desk.keeper.spawn(self._go_on_alone())  # a segment begins without an answer
+
+    async def _go_on_alone(self) -> None:
+        await self._desk.keeper.go_on_alone(self)
 
     def done(self) -> None:
-        if self.task is not None:
-            self.task.finish(self.call, self.outcome())
-        else:
-            self._settle(self.outcome())
-        self.contents.clear()
         self.open.clear()
-        self._desk.finished(self)
-        self.call = None
+        call, self.call = self.call, None
+        if call is None or self.kept is None:
+            return
+        trace = call.trace
+        outcome = self.outcome()
+        self.contents.clear()
+        if trace is not None:
+            diverged = trace.diverged or trace.left_out()
+            if diverged is not None:
+                self._desk.keeper.spawn(self._stop(diverged))
+                return
+        status: Status = "failed" if self.failure is not None else "completed"
+        if call.reason is not None:
+            status = "aborted"
+        if self.kept.journaled or self.kept.record.idempotency_key is not None:
+            self.call = call  # its trace is still to be written
+            self._desk.keeper.spawn(self._settle(outcome, Parking(status=status, expires=time.time() + KEPT)))
+        else:
+            self._desk.keeper.forget(self)
+            self._tell(outcome)
 
     # --- requests come -----------------------------------------------------------------------
 
-    def retry(self, exchange: Exchange, state: State, responses: dict[str, Raw]) -> None:
-        """A request has come back with answers: start the segment, or wait for its outcome."""
-        if exchange.span is not None and self._span is not None:
-            exchange.span.link(self._span)
-        if state.segment < self._segment:
-            outcome = self._outcomes.get(state.segment)
-            if outcome is None:
-                raise McpError(-32602, "Invalid or expired requestState", status=400)
-            deliver(exchange, outcome)
-            return
-        if not self._parked:
-            self._join(exchange)
-            return
-        self._parked = False
+    def come_back(self, exchange: Exchange | None, responses: dict[str, Raw]) -> None:
+        """Whoever has begun a segment gives the answers that started it."""
         self.exchange = exchange
-        self._waiting.append((exchange, None))
-        if exchange.span is not None:
-            exchange.span.take_over(self._span)
-            self._span = exchange.span
-        if self.call is not None:
-            self.call.supported = self.supported
-        self._desk.used(self)
-        self.answer_all(responses)
+        if exchange is not None:
+            self._supported = exchange.caller.kinds
+            if exchange.span is not None:
+                if self._span is not None:
+                    exchange.span.link(self._span)
+                exchange.span.take_over(self._span)
+                self._span = exchange.span
+        if self.call is None:
+            return
+        self.call.supported = self.supported
+        if self.call.task is None:
+            self._given = dict(responses)  # the call is run again: it meets its questions soon
+            return
+        self._answering = True
+        for key, response in responses.items():
+            self._answer(key, response)
+        self._answering = False
         if self.open:
             self._flush_soon()  # what is not answered is asked again, unless the tool gives it up now
 
-    def _join(self, exchange: Exchange) -> None:
-        """The segment runs already: wait for it, but not for ever."""
-        timer = asyncio.get_running_loop().call_later(PATIENCE, self._come_back, exchange)
-        self._waiting.append((exchange, timer))
+    def begin_again(self) -> None:
+        self.open.clear()
+        self._notes.clear()
 
-    def _come_back(self, exchange: Exchange) -> None:
-        self._waiting = [entry for entry in self._waiting if entry[0] is not exchange]
-        self._told = True
-        exchange.result({"resultType": "input_required", "requestState": self._state(self._segment)})
-
-    def join(self, exchange: Exchange) -> None:
-        """The first request has come again, by its idempotency key."""
-        outcome = self._outcomes.get(0)
-        if outcome is not None:
-            deliver(exchange, outcome)
-        else:
-            self._join(exchange)
+    async def answers_kept(self) -> None:
+        """Wait until the answers that were given are in the journal."""
+        for _ in range(500):
+            if not self._given or self.call is None:
+                break
+            await asyncio.sleep(0.01)  # a call that is run again meets its questions soon
+        if self.call is not None and self.call.trace is not None:
+            await self.call.trace.flush()
 
     def drop(self, exchange: Exchange, reason: str, *, cancelled: bool) -> None:
-        """A caller has cancelled its request, or is gone.
-
-        The call ends if nobody else waits for it, unless a caller who is only gone may come back.
-        """
-        for entry in self._waiting:
-            if entry[0] is exchange and entry[1] is not None:
-                entry[1].cancel()
-        self._waiting = [entry for entry in self._waiting if entry[0] is not exchange]
+        """A caller has cancelled its request, or is gone: the call ends if it cannot come back for it."""
         if self.exchange is exchange:
-            self.exchange = self._waiting[0][0] if self._waiting else None
-        if not self._waiting and self.call is not None and (cancelled or not self.findable):
+            self.exchange = None
+        findable = self.kept is not None and (
+            self.kept.journaled or self.kept.record.idempotency_key is not None
+        )
+        if self.call is not None and (cancelled or not findable):
             self.call.abort(reason)
 
-    @property
-    def size(self) -> int:
-        """Roughly how many bytes its outcomes have."""
-        outcomes = [*self._outcomes.values(), self.task.outcome if self.task is not None else {}]
-        try:
-            return sum(len(to_json(one)) for one in outcomes if isinstance(one, dict))
-        except (TypeError, ValueError):  # something that JSON cannot carry
-            return 0
-
-    @property
-    def findable(self) -> bool:
-        """Whether its caller has anything to come back with: a state, a key or a task."""
-        return self._told or self.idempotency_key is not None or self.task is not None
-
-    def answer_all(self, responses: dict[str, Raw]) -> None:
-        """Take answers by key; keys that are not asked for are ignored."""
-        for key, response in responses.items():
-            self._answer(key, response)
+    def stopped(self, error: MidcallError) -> None:
+        self._tell(McpError(-32603, str(error), {"code": error.code, **error.data}))
 
     # --- inside ------------------------------------------------------------------------------
 
@@ -214,7 +207,7 @@ class InputRequired(Dialect):
             return
         except UnknownQuestion:
             pass  # another question of its round was cancelled
-        del self.open[key]
+        self.open.pop(key, None)
         self._notes.pop(key, None)
 
     def input_requests(self) -> dict[str, Any]:
@@ -237,38 +230,78 @@ class InputRequired(Dialect):
         A caller who has been told of others already hears of these when it comes back.
         """
         self._flushing = False
-        if self.open and self.task is None and not self._parked:
-            self._parked = self._told = True
-            state = self._state(self._segment + 1)
-            self._settle(
-                {
-                    "resultType": "input_required",
-                    "inputRequests": self.input_requests(),
-                    "requestState": state,
-                }
-            )
+        if not self.open or self.kept is None or self.kept.parked or self._unwritten or self.call is None:
+            return
+        requests = self.input_requests()
+        record = self.kept.record
+        outcome = {
+            "resultType": "input_required",
+            "inputRequests": requests,
+            "requestState": self._desk.seal(record.id, record.segment + 1, self.context.ticket),
+        }
+        parking = Parking(
+            status="waiting",
+            wake=self._wake(),
+            questions=to_json(requests),
+            expires=time.time() + self._desk.keeper.time_limit,
+        )
+        self._unwritten = True
+        self._desk.keeper.spawn(self._settle(outcome, parking))
 
-    def _settle(self, outcome: Outcome) -> None:
-        self._outcomes[self._segment] = outcome
-        self._outcomes.pop(self._segment - KEPT_OUTCOMES, None)
-        self._segment += 1
-        waiting, self._waiting = self._waiting, []
-        self.exchange = None
-        for exchange, timer in waiting:
-            if timer is not None:
-                timer.cancel()
+    def _wake(self) -> float | None:
+        """When the first of the questions times out."""
+        limits = [r.timeout_ms / 1000 for r in self.open.values() if r.timeout_ms is not None]
+        return time.time() + min(limits) if limits else None
+
+    async def _settle(self, outcome: Outcome, parking: Parking) -> None:
+        """Write down what a segment came to, then tell it."""
+        try:
+            encoded = encode_outcome(outcome)
+        except (TypeError, ValueError) as error:  # something that JSON cannot carry
+            outcome = McpError(-32603, str(error))
+            encoded = encode_outcome(outcome)
+        for pause in itertools.chain(PAUSES, itertools.repeat(PAUSES[-1])):
+            try:
+                await self._desk.keeper.settle(self, encoded, parking)
+            except Fenced:
+                return  # whoever has taken over tells it
+            except JournalError as error:
+                self._tell(McpError(-32603, str(error), {"code": error.code, "recoverable": True}))
+                if self.kept is None or not self.kept.journaled:
+                    self._give_up()
+                    return
+                await asyncio.sleep(pause)
+            else:
+                break
+        self._unwritten = False
+        self._tell(outcome)
+        if parking.status == "waiting" and not self.open:
+            await self._desk.keeper.go_on_alone(self)  # it was answered, or given up, meanwhile
+        elif parking.status != "waiting":
+            self.call = None
+
+    def _give_up(self) -> None:
+        """Nobody can come back to a call that could not be written down."""
+        self._desk.keeper.forget(self)
+        if self.call is not None:
+            self.call.drop()
+
+    async def _stop(self, error: Diverged) -> None:
+        await self._desk.keeper.stop(self, error)
+        self.stopped(error)
+
+    def _tell(self, outcome: Outcome) -> None:
+        exchange, self.exchange = self.exchange, None
+        if exchange is not None:
             deliver(exchange, outcome)
-
-    def _state(self, segment: int) -> str:
-        expires = int(time.time() + self._desk.time_limit)
-        return self._desk.seal(State(self.call_id, segment, self.ticket, expires))
 
     def go_on_as_task(self) -> None:
         """From here on the caller asks for the outcome, if it knows tasks."""
-        if self.task is not None or self.exchange is None or not self.exchange.caller.knows_tasks:
+        if self.is_task or self.exchange is None or not self.exchange.caller.knows_tasks:
             return
-        self.task = self._desk.make_task(self)
-        self._settle(self.task.created())
+        self.context = msgspec.structs.replace(self.context, task=True)
+        exchange, self.exchange = self.exchange, None
+        self._desk.begin_task(self, exchange)
 
     def _fail(self, request: Request, error: Exception) -> None:
         if self.call is not None and self.call.questions is not None:

@@ -1,0 +1,419 @@
+"""Keeper: the calls of a hub that outlive their requests, and perhaps the process.
+
+A **front** is the outlet of such a call: it stands for whoever asked for the call and comes back with
+answers (a dialect of MCP, a WebSocket, the chat). The front says what a segment came to; the keeper writes
+that to the journal before anybody is told, finds the call again when somebody comes back, and runs it
+again from its journal where its coroutine is not here.
+
+The journal is the truth, the parked coroutine a cache of it: when too many are parked, the coldest are
+dropped. One task looks after calls that nobody comes back to.
+"""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol
+
+from msgspec.structs import replace
+
+from midcall.call import Call
+from midcall.errors import Diverged, Fenced, JournalError, MidcallError
+from midcall.hub import Hub, Resolved
+from midcall.journal.base import Busy, CallRecord, Claimed, Entry, Gone, Journal, Parking, Settled, Status
+from midcall.journal.memory import MemoryJournal
+from midcall.outlet import Outlet
+from midcall.trace import Trace
+
+log = logging.getLogger("midcall.journal")
+
+WEEK = 7 * 24 * 3600.0
+"""Seconds that a call waits for somebody to come back, if the hub does not say."""
+
+KEPT = 24 * 3600.0
+"""Seconds that the outcome of an ended call is kept, for whoever did not get it."""
+
+PARKED_CALLS = 10_000
+"""How many coroutines wait in memory; beyond that the coldest are dropped, and run again when answered."""
+
+SWEEP = 5.0
+"""Seconds between two looks at calls that nobody comes back to."""
+
+
+class Front(Outlet, Protocol):
+    """The outlet of a kept call, and whoever comes back for it."""
+
+    kept: "Kept | None"
+    call: Call | None
+
+    @property
+    def supported(self) -> frozenset[str]:
+        """The kinds of question that can be asked this way."""
+
+    def begin_again(self) -> None:
+        """The call is run again from its journal; it stands at the beginning of a segment."""
+
+    def stopped(self, error: MidcallError) -> None:
+        """The call cannot go on here: tell whoever waits. It is kept as it is."""
+
+
+Revive = Callable[[CallRecord], tuple[Front, Resolved]]
+"""Makes the front of a call that is in the journal, and finds its method. Raises `MidcallError`."""
+
+
+class Kept:
+    """What the keeper knows of one call in this process."""
+
+    __slots__ = ("front", "id", "journaled", "lock", "parked", "record")
+
+    def __init__(self, front: Front, record: CallRecord) -> None:
+        self.front = front
+        self.record = record
+        self.id = record.id
+        self.journaled = False
+        self.parked = False
+        """Whether nobody runs it: the next segment is to be claimed."""
+        self.lock = asyncio.Lock()
+
+
+class Keeper:
+    """All kept calls of a hub, in this process."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        journal: Journal | None = None,
+        *,
+        time_limit: float = WEEK,
+        parked_calls: int = PARKED_CALLS,
+        replay_check: bool = False,
+    ) -> None:
+        self.hub = hub
+        self.journal: Journal = journal or MemoryJournal()
+        self.time_limit = time_limit
+        """Seconds that a call waits for somebody to come back."""
+        self.fronts: dict[str, Revive] = {}
+        """Who revives calls, by the first word of their context."""
+        self._parked_calls = 0 if replay_check else parked_calls
+        self._live: dict[str, Kept] = {}
+        self._parked: OrderedDict[str, Kept] = OrderedDict()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._opening: asyncio.Lock | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+        self.stopping = False
+        """Whether the process is about to end: no call is taken over any more."""
+
+    # --- life --------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Make the journal ready, and begin to look after calls; once is enough."""
+        if self._opening is None:
+            self._opening = asyncio.Lock()
+        async with self._opening:
+            if self._sweeper is None:
+                await self.journal.open()
+                self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
+
+    async def close(self, grace: float = 5.0) -> None:
+        """Let what runs come to the end of its segment, within `grace` seconds; then let go of everything.
+
+        What waits stays in the journal, and so does what could not be finished: others go on with it.
+        """
+        self.stopping = True
+        if self._sweeper is None:
+            return
+        self._sweeper.cancel()
+        await asyncio.wait((self._sweeper,))
+        running = [
+            k.front.call.task for k in self._live.values() if not k.parked and k.front.call is not None
+        ]
+        pending = [task for task in (*running, *self._tasks) if task is not None]
+        if pending and grace > 0:
+            await asyncio.wait(pending, timeout=grace)
+        for kept in list(self._live.values()):
+            with contextlib.suppress(JournalError):
+                if kept.journaled and not kept.parked:
+                    await self.journal.release(kept.id, kept.record.fence)
+            self._drop(kept)
+        for task in self._tasks:
+            task.cancel()
+        await self.journal.close()
+        self._sweeper = None
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something for a call, owned by the keeper."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # --- a call begins -----------------------------------------------------------------------
+
+    def admit(self, front: Front, record: CallRecord) -> Kept:
+        """Take on a call that is about to start. Nothing is written before there is need to."""
+        kept = front.kept = Kept(front, record)
+        self._live[kept.id] = kept
+        return kept
+
+    def prepare(self, front: Front, call: Call) -> None:
+        """Give the call of a front its trace, before it is started."""
+        kept = _kept(front)
+        call.trace = Trace(kept.id, kept=True)
+        if kept.journaled:
+            call.trace.write_to(self._writer(kept))
+        front.call = call
+
+    async def reserve(self, front: Front) -> CallRecord | None:
+        """Write a call down before it starts; gives the one that has its idempotency key, if there is one."""
+        kept = _kept(front)
+        await self.open()
+        async with kept.lock:
+            if kept.journaled:
+                return None
+            trace = front.call.trace if front.call is not None else None
+            entries = trace.take_fresh() if trace is not None else []
+            taken = await self.journal.create(kept.record, entries)
+            if taken is not None:
+                self._forget(kept)
+                return taken
+            kept.journaled = True
+            if trace is not None:
+                trace.write_to(self._writer(kept))
+            return None
+
+    def start(self, front: Front) -> None:
+        """Start the call of a front that is written down."""
+        if front.call is not None:
+            self.hub.calls.start(front.call)
+
+    def forget(self, front: Front) -> None:
+        """A call has ended that nobody can come back for."""
+        if front.kept is not None and not front.kept.journaled:
+            self._forget(front.kept)
+
+    # --- a segment ends ----------------------------------------------------------------------
+
+    async def settle(self, front: Front, outcome: bytes, parking: Parking) -> None:
+        """Write down what a segment came to. When this returns, it may be told.
+
+        Raises `Fenced` if another worker has taken the call over; it is dropped here.
+        """
+        kept = _kept(front)
+        trace = front.call.trace if front.call is not None else None
+        entries = trace.take_fresh() if trace is not None else []
+        await self.open()
+        async with kept.lock:
+            try:
+                if kept.journaled:
+                    record = kept.record
+                    await self.journal.settle(
+                        kept.id, record.fence, record.segment, outcome, parking, entries
+                    )
+                    kept.record = _after(record, parking)
+                else:
+                    record = _after(kept.record, parking)
+                    await self.journal.create(record, entries, outcome)
+                    kept.record = record
+                    kept.journaled = True
+                    if trace is not None:
+                        trace.write_to(self._writer(kept))
+            except Fenced:
+                self._drop(kept)
+                raise
+            except JournalError:
+                if trace is not None:
+                    trace.give_back(entries)
+                raise
+        if parking.status == "waiting":
+            self._park(kept)
+        else:
+            self._forget(kept)
+
+    def _park(self, kept: Kept) -> None:
+        kept.parked = True
+        self._parked[kept.id] = kept
+        while len(self._parked) > self._parked_calls:
+            _, coldest = self._parked.popitem(last=False)
+            self._drop(coldest)
+
+    # --- somebody comes back -----------------------------------------------------------------
+
+    async def claim(self, call_id: str, segment: int) -> Front | Settled | Busy | Gone:
+        """Begin a segment: gives the front of the call, with its coroutine here or run again.
+
+        The front is to be told the answers by `resume`; a call that is run again starts there.
+        """
+        await self.open()
+        claim = await self.journal.claim(call_id, segment)
+        if not isinstance(claim, Claimed):
+            return claim
+        kept = self._live.get(call_id)
+        if kept is not None:
+            self._parked.pop(call_id, None)
+            if kept.parked and kept.record.segment == segment:
+                kept.parked = False
+                kept.record = claim.call
+                return kept.front
+            self._drop(kept)  # another worker has gone on with it since
+        return await self._revive(claim.call, claim.entries)
+
+    async def _revive(self, record: CallRecord, entries: Sequence[Entry]) -> Front | Gone:
+        try:
+            front, found = self.fronts[_kind(record)](record)
+            kept = self.admit(front, record)
+            kept.journaled = True
+            call = self.hub.prepare(
+                found, record.arguments, front, supported=front.supported, time_limit=self.time_limit
+            )
+        except (MidcallError, KeyError) as error:  # the method is gone, or takes other arguments now
+            reason = Diverged(f"a call of {record.name}", str(error), "")
+            log.warning("call %s cannot go on: %s", record.id, reason)
+            await self.journal.release(record.id, record.fence, diverged=True)
+            return Gone("diverged")
+        call.trace = Trace(record.id, entries, kept=True)
+        call.trace.write_to(self._writer(kept))
+        front.call = call
+        return front
+
+    def resume(self, front: Front) -> None:
+        """Go on with a claimed call, once its front knows the answers."""
+        call = front.call
+        if call is not None and call.task is None:
+            front.begin_again()
+            self.hub.calls.start(call)
+
+    async def go_on_alone(self, front: Front) -> bool:
+        """A parked call goes on without an answer: take its next segment. False if others have."""
+        kept = _kept(front)
+        async with kept.lock:
+            if not kept.parked:
+                return True
+            claim = await self.journal.claim(kept.id, kept.record.segment)
+            if not isinstance(claim, Claimed):
+                self._drop(kept)
+                return False
+            self._parked.pop(kept.id, None)
+            kept.parked = False
+            kept.record = claim.call
+            return True
+
+    async def stop(self, front: Front, error: Diverged) -> None:
+        """A call does not do again what it did: it is kept as it was, and nothing more is run."""
+        kept = _kept(front)
+        log.warning("call %s stops: %s", kept.id, error)
+        with contextlib.suppress(Fenced):
+            await self.journal.release(kept.id, kept.record.fence, diverged=True)
+        self._forget(kept)
+
+    async def abort(self, call_id: str, reason: str, outcome: bytes) -> bool:
+        """End a call, wherever it is. False if it had ended, or is not known."""
+        kept = self._live.get(call_id)
+        if kept is not None and not kept.parked and kept.front.call is not None:
+            return kept.front.call.abort(reason)
+        await self.open()
+        ended = await self.journal.end(call_id, "aborted", outcome, time.time() + KEPT)
+        if kept is not None:
+            self._drop(kept)
+        return ended
+
+    # --- inside ------------------------------------------------------------------------------
+
+    def _writer(self, kept: Kept) -> Callable[[Sequence[Entry]], Any]:
+        async def write(entries: Sequence[Entry]) -> None:
+            async with kept.lock:
+                try:
+                    await self.journal.append(kept.id, kept.record.fence, entries)
+                except Fenced:
+                    self._drop(kept)
+                    raise
+
+        return write
+
+    def _drop(self, kept: Kept) -> None:
+        """Give a call up in this process; the journal has it."""
+        self._forget(kept)
+        if kept.front.call is not None:
+            kept.front.call.drop()
+
+    def _forget(self, kept: Kept) -> None:
+        if self._live.get(kept.id) is kept:
+            del self._live[kept.id]
+        self._parked.pop(kept.id, None)
+
+    async def _sweep(self) -> None:
+        """Look after calls that nobody comes back to: their time is up, or their worker is gone."""
+        while True:
+            try:
+                for record in await self.journal.due():
+                    if record.id in self._live and not self._live[record.id].parked:
+                        continue
+                    front = await self.claim(record.id, record.segment)
+                    if not isinstance(front, Settled | Busy | Gone):
+                        self.resume(front)
+                await self.journal.sweep()
+            except JournalError as error:
+                log.warning("the journal cannot be swept: %s", error)
+            await asyncio.sleep(SWEEP)
+
+
+def new_record(
+    kind: str,
+    name: str,
+    arguments: bytes,
+    context: bytes,
+    principal: str | None,
+    idempotency_key: str | None,
+    time_limit: float,
+) -> CallRecord:
+    """The record of a call that is about to start, under a name that nobody can guess."""
+    now = time.time()
+    return CallRecord(
+        id=secrets.token_urlsafe(18),
+        name=name,
+        arguments=arguments,
+        context=kind.encode() + b" " + context,
+        principal=principal,
+        idempotency_key=idempotency_key,
+        created=now,
+        expires=now + time_limit,
+    )
+
+
+def context_of(record: CallRecord) -> bytes:
+    """What a front has written down for itself."""
+    return record.context.partition(b" ")[2]
+
+
+def _kind(record: CallRecord) -> str:
+    return record.context.partition(b" ")[0].decode()
+
+
+def _after(record: CallRecord, parking: Parking) -> CallRecord:
+    """The record after a segment."""
+    status: Status = parking.status
+    return replace(
+        record,
+        status=status,
+        segment=record.segment + 1,
+        wake=parking.wake,
+        questions=parking.questions,
+        expires=record.expires if parking.expires is None else parking.expires,
+        owner=None,
+        claims=0,
+    )
+
+
+def _kept(front: Front) -> Kept:
+    if front.kept is None:
+        raise RuntimeError("This call is not kept")
+    return front.kept
+
+
+def keeper_of(hub: Hub) -> Keeper:
+    """The keeper of a hub, which gets one that keeps calls in memory if it has none."""
+    if hub.keeper is None:
+        hub.keeper = Keeper(hub)
+    keeper: Keeper = hub.keeper
+    return keeper

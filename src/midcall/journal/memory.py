@@ -1,0 +1,315 @@
+"""The journal in memory: for tests, and for a server whose waiting calls may end with its process.
+
+It is also the contract in its shortest form: the other stores are tested against it. Nothing here awaits
+before it has changed what it changes, so each method is atomic without a lock. Several workers may share
+one memory (`MemoryJournal(shared=other)`), as several processes share a database.
+"""
+
+import asyncio
+import heapq
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec.structs import replace
+
+from midcall.journal.base import (
+    ENDED,
+    KEEP,
+    MOST_CLAIMS,
+    Busy,
+    CallRecord,
+    Claim,
+    Claimed,
+    Entry,
+    Fenced,
+    Gone,
+    JournalError,
+    Page,
+    Parking,
+    Settled,
+    Status,
+    from_export,
+    page_mark,
+    page_start,
+    to_export,
+)
+
+
+@dataclass(slots=True)
+class _Kept:
+    call: CallRecord
+    entries: list[Entry]
+    outcomes: dict[int, bytes]
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What the workers share."""
+
+    calls: dict[str, _Kept] = field(default_factory=dict)
+    keys: dict[tuple[str | None, str], str] = field(default_factory=dict)
+    secrets: dict[str, bytes] = field(default_factory=dict)
+    alive: set[str] = field(default_factory=set)
+    waiters: dict[tuple[str, int], set[asyncio.Future[bytes]]] = field(default_factory=dict)
+
+    def add(self, kept: _Kept) -> None:
+        self.calls[kept.call.id] = kept
+        if kept.call.idempotency_key is not None:
+            self.keys[kept.call.principal, kept.call.idempotency_key] = kept.call.id
+
+    def forget(self, call: CallRecord) -> None:
+        del self.calls[call.id]
+        if call.idempotency_key is not None:
+            del self.keys[call.principal, call.idempotency_key]
+
+    def keyed(self, principal: str | None, idempotency_key: str | None) -> CallRecord | None:
+        if idempotency_key is None:
+            return None
+        call_id = self.keys.get((principal, idempotency_key))
+        return None if call_id is None else self.calls[call_id].call
+
+    def tell(self, call_id: str, segment: int, outcome: bytes) -> None:
+        for waiter in self.waiters.pop((call_id, segment), ()):
+            if not waiter.done():
+                waiter.set_result(outcome)
+
+
+class MemoryJournal:
+    """A worker on a memory: its own, or that of another one."""
+
+    def __init__(self, shared: "MemoryJournal | None" = None) -> None:
+        self.worker = secrets.token_hex(8)
+        self._memory: _Memory = shared._memory if shared else _Memory()
+        self._open = False
+
+    async def open(self) -> None:
+        self._open = True
+        self._memory.alive.add(self.worker)
+
+    async def close(self) -> None:
+        self._open = False
+        self._memory.alive.discard(self.worker)
+
+    def die(self) -> None:
+        """For tests: the others see this worker as gone, though it can still try to act."""
+        self._memory.alive.discard(self.worker)
+
+    async def create(
+        self, call: CallRecord, entries: Sequence[Entry] = (), outcome: bytes | None = None
+    ) -> CallRecord | None:
+        memory = self._use()
+        if taken := memory.keyed(call.principal, call.idempotency_key):
+            return taken
+        if call.id in memory.calls:
+            raise JournalError(f"There is a call {call.id} already")
+        if outcome is None:
+            call = replace(call, status="running", owner=self.worker, claims=1)
+        else:
+            call = replace(call, owner=None, claims=0)
+        memory.add(_Kept(call, list(entries), {} if outcome is None else {0: outcome}))
+        return None
+
+    async def claim(self, call_id: str, segment: int) -> Claim:
+        memory = self._use()
+        kept = memory.calls.get(call_id)
+        if kept is None:
+            return Gone()
+        call = kept.call
+        if segment in kept.outcomes:
+            return Settled(kept.outcomes[segment])
+        if segment != call.segment or call.status in ENDED:
+            return Gone(call.status)
+        if call.status == "running" and call.owner in memory.alive:
+            return Busy(call)
+        now = time.time()
+        if call.expires <= now:
+            kept.call = _given_up(call, "expired", now)
+            return Gone("expired")
+        if call.claims >= MOST_CLAIMS:
+            kept.call = _given_up(call, "poisoned", now)
+            return Gone("poisoned")
+        kept.call = replace(
+            call, status="running", owner=self.worker, fence=call.fence + 1, claims=call.claims + 1
+        )
+        return Claimed(kept.call, tuple(kept.entries))
+
+    async def append(self, call_id: str, fence: int, entries: Sequence[Entry]) -> None:
+        kept = self._use().calls.get(call_id)
+        if kept is not None and kept.call.status == "waiting" and kept.call.fence == fence:
+            kept.entries.extend(entries)  # nobody has claimed it since this worker has let it go
+        else:
+            self._mine(call_id, fence).entries.extend(entries)
+
+    async def settle(
+        self,
+        call_id: str,
+        fence: int,
+        segment: int,
+        outcome: bytes,
+        parking: Parking,
+        entries: Sequence[Entry] = (),
+    ) -> None:
+        kept = self._mine(call_id, fence, segment)
+        kept.entries.extend(entries)
+        kept.outcomes[segment] = outcome
+        kept.call = replace(
+            kept.call,
+            status=parking.status,
+            segment=segment + 1,
+            wake=parking.wake,
+            questions=parking.questions,
+            expires=kept.call.expires if parking.expires is None else parking.expires,
+            owner=None,
+            claims=0,
+        )
+        self._memory.tell(call_id, segment, outcome)
+
+    async def release(self, call_id: str, fence: int, *, diverged: bool = False) -> None:
+        kept = self._mine(call_id, fence)
+        status: Status = "diverged" if diverged else "running"
+        kept.call = replace(kept.call, status=status, owner=None, claims=kept.call.claims - 1)
+
+    async def wait(self, call_id: str, segment: int, seconds: float) -> bytes | None:
+        memory = self._use()
+        kept = memory.calls.get(call_id)
+        if kept is not None and segment in kept.outcomes:
+            return kept.outcomes[segment]
+        waiter: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        waiters = memory.waiters.setdefault((call_id, segment), set())
+        waiters.add(waiter)
+        try:
+            async with asyncio.timeout(seconds):
+                return await waiter
+        except TimeoutError:
+            return None
+        finally:
+            waiters.discard(waiter)
+            if not waiters and memory.waiters.get((call_id, segment)) is waiters:
+                del memory.waiters[call_id, segment]
+
+    async def load(self, call_id: str) -> tuple[CallRecord, Sequence[Entry]] | None:
+        kept = self._use().calls.get(call_id)
+        return None if kept is None else (kept.call, tuple(kept.entries))
+
+    async def find(self, principal: str | None, idempotency_key: str) -> CallRecord | None:
+        return self._use().keyed(principal, idempotency_key)
+
+    async def end(self, call_id: str, status: Status, outcome: bytes, expires: float) -> bool:
+        memory = self._use()
+        kept = memory.calls.get(call_id)
+        if kept is None or kept.call.status in ENDED:
+            return False
+        segment = kept.call.segment
+        kept.outcomes[segment] = outcome
+        kept.call = replace(_ended(kept.call, status, expires), segment=segment + 1)
+        memory.tell(call_id, segment, outcome)
+        return True
+
+    async def due(self, limit: int = 100) -> Sequence[CallRecord]:
+        memory = self._use()
+        now = time.time()
+        calls = [kept.call for kept in memory.calls.values()]
+        left = [call for call in calls if call.status == "running" and call.owner not in memory.alive]
+        woken = [call for call in calls if call.status == "waiting" and _wake(call) <= now]
+        return (left + sorted(woken, key=_wake))[:limit]
+
+    async def sweep(self, limit: int = 1000) -> int:
+        memory = self._use()
+        now = time.time()
+        over = [
+            kept
+            for kept in memory.calls.values()
+            if kept.call.expires <= now and kept.call.status != "running"
+        ][:limit]
+        for kept in over:
+            if kept.call.status in ENDED:
+                memory.forget(kept.call)
+            else:
+                kept.call = _given_up(kept.call, "expired", now)
+        return len(over)
+
+    async def list(
+        self,
+        *,
+        status: Sequence[Status] = (),
+        principal: str | None = None,
+        name: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Page:
+        before = None if after is None else page_start(after)
+        calls = heapq.nlargest(
+            limit + 1,
+            (
+                kept.call
+                for kept in self._use().calls.values()
+                if (not status or kept.call.status in status)
+                and (principal is None or kept.call.principal == principal)
+                and (name is None or kept.call.name == name)
+                and (before is None or (kept.call.created, kept.call.id) < before)
+            ),
+            key=lambda call: (call.created, call.id),
+        )
+        return Page(calls[:limit], page_mark(calls[limit - 1]) if len(calls) > limit else None)
+
+    async def count(self) -> dict[str, int]:
+        counts: dict[str, int] = {}
+        for kept in self._use().calls.values():
+            counts[kept.call.status] = counts.get(kept.call.status, 0) + 1
+        return counts
+
+    async def secret(self, name: str, made: bytes) -> bytes:
+        return self._use().secrets.setdefault(name, made)
+
+    async def export(self, call_id: str) -> dict[str, Any] | None:
+        kept = self._use().calls.get(call_id)
+        return None if kept is None else to_export(kept.call, kept.entries, kept.outcomes)
+
+    async def restore(self, exported: dict[str, Any]) -> bool:
+        memory = self._use()
+        call, entries, outcomes = from_export(exported)
+        if call.id in memory.calls or memory.keyed(call.principal, call.idempotency_key):
+            return False
+        memory.add(_Kept(call, entries, outcomes))
+        return True
+
+    def _use(self) -> _Memory:
+        if not self._open:
+            raise JournalError("The journal is not open")
+        return self._memory
+
+    def _mine(self, call_id: str, fence: int, segment: int | None = None) -> _Kept:
+        kept = self._use().calls.get(call_id)
+        if (
+            kept is None
+            or kept.call.status != "running"
+            or kept.call.owner != self.worker
+            or kept.call.fence != fence
+            or segment not in (None, kept.call.segment)
+        ):
+            raise Fenced(f"This worker does not run the call {call_id} any more")
+        return kept
+
+
+def _wake(call: CallRecord) -> float:
+    return float("inf") if call.wake is None else call.wake
+
+
+def _ended(call: CallRecord, status: Status, expires: float) -> CallRecord:
+    """Nobody goes on with it: also its worker is fenced off."""
+    return replace(
+        call,
+        status=status,
+        expires=expires,
+        fence=call.fence + 1,
+        owner=None,
+        wake=None,
+        questions=b"",
+    )
+
+
+def _given_up(call: CallRecord, status: Status, now: float) -> CallRecord:
+    return _ended(call, status, now + KEEP)

@@ -1,0 +1,92 @@
+"""Answers that are given back when a call is run again, and what is kept of a question for that.
+
+Stands between `trace`, which knows no question, and `open_questions`, which knows no trace.
+"""
+
+import hashlib
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from midcall.errors import AskError, Cancelled, MidcallError, NotSupported, TimedOut, WrongType
+from midcall.items import to_json
+from midcall.open_questions import MISSING, NOBODY, Wanted
+from midcall.questions import AnyQuestion, question_to_wire
+from midcall.trace import Entry, Trace
+
+_SHOWN = 60
+"""How many characters of a question an error shows."""
+
+
+class Deadline(msgspec.Struct):
+    """What is kept of a question that waits."""
+
+    until: float | None = None
+
+
+class Failure(msgspec.Struct):
+    """What is kept of an error."""
+
+    code: str
+    message: str
+
+
+def fingerprint(question: AnyQuestion) -> str:
+    """What a question was: short enough to be shown, and another one for any other question."""
+    exact = hashlib.sha256(to_json(question_to_wire(question))).hexdigest()[:12]
+    message = question.message if len(question.message) <= _SHOWN else f"{question.message[:_SHOWN]}..."
+    return f"{question.kind} {message!r} ({exact})"
+
+
+def recall(trace: Trace, wanted: Sequence[Wanted]) -> list[Any]:
+    """The values of answers that were given before, or `MISSING`. Raises what ended the round.
+
+    A question that waited already goes on to wait, for the time that it has left.
+    """
+    entries = []
+    for one in wanted:
+        one.place = trace.place()
+        one.fingerprint = fingerprint(one.question)
+        entries.append(trace.recall(one.place, one.fingerprint))
+    return [_value(trace, one, entry) for one, entry in zip(wanted, entries, strict=True)]
+
+
+def _value(trace: Trace, wanted: Wanted, entry: Entry | None) -> Any:
+    if entry is None:
+        return MISSING
+    if entry.state == "done":
+        return wanted.read(msgspec.json.decode(entry.value))
+    if entry.state == "failed":
+        failure = msgspec.json.decode(entry.value, type=Failure)
+        raise _ERRORS.get(failure.code, AskError)(failure.message)
+    until = msgspec.json.decode(entry.value, type=Deadline).until
+    if until is not None:
+        wanted.timeout = until - time.time()
+        if wanted.timeout <= 0:  # while no process ran
+            error = TimedOut(NOBODY)
+            trace.note(failed(wanted, error))
+            raise error
+    return MISSING
+
+
+_ERRORS: dict[str, type[MidcallError]] = {
+    kind.code: kind for kind in (TimedOut, Cancelled, NotSupported, WrongType)
+}
+
+
+def asked(wanted: Wanted) -> Entry:
+    """The entry of a question that begins to wait."""
+    until = None if wanted.timeout is None else time.time() + wanted.timeout
+    return Entry(wanted.place, wanted.fingerprint, "begun", to_json(Deadline(until)))
+
+
+def answered(wanted: Wanted, payload: Any) -> Entry:
+    """The entry of a question that is answered, also with a refusal."""
+    return Entry(wanted.place, wanted.fingerprint, "done", to_json(payload))
+
+
+def failed(wanted: Wanted, error: MidcallError) -> Entry:
+    """The entry of a question that ends without an answer."""
+    return Entry(wanted.place, wanted.fingerprint, "failed", to_json(Failure(error.code, str(error))))

@@ -1,0 +1,155 @@
+"""Steps: side effects that are done once, and values that stay the same when a call is run again.
+
+A finished step gives back its value. From the moment that a call is in the journal, a step writes that it
+begins before it does anything: a process that dies in between leaves that mark, and the step raises
+`StepInterrupted` instead of being done twice. Steps that may be done twice skip the mark.
+"""
+
+import asyncio
+import hashlib
+import importlib
+import inspect
+import time
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from midcall.errors import StepFailed, StepInterrupted
+from midcall.items import to_json
+from midcall.trace import Entry, Trace
+
+ATTEMPTS = 3
+"""How often a step that may be repeated is tried."""
+
+FIRST_PAUSE = 0.2
+"""Seconds before its second try; each pause is twice as long as the one before."""
+
+
+class Failure(msgspec.Struct):
+    """What is kept of the error of a step."""
+
+    module: str
+    name: str
+    message: str
+    arguments: list[Any] = []
+
+
+async def run(
+    trace: Trace,
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    retry_safe: bool,
+) -> Any:
+    """Run a step, or give back what it gave before."""
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    if not trace.kept:
+        return await _attempt(function, args, kwargs, retry_safe=retry_safe)
+    key = trace.next_key()
+    place = trace.place()
+    fingerprint = _fingerprint(name, args, kwargs)
+    before = trace.recall(place, fingerprint)
+    if before is not None:
+        match before.state:
+            case "done":
+                return _typed(function, before.value)
+            case "failed":
+                raise _error(before.value)
+            case _ if not retry_safe:
+                error = StepInterrupted(name, key)
+                await trace.keep(Entry(place, fingerprint, "failed", _kept(error)))
+                raise error
+    elif trace.journaled and not retry_safe:
+        await trace.keep(Entry(place, fingerprint, "begun"))
+    try:
+        value = await _attempt(function, args, kwargs, retry_safe=retry_safe)
+        encoded = to_json(value)
+    except Exception as error:
+        await trace.keep(Entry(place, fingerprint, "failed", _kept(error)))
+        raise
+    await trace.keep(Entry(place, fingerprint, "done", encoded))
+    return value
+
+
+def value(trace: Trace, name: str, make: Callable[[], Any]) -> Any:
+    """A value as JSON has it, made once."""
+    place = trace.place() if trace.kept else ""
+    before = trace.recall(place, name)
+    if before is not None:
+        return msgspec.json.decode(before.value)
+    encoded = to_json(make())
+    trace.note(Entry(place, name, "done", encoded))
+    return msgspec.json.decode(encoded)
+
+
+async def sleep(trace: Trace, seconds: float) -> None:
+    """Wait until a moment that was fixed when this was first reached."""
+    await asyncio.sleep(max(0.0, value(trace, "sleep", lambda: time.time() + seconds) - time.time()))
+
+
+async def _attempt(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, retry_safe: bool
+) -> Any:
+    for number in range(1, ATTEMPTS if retry_safe else 1):
+        try:
+            return await _once(function, args, kwargs)
+        except Exception:  # noqa: BLE001  tried again; the last one is raised
+            await asyncio.sleep(FIRST_PAUSE * 2 ** (number - 1))
+    return await _once(function, args, kwargs)
+
+
+async def _once(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    if inspect.iscoroutinefunction(function):
+        return await function(*args, **kwargs)
+    given = await asyncio.to_thread(function, *args, **kwargs)
+    return await given if inspect.isawaitable(given) else given
+
+
+def _fingerprint(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """What a step was. Arguments that JSON cannot carry count by their number only."""
+    try:
+        given = to_json([args, kwargs])
+    except (TypeError, ValueError):
+        given = to_json([len(args), sorted(kwargs)])
+    return f"step {name} ({hashlib.sha256(given).hexdigest()[:12]})"
+
+
+def _typed(function: Callable[..., Any], encoded: bytes) -> Any:
+    """A value as the type that the function says it returns."""
+    try:
+        returns = typing.get_type_hints(function, include_extras=True).get("return", Any)
+    except (NameError, TypeError, AttributeError):
+        returns = Any
+    if returns is Any or returns is None:
+        return msgspec.json.decode(encoded)
+    from midcall.schema import shape_of  # noqa: PLC0415  pydantic is slow to import: only when needed
+
+    return shape_of(returns).validate_json(encoded)
+
+
+def _kept(error: Exception) -> bytes:
+    kind = type(error)
+    if isinstance(error, StepInterrupted):
+        return to_json(Failure(kind.__module__, kind.__qualname__, str(error), [error.step, error.key]))
+    failure = Failure(kind.__module__, kind.__qualname__, str(error) or kind.__name__, list(error.args))
+    try:
+        return to_json(failure)
+    except (TypeError, ValueError):
+        failure.arguments = []
+        return to_json(failure)
+
+
+def _error(encoded: bytes) -> Exception:
+    """The error that a step failed with: of the same class, if that can be made again."""
+    failure = msgspec.json.decode(encoded, type=Failure)
+    try:
+        kind: Any = importlib.import_module(failure.module)
+        for part in failure.name.split("."):
+            kind = getattr(kind, part)
+        error = kind(*failure.arguments)
+    except Exception:  # noqa: BLE001  whatever an author's class does
+        return StepFailed(failure.message)
+    return error if isinstance(error, Exception) else StepFailed(failure.message)

@@ -1,0 +1,178 @@
+"""Trace: what a call has done so far, so that its body can be run again up to where it stands.
+
+Everything that a replay must give back has a **place** in the call: the first is `1`, then `2`, and so on;
+what runs beside it, as in `asyncio.gather`, counts for itself under `1/`, `2/`. A place is reached again in
+the same way however fast the rest goes, so that a replay does not depend on the order in which things
+end. An **entry** says what was there (its fingerprint) and what it gave; if something else is met at its
+place, the code has changed, and the call stops with `Diverged`.
+
+Nothing is written before a store is given (`journaled`): until then entries are only kept. Knows no store
+and no question.
+"""
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+from midcall.errors import Diverged
+
+State: TypeAlias = Literal["begun", "done", "failed"]
+
+
+class Entry(Struct, frozen=True, array_like=True):
+    """One thing that a call did. A later entry with the same key takes the place of an earlier one."""
+
+    key: str
+    """Its place in the call."""
+    fingerprint: str
+    """What it was."""
+    state: State
+    value: bytes = b""
+    """JSON: what it gave, or the error that it failed with."""
+
+
+Write: TypeAlias = Callable[[Sequence[Entry]], Awaitable[None]]
+"""Makes entries durable."""
+
+
+class Branch:
+    """What counts for itself: the call's own task, or one that it has started."""
+
+    __slots__ = ("children", "count", "path", "task", "trace")
+
+    def __init__(self, trace: "Trace", task: object, path: str) -> None:
+        self.trace = trace
+        self.task = task
+        self.path = path
+        self.count = 0
+        self.children = 0
+
+
+_branch: ContextVar[Branch | None] = ContextVar("midcall_branch", default=None)
+
+
+class Trace:
+    """The entries of one call."""
+
+    __slots__ = ("_fresh", "_keys", "_recorded", "_write", "call_id", "closed", "diverged", "kept")
+
+    def __init__(self, call_id: str, recorded: Iterable[Entry] = (), *, kept: bool = False) -> None:
+        self.call_id = call_id
+        self.kept = kept
+        """Whether anything is kept at all: a call that ends with its caller needs no trace."""
+        self.closed = False
+        """Whether the call is dropped here, to be run again elsewhere: nothing more is done for it."""
+        self.diverged: Diverged | None = None
+        self._recorded = {entry.key: entry for entry in recorded}
+        self._fresh: list[Entry] = []
+        self._keys = 0
+        self._write: Write | None = None
+
+    @property
+    def journaled(self) -> bool:
+        """Whether entries are made durable."""
+        return self._write is not None
+
+    def write_to(self, write: Write) -> None:
+        """From now on entries are made durable."""
+        self._write = write
+
+    # --- places ------------------------------------------------------------------------------
+
+    def enter(self) -> None:
+        """The present task is the call's own."""
+        _branch.set(Branch(self, asyncio.current_task(), ""))
+
+    def place(self) -> str:
+        """The next place of whatever runs now."""
+        if self.closed:
+            raise asyncio.CancelledError
+        branch = self._branch()
+        branch.count += 1
+        return f"{branch.path}{branch.count}"
+
+    def next_key(self) -> str:
+        """A name for what comes next, unlike any other; the same one in a replay."""
+        branch = self._branch()
+        if self.kept:
+            return f"{self.call_id}:{branch.path}{branch.count + 1}"
+        self._keys += 1  # nothing is ever replayed: all that counts is that no two are alike
+        return f"{self.call_id}:{self._keys}"
+
+    def _branch(self) -> Branch:
+        task = asyncio.current_task()
+        branch = _branch.get()
+        if branch is None or branch.trace is not self:
+            branch = Branch(self, task, "")  # a task that does not come from the call's own
+            _branch.set(branch)
+        elif branch.task is not task:
+            branch.children += 1
+            branch = Branch(self, task, f"{branch.path}{branch.children}/")
+            _branch.set(branch)
+        return branch
+
+    # --- replay ------------------------------------------------------------------------------
+
+    def recall(self, place: str, fingerprint: str) -> Entry | None:
+        """What happened here before. Raises `Diverged` if that was something else."""
+        if self.diverged is not None:
+            raise self.diverged  # whatever the author's code made of it
+        entry = self._recorded.pop(place, None)
+        if entry is not None and entry.fingerprint != fingerprint:
+            self.diverged = Diverged(entry.fingerprint, fingerprint, _line())
+            raise self.diverged
+        return entry
+
+    def left_out(self) -> Diverged | None:
+        """The call has ended: whether it had done more before. (A branch may have been cut off sooner.)"""
+        for entry in self._recorded.values():
+            if "/" not in entry.key and entry.state == "done":
+                return Diverged(entry.fingerprint, "the end of the call", "")
+        return None
+
+    # --- keeping -----------------------------------------------------------------------------
+
+    def note(self, entry: Entry) -> None:
+        """Keep an entry; it is made durable together with the next one that has to be."""
+        if self.kept and not self.closed:
+            self._fresh.append(entry)
+
+    async def keep(self, entry: Entry) -> None:
+        """Keep an entry, and make it and all before it durable if there is a store."""
+        self.note(entry)
+        await self.flush()
+
+    async def flush(self) -> None:
+        """Make durable what is not yet."""
+        if self._write is not None and self._fresh:
+            fresh = self.take_fresh()
+            try:
+                await self._write(fresh)
+            except BaseException:
+                self.give_back(fresh)
+                raise
+
+    def give_back(self, entries: Sequence[Entry]) -> None:
+        """These could not be made durable."""
+        self._fresh[:0] = entries
+
+    def take_fresh(self) -> list[Entry]:
+        """The entries that are not durable yet, for whoever makes them so."""
+        fresh, self._fresh = self._fresh, []
+        return fresh
+
+
+_HERE = str(Path(__file__).parent)
+
+
+def _line() -> str:
+    """Where in the author's code we are."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
+        frame = frame.f_back
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"

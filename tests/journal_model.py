@@ -1,0 +1,354 @@
+"""Any sequence of operations does on a store what it does in memory.
+
+Three workers act on a handful of calls, in an order that hypothesis makes up; they die, or stand still until
+they count as gone and then go on. Every answer, and every call after each operation, must be the same as
+that of a `MemoryJournal` that went through the same. A backend plugs in as for `journal_contract`.
+"""
+
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
+
+from driving import drive
+from journal_contract import Store
+from midcall.journal.base import (
+    Busy,
+    CallRecord,
+    Claimed,
+    Entry,
+    Gone,
+    Journal,
+    JournalError,
+    Page,
+    Parking,
+    Settled,
+    Status,
+)
+from midcall.journal.memory import MemoryJournal
+
+WORKERS, CALLS = 3, 4
+LONG_AGO, FAR_AWAY = 1000.0, 1e11
+
+workers = st.integers(0, WORKERS - 1)
+calls = st.integers(0, CALLS - 1)
+offsets = st.sampled_from([0, 0, 0, -1, 1])
+keys = st.sampled_from([None, None, "k", "l"])
+principals = st.sampled_from([None, "ann"])
+wakes = st.sampled_from([None, None, LONG_AGO, FAR_AWAY])
+expiries = st.sampled_from([FAR_AWAY, FAR_AWAY, FAR_AWAY, LONG_AGO])
+values = st.binary(max_size=3)
+entries = st.lists(
+    st.builds(Entry, st.sampled_from(["1", "2/1"]), st.just("f"), st.sampled_from(["begun", "done"]), values),
+    max_size=2,
+)
+parkings = st.builds(
+    Parking,
+    status=st.sampled_from(["waiting", "waiting", "waiting", "completed", "failed"]),
+    wake=wakes,
+    questions=values,
+    expires=st.none() | expiries,
+)
+
+
+class Create(Struct, frozen=True):
+    worker: int
+    call: int
+    outcome: bytes | None
+    status: Status
+    key: str | None
+    principal: str | None
+    wake: float | None
+    expires: float
+    entries: list[Entry]
+
+
+class TakeSegment(Struct, frozen=True):
+    worker: int
+    call: int
+    offset: int
+    """From the present segment."""
+
+
+class Append(Struct, frozen=True):
+    worker: int
+    call: int
+    late: bool
+    """By the worker that stood still last, if one did."""
+    held: bool
+    """With the fence that the worker was given, not the present one."""
+    entries: list[Entry]
+
+
+class Settle(Struct, frozen=True):
+    worker: int
+    call: int
+    late: bool
+    held: bool
+    offset: int
+    outcome: bytes
+    parking: Parking
+    entries: list[Entry]
+
+
+class Release(Struct, frozen=True):
+    worker: int
+    call: int
+    late: bool
+    held: bool
+    diverged: bool
+
+
+class End(Struct, frozen=True):
+    worker: int
+    call: int
+    expires: float
+
+
+class Sweep(Struct, frozen=True):
+    worker: int
+
+
+class Look(Struct, frozen=True):
+    worker: int
+    status: list[Status]
+    principal: str | None
+    limit: int
+
+
+class Lose(Struct, frozen=True):
+    """The worker dies, or stands still; another one takes its place."""
+
+    worker: int
+    freeze: bool
+
+
+Operation = Create | TakeSegment | Append | Settle | Release | End | Sweep | Look | Lose
+creations = st.builds(
+    Create,
+    workers,
+    calls,
+    st.none() | values,
+    st.sampled_from(["waiting", "waiting", "completed"]),
+    keys,
+    principals,
+    wakes,
+    expiries,
+    entries,
+)
+claims = st.builds(TakeSegment, workers, calls, offsets)
+mostly_not = st.sampled_from([False, False, False, True])
+mostly = st.sampled_from([True, True, True, False])
+operations: st.SearchStrategy[Operation] = st.one_of(
+    creations,
+    creations,
+    claims,
+    claims,
+    claims,
+    st.builds(Append, workers, calls, mostly_not, mostly, entries),
+    st.builds(Settle, workers, calls, mostly_not, mostly, offsets, values, parkings, entries),
+    st.builds(Settle, workers, calls, mostly_not, mostly, offsets, values, parkings, entries),
+    st.builds(Release, workers, calls, mostly_not, mostly, st.booleans()),
+    st.builds(End, workers, calls, expiries),
+    st.builds(Sweep, workers),
+    st.builds(
+        Look,
+        workers,
+        st.lists(st.sampled_from(["waiting", "running", "completed", "diverged"]), max_size=2, unique=True),
+        principals,
+        st.integers(1, 3),
+    ),
+    st.builds(Lose, workers, st.booleans()),
+)
+
+
+class Side:
+    """One of the two that are compared: its workers, and what they were told."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.workers: list[Journal] = []
+        self.late: Journal | None = None
+        self.names: dict[str | None, str | None] = {None: None}
+        self.fences: dict[tuple[str, str], int] = {}
+
+    async def start(self) -> None:
+        for _ in range(WORKERS):
+            self.workers.append(await self._new_worker())
+
+    async def _new_worker(self) -> Journal:
+        worker = await self.store.worker()
+        self.names[worker.worker] = f"worker {len(self.names)}"
+        return worker
+
+    async def do(self, operation: Operation) -> Any:
+        """Do it, and give what came of it in a form that both sides share."""
+        try:
+            return self._seen(await self._do(operation))
+        except JournalError as error:
+            return type(error).__name__
+
+    async def _do(self, operation: Operation) -> Any:
+        worker = self.workers[operation.worker]
+        match operation:
+            case Create(_, call, outcome, status, key, principal, wake, expires, given):
+                record = CallRecord(
+                    id=f"call {call}",
+                    name="m",
+                    arguments=b"a",
+                    principal=principal,
+                    idempotency_key=key,
+                    created=float(call % 3),
+                    expires=expires,
+                    status="running" if outcome is None else status,
+                    segment=0 if outcome is None else 1,
+                    wake=wake,
+                )
+                self.fences[worker.worker, record.id] = 0
+                return await worker.create(record, given, outcome)
+            case TakeSegment(_, call, offset):
+                claim = await worker.claim(f"call {call}", await self._segment(call) + offset)
+                if isinstance(claim, Claimed):
+                    self.fences[worker.worker, claim.call.id] = claim.call.fence
+                return claim
+            case Append(_, call, late, held, given):
+                worker = self._actor(worker, late)
+                return await worker.append(f"call {call}", await self._fence(worker, call, held), given)
+            case Settle(_, call, late, held, offset, outcome, parking, given):
+                worker = self._actor(worker, late)
+                fence = await self._fence(worker, call, held)
+                segment = await self._segment(call) + offset
+                return await worker.settle(f"call {call}", fence, segment, outcome, parking, given)
+            case Release(_, call, late, held, diverged):
+                worker = self._actor(worker, late)
+                fence = await self._fence(worker, call, held)
+                return await worker.release(f"call {call}", fence, diverged=diverged)
+            case End(_, call, expires):
+                return await worker.end(f"call {call}", "aborted", b"ended", expires)
+            case Sweep():
+                return await worker.sweep()
+            case Look(_, status, principal, limit):
+                return await self._look(worker, status, principal, limit)
+            case Lose(number, freeze):
+                if freeze:
+                    await self.store.freeze(worker)
+                    self.late = worker
+                else:
+                    await self.store.die(worker)
+                self.workers[number] = await self._new_worker()
+
+    async def _look(
+        self, worker: Journal, status: list[Status], principal: str | None, limit: int
+    ) -> list[Any]:
+        seen: list[Any] = []
+        page = Page()
+        while not seen or page.next:
+            page = await worker.list(status=status, principal=principal, limit=limit, after=page.next)
+            seen.append(page)
+        due = {call.id for call in await worker.due()}
+        found = [await worker.find(principal, key) for key in ("k", "l")]
+        return [seen, due, found, await worker.count()]
+
+    async def state(self) -> dict[str, Any]:
+        """All calls with their entries and outcomes."""
+        worker = self.workers[0]
+        found: dict[str, Any] = {}
+        for call in range(CALLS):
+            exported = await worker.export(f"call {call}")
+            loaded = await worker.load(f"call {call}")
+            assert (exported is None) == (loaded is None)
+            if exported is not None and loaded is not None:
+                found[f"call {call}"] = (
+                    self._seen(loaded[0]),
+                    list(loaded[1]),
+                    exported["entries"],
+                    exported["outcomes"],
+                )
+        return found
+
+    def _actor(self, worker: Journal, late: bool) -> Journal:
+        return self.late if late and self.late is not None else worker
+
+    async def _segment(self, call: int) -> int:
+        loaded = await self.workers[0].load(f"call {call}")
+        return loaded[0].segment if loaded else 0
+
+    async def _fence(self, worker: Journal, call: int, held: bool) -> int:
+        if held:
+            return self.fences.get((worker.worker, f"call {call}"), 0)
+        loaded = await self.workers[0].load(f"call {call}")
+        return loaded[0].fence if loaded else 0
+
+    def _seen(self, given: Any) -> Any:
+        """Without what is different for good reason: the names of workers, and the present time."""
+        match given:
+            case CallRecord():
+                expires = -1.0 if given.status in ("expired", "poisoned") else given.expires
+                return to_builtins(replace(given, owner=self.names[given.owner], expires=expires))
+            case Claimed(call, entries):
+                return "claimed", self._seen(call), list(entries)
+            case Busy(call):
+                return "busy", self._seen(call)
+            case Page(calls, next):
+                return [self._seen(call) for call in calls], next is None
+            case list():
+                return [self._seen(one) for one in given]
+            case None | bool() | int() | set() | dict() | Settled() | Gone():
+                return given
+            case _:
+                raise AssertionError(given)
+
+
+class MemoryStore:
+    """The model."""
+
+    def __init__(self) -> None:
+        self.origin = MemoryJournal()
+
+    async def worker(self) -> MemoryJournal:
+        journal = MemoryJournal(shared=self.origin)
+        await journal.open()
+        return journal
+
+    async def die(self, worker: Journal) -> None:
+        assert isinstance(worker, MemoryJournal)
+        worker.die()
+
+    async def freeze(self, worker: Journal) -> None:
+        await self.die(worker)
+
+
+async def compare(store: Store, sequence: list[Operation]) -> None:
+    """Do the same on a store and on the model."""
+    sides = Side(MemoryStore()), Side(store)
+    for side in sides:
+        await side.start()
+    for number, operation in enumerate(sequence):
+        expected, got = [await side.do(operation) for side in sides]
+        assert got == expected, f"operation {number}: {operation}"
+        expected, got = [await side.state() for side in sides]
+        assert got == expected, f"after operation {number}: {operation}"
+
+
+class JournalModel:
+    """The test. A subclass says what the store is."""
+
+    examples = 60
+
+    def store(self) -> AbstractAsyncContextManager[Store]:
+        raise NotImplementedError
+
+    def test_any_sequence_of_operations_does_what_it_does_in_memory(self) -> None:
+        @settings(max_examples=self.examples)
+        @given(st.lists(operations, min_size=5, max_size=40))
+        def check(sequence: list[Operation]) -> None:
+            async def main() -> None:
+                async with self.store() as store:
+                    await compare(store, sequence)
+
+            drive(main())
+
+        check()
