@@ -201,7 +201,7 @@ class Side:
                     arguments=b"a",
                     principal=principal,
                     idempotency_key=key,
-                    created=float(call % 3),
+                    created=float(call),
                     expires=expires,
                     status="running" if outcome is None else status,
                     segment=0 if outcome is None else 1,
@@ -239,6 +239,7 @@ class Side:
                 else:
                     await self.store.die(worker)
                 self.workers[number] = await self._new_worker()
+        return None
 
     async def _look(
         self, worker: Journal, status: list[Status], principal: str | None, limit: int

@@ -148,7 +148,12 @@ class Call(Struct, eq=False):
         self.abort("The call goes on elsewhere")
 
     def lose_caller(self) -> None:
-        """Nobody can answer any more: open questions and later ones fail with `TransportLost`."""
+        """Nobody can answer any more: open questions and later ones fail with `TransportLost`.
+
+        A call that is kept does not depend on the line by which it was started.
+        """
+        if self.trace is not None and self.trace.kept:
+            return
         self.lost = True
         if self.questions:
             self.questions.lose_all(_lost())

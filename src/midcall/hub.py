@@ -315,14 +315,25 @@ class Hub:
         line = _LocalLine(self, name, params, frozenset(supports), time_limit)
         return Invocation(line, answer)
 
+    async def open(self) -> None:
+        """Make ready what the hub needs to serve: its journal, if it has one. Raises `JournalError`."""
+        if self.keeper is not None:
+            await self.keeper.open()
+
+    async def close(self, reason: str = "The server is closing", *, grace: float = 0.0) -> None:
+        """End all calls; those that are kept stay in their journal, and go on from there."""
+        if self.keeper is not None:
+            await self.keeper.close(grace)
+        await self.calls.close(reason)
+
     def asgi(self, *, auth: Any = None, hosts: Sequence[str] = (), sse: bool = False) -> Any:
         """This hub as an ASGI application: `/mcp`, `/ws`, `/health`, and a page at `/`.
 
         `auth` tells who calls (see `midcall.transports.auth`); `hosts` are names by which it is reached;
         `sse` adds the deprecated transport HTTP+SSE at `/sse`, for MCP clients that know no other.
 
-        Mounted in another application, it does not see that one's shutdown: end the calls with
-        `await hub.calls.close()` there.
+        Mounted in another application, it does not see that one's start and end: call
+        `await hub.open()` and `await hub.close()` there.
         """
         from midcall.transports.http import asgi_app  # noqa: PLC0415  the one step up the rooms
 

@@ -11,6 +11,7 @@ from midcall.cli.exits import Exit, UsageError
 if TYPE_CHECKING:
     import asyncio
 
+    from midcall.hub import Hub
     from midcall.transports.auth import Authenticator
 
 BUILT_IN = "midcall.activations:hub"
@@ -69,8 +70,38 @@ def add_parser(commands: Any) -> None:
         choices=("debug", "info", "warning", "error"),
         help="how much to log (default: %(default)s)",
     )
+    _add_journal(parser)
     _add_protection(parser)
     parser.set_defaults(run=run)
+
+
+def _add_journal(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "waiting calls", "Calls that wait for a person are kept in a journal, and survive a restart."
+    )
+    group.add_argument(
+        "--journal",
+        metavar="PLACE",
+        help="a file, postgresql://..., or memory to keep nothing "
+        "(default: MIDCALL_JOURNAL, or a file in the user's state directory)",
+    )
+    group.add_argument(
+        "--encrypt-journal",
+        action="store_true",
+        help="encrypt arguments, answers and results with the keys of MIDCALL_KEYS",
+    )
+    group.add_argument(
+        "--wait",
+        metavar="SECONDS",
+        type=seconds,
+        default=None,
+        help="how long a call waits for its person (default: 7 days)",
+    )
+    group.add_argument(
+        "--replay-check",
+        action="store_true",
+        help="for tests: run each call again from its journal at every answer, to show what does not replay",
+    )
 
 
 def _add_protection(parser: argparse.ArgumentParser) -> None:
@@ -123,6 +154,7 @@ def run(args: argparse.Namespace) -> Exit:
     if args.cwd is not None:
         _work_in(args.cwd)
     hub = load_hub(args.target)
+    _keep_calls(args, hub)
     serving: Coroutine[Any, Any, None]
     if args.stdio:
         from midcall.transports.stdio import serve_stdio
@@ -164,6 +196,22 @@ def run(args: argparse.Namespace) -> Exit:
         threads.shutdown(wait=False, cancel_futures=True)
         _leave_behind_what_cannot_be_stopped()
     return Exit.SUCCESS
+
+
+def _keep_calls(args: argparse.Namespace, hub: "Hub") -> None:
+    """Give the hub its journal, unless its author has."""
+    from midcall.journal.choose import choose_journal
+    from midcall.journal.keeper import WEEK, Keeper
+    from midcall.journal.seal import default_ring
+
+    if hub.keeper is not None and args.journal is None:
+        return
+    try:
+        seal = default_ring() if args.encrypt_journal else None
+        journal = choose_journal(args.journal, args.target, seal)
+    except ValueError as error:
+        raise UsageError(f"--journal: {error}") from None
+    hub.keeper = Keeper(hub, journal, time_limit=args.wait or WEEK, replay_check=args.replay_check)
 
 
 def _leave_behind_what_cannot_be_stopped() -> None:

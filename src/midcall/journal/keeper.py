@@ -39,6 +39,9 @@ KEPT = 24 * 3600.0
 PARKED_CALLS = 10_000
 """How many coroutines wait in memory; beyond that the coldest are dropped, and run again when answered."""
 
+WRITING = 1.0
+"""Seconds that are left, at the end of the process, to write what segments came to."""
+
 SWEEP = 5.0
 """Seconds between two looks at calls that nobody comes back to."""
 
@@ -122,7 +125,7 @@ class Keeper:
 
         What waits stays in the journal, and so does what could not be finished: others go on with it.
         """
-        self.stopping = True
+        self.let_go()
         if self._sweeper is None:
             return
         self._sweeper.cancel()
@@ -131,8 +134,8 @@ class Keeper:
             k.front.call.task for k in self._live.values() if not k.parked and k.front.call is not None
         ]
         pending = [task for task in (*running, *self._tasks) if task is not None]
-        if pending and grace > 0:
-            await asyncio.wait(pending, timeout=grace)
+        if pending:
+            await asyncio.wait(pending, timeout=max(grace, WRITING))
         for kept in list(self._live.values()):
             with contextlib.suppress(JournalError):
                 if kept.journaled and not kept.parked:
@@ -142,6 +145,12 @@ class Keeper:
             task.cancel()
         await self.journal.close()
         self._sweeper = None
+
+    def let_go(self) -> None:
+        """The process is about to end: nothing waits here any more, and nothing is taken over."""
+        self.stopping = True
+        for kept in list(self._parked.values()):
+            self._drop(kept)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something for a call, owned by the keeper."""
@@ -234,7 +243,7 @@ class Keeper:
     def _park(self, kept: Kept) -> None:
         kept.parked = True
         self._parked[kept.id] = kept
-        while len(self._parked) > self._parked_calls:
+        while len(self._parked) > (0 if self.stopping else self._parked_calls):
             _, coldest = self._parked.popitem(last=False)
             self._drop(coldest)
 

@@ -34,9 +34,7 @@ class KeyRing:
 
     def seal(self, payload: bytes) -> str:
         """Sealed text, safe in JSON and in URLs."""
-        nonce = secrets.token_bytes(_NONCE)
-        sealed = self._ciphers[self._newest].encrypt(nonce, payload, self._newest)
-        return base64.urlsafe_b64encode(self._newest + nonce + sealed).decode().rstrip("=")
+        return base64.urlsafe_b64encode(self.seal_bytes(payload)).decode().rstrip("=")
 
     def open(self, text: str) -> bytes:
         """What was sealed. Raises `BadSeal`."""
@@ -44,8 +42,21 @@ class KeyRing:
             data = base64.b64decode(
                 text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True
             )
-            key_id, nonce, sealed = data[:_KEY_ID], data[_KEY_ID : _KEY_ID + _NONCE], data[_KEY_ID + _NONCE :]
-            return self._ciphers[key_id].decrypt(nonce, sealed, key_id)
+        except ValueError as error:
+            raise BadSeal from error
+        return self.open_bytes(data)
+
+    def seal_bytes(self, payload: bytes, about: bytes = b"") -> bytes:
+        """Sealed bytes, for a store. They open only with the same `about`: what they are, and whose."""
+        nonce = secrets.token_bytes(_NONCE)
+        sealed = self._ciphers[self._newest].encrypt(nonce, payload, self._newest + about)
+        return self._newest + nonce + sealed
+
+    def open_bytes(self, data: bytes, about: bytes = b"") -> bytes:
+        """What was sealed as bytes. Raises `BadSeal`."""
+        key_id, nonce, sealed = data[:_KEY_ID], data[_KEY_ID : _KEY_ID + _NONCE], data[_KEY_ID + _NONCE :]
+        try:
+            return self._ciphers[key_id].decrypt(nonce, sealed, key_id + about)
         except (ValueError, KeyError, InvalidTag) as error:
             raise BadSeal from error
 

@@ -24,7 +24,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.config import LOGGING_CONFIG
 
 from midcall import jsonrpc
-from midcall.calls import Calls
 from midcall.connection import MAX_MESSAGE
 from midcall.hub import Hub
 from midcall.mcp import mcp_of
@@ -78,8 +77,9 @@ def asgi_app(
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        await hub.open()
         yield
-        await hub.calls.close()
+        await hub.close()
 
     mcp = McpEndpoint(mcp_of(hub), auth)
     routes = [
@@ -241,7 +241,7 @@ def server(
     app = asgi_app(hub, auth=auth, hosts=[*hosts, *_names_of(host)], sse=sse)
     return _Server(
         app,
-        hub.calls,
+        hub,
         grace,
         uvicorn.Config(
             app,
@@ -267,10 +267,11 @@ class _Server(uvicorn.Server):
     each. Here the calls end first, in good order; then nothing is left to wait for but the writing.
     """
 
-    def __init__(self, app: Application, calls: Calls, grace: float, config: uvicorn.Config) -> None:
+    def __init__(self, app: Application, hub: Hub, grace: float, config: uvicorn.Config) -> None:
         super().__init__(config)
         self._app = app
-        self._calls = calls
+        self._hub = hub
+        self._calls = hub.calls
         self._grace = grace
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -287,15 +288,16 @@ class _Server(uvicorn.Server):
         hanging_up.cancel()
 
     async def _finish_calls(self) -> None:
-        """Let what runs come to its end, and then end it."""
-        if not len(self._calls):
-            return
+        """Let what runs come to its end, and then end it; what waits and is kept is let go at once."""
+        if self._hub.keeper is not None:
+            self._hub.keeper.let_go()
+            await asyncio.sleep(0)
         end = time.monotonic() + self._grace
         while len(self._calls) and time.monotonic() < end and not self.force_exit:
             await asyncio.wait([call.task for call in self._calls if call.task is not None], timeout=0.1)
         if len(self._calls):
             log.warning("Calls that are stopped, as the server is closing: %d", len(self._calls))
-        await self._calls.close("The server is closing")
+        await self._hub.close()
         await asyncio.sleep(0.05)  # what they said last is on its way to WebSockets
 
     def _hang_up(self) -> None:

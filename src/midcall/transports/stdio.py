@@ -220,6 +220,7 @@ async def serve_stdio(
     output = Output()
     connection = output.connection = Connection(hub, output.send, raw=raw)
     input = output.input = Input(connection, output)
+    await hub.open()
     try:
         await output.open(stdout)
         await input.open(stdin)
@@ -229,6 +230,7 @@ async def serve_stdio(
     finally:
         input.close()
         await connection.close()
+        await hub.close()
         await output.close()
         for fd, was in blocking:  # a terminal is shared with the shell, which expects it as it was
             os.set_blocking(fd, was)

@@ -1,0 +1,47 @@
+"""Which journal: from what a person writes on the command line or in the environment."""
+
+import hashlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from midcall.journal.seal import state_directory
+
+if TYPE_CHECKING:
+    from midcall.journal.base import Journal
+    from midcall.journal.seal import KeyRing
+
+VARIABLE = "MIDCALL_JOURNAL"
+
+
+def choose_journal(where: str | None, target: str, seal: "KeyRing | None" = None) -> "Journal":
+    """The journal at a place: `memory`, the path of a file, or the URL of a PostgreSQL.
+
+    Without a place, the environment says (`MIDCALL_JOURNAL`), or it is a file of the user's state
+    directory that belongs to `target`, the hub that is served. Raises `ValueError` for what is none of these.
+    """
+    where = where or os.environ.get(VARIABLE) or str(default_path(target))
+    if where == "memory":
+        from midcall.journal.memory import MemoryJournal  # noqa: PLC0415  only the one that is chosen
+
+        return MemoryJournal()
+    if where.startswith(("postgres://", "postgresql://")):
+        try:
+            from midcall.journal.postgres import PostgresJournal  # noqa: PLC0415  as above
+        except ModuleNotFoundError as error:
+            raise ValueError(f"{error}: PostgreSQL needs `pip install midcall[postgres]`") from None
+        return PostgresJournal(where, seal=seal)
+    if "://" in where and not where.startswith("sqlite://"):
+        scheme = where.partition("://")[0]
+        raise ValueError(f"{scheme}:// is no journal: use a path, postgresql://..., or memory")
+    from midcall.journal.sqlite import SqliteJournal  # noqa: PLC0415  as above
+
+    return SqliteJournal(Path(where.removeprefix("sqlite://")), seal=seal)
+
+
+def default_path(target: str) -> Path:
+    """The file of a hub that is served: the same one for the same target in the same folder."""
+    module, _, attribute = target.partition(":")
+    named = f"{Path(module).stem or module}-{attribute or 'hub'}".replace("/", "-")
+    exact = hashlib.sha256(f"{Path.cwd()}\n{target}".encode()).hexdigest()[:8]
+    return state_directory() / "journals" / f"{named}-{exact}.db"

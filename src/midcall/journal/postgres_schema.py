@@ -1,0 +1,105 @@
+"""The tables of a journal in PostgreSQL: to make them, and to bring them up to date.
+
+Everything is in one schema, `midcall` unless another one is given. Whoever owns the schema, or may make one,
+has rights enough. Of workers that start together one migrates, and the others wait for it.
+"""
+
+import re
+import zlib
+
+import asyncpg
+
+from midcall.errors import JournalError
+
+MIGRATIONS = (
+    # `calls` is what changes often, and small; `parts` is written once. The numbers `n` keep what is new together,
+    # however random the ids are. Every index is as small as the question that it answers, since most
+    # transitions must keep it up; only `append` changes nothing that is indexed, and finds room on its page.
+    """
+    CREATE TABLE midcall.workers (
+        number int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        name text NOT NULL,
+        seen float8 NOT NULL
+    ) WITH (fillfactor = 50);
+    CREATE TABLE midcall.calls (
+        n bigint GENERATED ALWAYS AS IDENTITY,
+        created float8 NOT NULL,
+        expires float8 NOT NULL,
+        wake float8,
+        since float8 NOT NULL,          -- when its worker last wrote to it
+        segment int NOT NULL,
+        fence int NOT NULL,
+        claims int NOT NULL,
+        owner int,                      -- a number of `workers`
+        appends int NOT NULL,           -- how many parts of kind 1 it has
+        waited int NOT NULL DEFAULT -1, -- the last segment that somebody elsewhere waits for
+        id text COLLATE "C" PRIMARY KEY,
+        status text COLLATE "C" NOT NULL,
+        before text COLLATE "C",        -- the status before the claim
+        name text COLLATE "C" NOT NULL,
+        principal text COLLATE "C",
+        idempotency_key text,
+        key bytea,                      -- a digest of the key and the principal: neither has a largest size
+        questions bytea NOT NULL
+    ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
+    CREATE UNIQUE INDEX calls_by_key ON midcall.calls (key) WHERE key IS NOT NULL;
+    CREATE INDEX calls_by_age ON midcall.calls (created, id);
+    CREATE INDEX calls_by_status ON midcall.calls (status, created, id);
+    CREATE INDEX calls_by_principal ON midcall.calls (left(principal, 64), created, id)
+        WHERE principal IS NOT NULL;
+    CREATE INDEX calls_by_expiry ON midcall.calls (expires) WHERE status <> 'running';
+    CREATE INDEX calls_to_wake ON midcall.calls (wake) WHERE status = 'waiting' AND wake IS NOT NULL;
+    CREATE INDEX calls_by_owner ON midcall.calls (owner) WHERE status = 'running';
+    CREATE TABLE midcall.parts (
+        call bigint NOT NULL,
+        number int NOT NULL,
+        kind smallint NOT NULL,         -- 0 arguments and context, 1 entries, 2 the outcome of a segment
+        data bytea NOT NULL,
+        PRIMARY KEY (call, kind, number)
+    );
+    CREATE TABLE midcall.secrets (name text PRIMARY KEY, value bytea NOT NULL);
+    """,
+)
+
+
+def check_name(schema: str) -> None:
+    """The schema's name goes into every statement, unquoted."""
+    if not re.fullmatch(r"[a-z_][a-z0-9_]{0,47}", schema) or schema.startswith("pg_"):
+        raise ValueError(f"{schema!r} cannot be the schema of a journal: use small letters, digits and _")
+
+
+def lock_class(schema: str) -> int:
+    """The first key of the journal's advisory locks. The second one is the number of a worker, or 0."""
+    return zlib.crc32(f"midcall {schema}".encode()) - 2**31
+
+
+async def migrate(connection: "asyncpg.Connection[asyncpg.Record]", schema: str) -> None:
+    """Make the tables, or bring them up to date. Raises `JournalError` if they are newer than this code."""
+    if await _version(connection, schema) == len(MIGRATIONS):
+        return
+    async with connection.transaction():
+        await connection.execute(f"SELECT pg_advisory_xact_lock({lock_class(schema)}, 0)")
+        version = await _version(connection, schema)
+        if version > len(MIGRATIONS):
+            error = JournalError(
+                f"The schema {schema} was written by a newer midcall (its format is {version}, this one knows"
+                f" {len(MIGRATIONS)}): use that version, or another schema"
+            )
+            error.recoverable = False
+            raise error
+        if version == 0:
+            if not await connection.fetchval("SELECT to_regnamespace($1) IS NOT NULL", schema):
+                await connection.execute(f"CREATE SCHEMA {schema}")
+            await connection.execute(f"CREATE TABLE {schema}.midcall_meta (version int NOT NULL)")
+            await connection.execute(f"INSERT INTO {schema}.midcall_meta VALUES (0)")
+        for script in MIGRATIONS[version:]:
+            await connection.execute(script.replace("midcall.", f"{schema}."))
+        await connection.execute(f"UPDATE {schema}.midcall_meta SET version = {len(MIGRATIONS)}")
+
+
+async def _version(connection: "asyncpg.Connection[asyncpg.Record]", schema: str) -> int:
+    """0 if there are no tables yet."""
+    if not await connection.fetchval("SELECT to_regclass($1) IS NOT NULL", f"{schema}.midcall_meta"):
+        return 0
+    version: int = await connection.fetchval(f"SELECT version FROM {schema}.midcall_meta")
+    return version

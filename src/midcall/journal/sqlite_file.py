@@ -1,0 +1,293 @@
+"""The file of an SQLite journal: to open it, bring it up to date, and say clearly what is wrong with it.
+
+Nothing here knows what a call is, beyond the tables. What goes wrong is a `JournalError` that says what to do;
+a file that is damaged, or is something else, is never replaced or written to.
+"""
+
+import contextlib
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from midcall.errors import JournalError
+from midcall.journal.batches import Job
+
+Tool = TypeVar("Tool")
+
+APPLICATION = 0x6D696463
+"""`midc`: tells a journal from other SQLite files."""
+
+CHECKED = 64 * 1024 * 1024
+"""Files up to this size are checked whenever they are opened; it takes about a millisecond a megabyte."""
+
+MIGRATIONS = (
+    # `calls` is what changes often, and small; `parts` is written once. The numbers `n` keep what is new
+    # together, however random the ids are, so that the pages that a commit touches are few. Every index is
+    # as small as the question that it answers, since each transition must keep it up.
+    """
+    CREATE TABLE calls (
+        n INTEGER PRIMARY KEY,
+        id TEXT NOT NULL UNIQUE,
+        name TEXT NOT NULL,
+        principal TEXT,
+        idempotency_key TEXT,
+        created REAL NOT NULL,
+        expires REAL NOT NULL,
+        status TEXT NOT NULL,
+        segment INTEGER NOT NULL,
+        wake REAL,
+        questions BLOB NOT NULL,
+        fence INTEGER NOT NULL,
+        owner TEXT,
+        claims INTEGER NOT NULL
+    );
+    CREATE INDEX calls_by_status ON calls (status, created);
+    CREATE INDEX calls_by_expiry ON calls (expires);
+    CREATE INDEX calls_to_wake ON calls (wake) WHERE status = 'waiting' AND wake IS NOT NULL;
+    CREATE INDEX calls_by_key ON calls (idempotency_key, principal) WHERE idempotency_key IS NOT NULL;
+    CREATE INDEX calls_by_principal ON calls (principal, created) WHERE principal IS NOT NULL;
+    CREATE TABLE parts (
+        call INTEGER NOT NULL,
+        kind INTEGER NOT NULL,    -- 0 arguments and context, 1 entries, 2 the outcome of a segment
+        number INTEGER NOT NULL,
+        data BLOB NOT NULL,
+        PRIMARY KEY (call, kind, number)
+    ) WITHOUT ROWID;
+    CREATE TABLE secrets (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+    """,
+)
+
+
+class JournalFile:
+    """A connection to the file, for one thread; opened again when the file was put back."""
+
+    def __init__(self, path: Path, busy: float, *, writes: bool) -> None:
+        self._path = path
+        self._busy = busy
+        self._writes = writes
+        self._connection: sqlite3.Connection | None = None
+        self._inode: tuple[int, int] | None = None
+
+    def create(self) -> None:
+        """Make the file if there is none; nobody else may read it."""
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+                _sync_directory(self._path.parent)
+        except OSError as error:
+            raise explain(error, self._path) from None
+
+    def use(self) -> sqlite3.Connection:
+        """The connection. Raises `JournalError` if the file is not there any more, or is not sound."""
+        if self._connection is not None:
+            with contextlib.suppress(OSError):
+                self.must_be_there()
+                return self._connection
+            self.close()
+        try:
+            self._inode = _inode(self._path)
+            self._connection = self._connect()
+            if self._writes:
+                self._prepare(self._connection)
+        except (OSError, sqlite3.Error) as error:
+            self.close()
+            raise explain(error, self._path) from error
+        except JournalError:
+            self.close()
+            raise
+        return self._connection
+
+    def must_be_there(self) -> None:
+        """Raise if the file that is open is not the one at its path: what is written to a deleted file is lost."""
+        if _inode(self._path) != self._inode:
+            raise FileNotFoundError(self._path)
+
+    def explain(self, error: Exception) -> JournalError:
+        """What went wrong, in words that help whoever keeps the file."""
+        return explain(error, self._path)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.close()
+            self._connection = None
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            f"{self._path.absolute().as_uri()}?mode=rw",  # never makes a new file
+            uri=True,
+            timeout=self._busy,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        if not self._writes:
+            connection.execute("PRAGMA query_only = ON")
+        return connection
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        if application != APPLICATION and connection.execute("SELECT 1 FROM sqlite_master").fetchone():
+            raise _final(f"{self._path} is an SQLite file, but not a journal of midcall: give another path")
+        if version > len(MIGRATIONS):
+            raise _final(
+                f"The journal {self._path} was written by a newer midcall (its format is {version}, this one"
+                f" knows {len(MIGRATIONS)}): use that version, or another file"
+            )
+        if self._path.stat().st_size <= CHECKED:
+            check(connection, self._path, "quick_check")
+        self._write_ahead(connection)
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA wal_autocheckpoint = 4000")
+        connection.execute("PRAGMA journal_size_limit = 67108864")
+        connection.execute("PRAGMA cache_size = -8000")
+        connection.execute("BEGIN IMMEDIATE")  # of processes that start together, one migrates
+        try:
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            for script in MIGRATIONS[version:]:
+                for statement in script.split(";"):
+                    connection.execute(statement)
+            if version < len(MIGRATIONS):
+                connection.execute(f"PRAGMA application_id = {APPLICATION}")
+                connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+            connection.execute("COMMIT")
+        finally:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+
+    def _write_ahead(self, connection: sqlite3.Connection) -> None:
+        """Readers and the writer do not wait for each other. SQLite does not wait for the lock that this takes."""
+        patience = time.monotonic() + self._busy
+        while True:
+            try:
+                connection.execute("PRAGMA journal_mode = WAL")
+            except sqlite3.OperationalError as error:
+                if _code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > patience:
+                    raise
+                time.sleep(0.01)
+            else:
+                return
+
+
+class Transactions(Generic[Tool]):
+    """Does jobs on a connection, as many as come together in one transaction."""
+
+    def __init__(self, file: JournalFile, begin: str, tool: Callable[[sqlite3.Connection], Tool]) -> None:
+        self.file = file
+        self._begin = begin
+        self._make = tool
+        self._made: tuple[sqlite3.Connection, Tool] | None = None
+
+    def use(self) -> tuple[sqlite3.Connection, Tool]:
+        """The connection, and what works on it."""
+        connection = self.file.use()
+        if self._made is None or self._made[0] is not connection:
+            self._made = connection, self._make(connection)
+        return self._made
+
+    def run(self, jobs: Sequence[Job[Tool]]) -> None:
+        """Do jobs. One that cannot be written does not take the others with it: then each is tried alone.
+
+        A job that raises `JournalError` has not written anything.
+        """
+        connection: sqlite3.Connection | None = None
+        try:
+            connection, tool = self.use()
+            connection.execute(self._begin)
+            for job in jobs:
+                try:
+                    job.result = job.work(tool)
+                except JournalError as error:
+                    job.error = error
+            connection.execute("COMMIT")
+            self.file.must_be_there()
+        except Exception as error:  # noqa: BLE001 - whatever it is, who waits must be told
+            self._undo(connection, error)
+            if len(jobs) == 1 or connection is None or _code(error) == sqlite3.SQLITE_BUSY:
+                for job in jobs:
+                    job.error = self.file.explain(error)
+                return
+            for job in jobs:
+                job.error = None
+                self.run([job])
+
+    def _undo(self, connection: sqlite3.Connection | None, error: Exception) -> None:
+        if connection is None:
+            return
+        with contextlib.suppress(sqlite3.Error):
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+        if _code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR):
+            self.file.close()  # what it remembers of the file may be wrong; it is looked at anew
+
+
+def check(connection: sqlite3.Connection, path: Path, how: str) -> None:
+    """Look for damage: `quick_check`, or `integrity_check`, which compares the indices too."""
+    found = [str(row[0]) for row in connection.execute(f"PRAGMA {how}(5)")]
+    if found != ["ok"]:
+        raise _damaged(path, "; ".join(found))
+
+
+def explain(error: Exception, path: Path) -> JournalError:
+    """What went wrong with the file, in words that help whoever keeps it."""
+    if isinstance(error, JournalError):
+        return error
+    if isinstance(error, FileNotFoundError):
+        return JournalError(
+            f"The journal {path} is gone: put it back, or start midcall again to begin a new one"
+        )
+    if isinstance(error, PermissionError):
+        return JournalError(f"The journal {path} cannot be opened: this user may not read and write there")
+    match _code(error):
+        case sqlite3.SQLITE_FULL:
+            return JournalError(
+                f"The disk is full: nothing was written to the journal {path}. Free some space; it goes on then"
+            )
+        case sqlite3.SQLITE_READONLY:
+            return JournalError(
+                f"The journal {path} is read-only: let this user write to the file and its directory"
+            )
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return JournalError(f"Another process has kept the journal {path} locked for too long")
+        case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
+            return _damaged(path, str(error))
+        case sqlite3.SQLITE_CANTOPEN:
+            return JournalError(f"The journal {path} cannot be opened: {error}")
+    return JournalError(f"The journal {path} cannot be used: {error}")
+
+
+def _code(error: Exception) -> int:
+    code: int = getattr(error, "sqlite_errorcode", 0)
+    return code & 0xFF
+
+
+def _damaged(path: Path, what: str) -> JournalError:
+    return _final(
+        f"The journal {path} is damaged ({what}). Stop midcall and restore the file from a backup, without the"
+        f" old {path.name}-wal and {path.name}-shm beside it; or move all three away to begin a new journal"
+    )
+
+
+def _final(message: str) -> JournalError:
+    error = JournalError(message)
+    error.recoverable = False
+    return error
+
+
+def _inode(path: Path) -> tuple[int, int]:
+    found = os.stat(path)  # noqa: PTH116 - twice as fast as Path.stat, and asked for each commit
+    return found.st_dev, found.st_ino
+
+
+def _sync_directory(path: Path) -> None:
+    """A new file is only there after a crash if its directory is written too."""
+    if os.name == "posix":
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
