@@ -1,11 +1,18 @@
+import atexit
 import gc
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from mcp_peers import Connect, HttpServer, http_server, over_stdio
+
+# What midcall keeps for its user goes to a folder of this run, also in the servers that tests start.
+os.environ["MIDCALL_STATE"] = tempfile.mkdtemp(prefix="midcall-tests-")
+atexit.register(shutil.rmtree, os.environ["MIDCALL_STATE"], ignore_errors=True)
 
 # The same examples in each run, so that a red run can be repeated. `HYPOTHESIS_PROFILE=search` looks further.
 settings.register_profile(

@@ -750,20 +750,6 @@ def test_a_step_runs_once_and_gives_its_value():
     assert ran == [False, True, True, True]
 
 
-def test_a_step_remembers_its_value_in_the_call():
-    async def main():
-        async def tool(ask):
-            await ask.step(int, "5")
-            await ask.step(str, 6)
-            (call,) = hub.calls
-            return list(call.steps)
-
-        hub = hub_of(tool)
-        return await hub.call("tool.go")
-
-    assert drive(main()) == [("int", 5), ("str", "6")]
-
-
 def test_a_step_that_fails_raises_in_the_tool():
     async def tool(ask):
         with pytest.raises(ZeroDivisionError):

@@ -16,8 +16,9 @@ from driving import drive, until
 from mcp_app import make_hub
 from mcp_peers import FORMS, LATEST, META, MODERN
 from midcall import Hub
+from midcall.journal import bounds, keeper
 from midcall.journal.seal import KeyRing
-from midcall.mcp import McpExtension, desk
+from midcall.mcp import McpExtension
 from midcall.mcp.legacy import Session
 from midcall.principal import Principal
 from midcall.transports import http_sessions, sse
@@ -143,9 +144,8 @@ def test_ten_thousand_abandoned_sessions_leave_memory_flat() -> None:
     drive(run())
 
 
-def test_ten_thousand_abandoned_questions_leave_memory_flat(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ten_thousand_abandoned_questions_leave_memory_flat() -> None:
     async def run() -> None:
-        monkeypatch.setattr(desk, "KEPT_CALLS", 1000)
         visitor = Visitor(make_hub(keys=KEYS))
         call = {"name": "seek.prompt", "arguments": {"name": "n"}}
 
@@ -160,21 +160,21 @@ def test_ten_thousand_abandoned_questions_leave_memory_flat(monkeypatch: pytest.
         await abandon(1)
         empty = blocks()
         lost = await abandon(MANY)
-        assert visitor.hub.calls.open_questions == desk.PARKED_CALLS
-        assert (blocks() - empty) / MANY < 100, "pieces of an abandoned question"
+        assert visitor.hub.calls.open_questions == keeper.PARKED_CALLS
+        assert (blocks() - empty) / MANY < 130, "pieces of an abandoned question, its journal included"
         await abandon(MANY // 4)
         full = blocks()
-        assert visitor.hub.calls.open_questions == len(visitor.hub.calls) == desk.PARKED_CALLS
+        assert visitor.hub.calls.open_questions == len(visitor.hub.calls) == keeper.PARKED_CALLS
         kept = await abandon(MANY // 4)
         assert blocks() < full * 1.05  # asyncio clears cancelled timers away only now and then
-        assert visitor.hub.calls.open_questions == len(visitor.hub.calls) == desk.PARKED_CALLS
+        assert visitor.hub.calls.open_questions == len(visitor.hub.calls) == keeper.PARKED_CALLS
 
         answers = {"question-1": {"action": "accept", "content": {"text": "w"}}}
         again = {**call, "inputResponses": answers, "requestState": lost["requestState"]}
         assert "Invalid or expired" in json.dumps(await visitor.modern("tools/call", again))
         again["requestState"] = kept["requestState"]
         assert (await visitor.modern("tools/call", again))["result"]["content"][0]["text"] == "n: w"
-        await visitor.hub.calls.close()
+        await visitor.hub.close()
         assert len(visitor.hub.calls) == visitor.hub.calls.open_questions == 0
 
     drive(run())
@@ -182,7 +182,7 @@ def test_ten_thousand_abandoned_questions_leave_memory_flat(monkeypatch: pytest.
 
 def test_whoever_parks_most_calls_is_the_one_to_lose_some(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
-        monkeypatch.setattr(desk, "PARKED_CALLS", 100)
+        monkeypatch.setattr(bounds, "CALLS", 100)
         visitor = Visitor(make_hub(keys=KEYS))
         call: dict[str, Any] = {"name": "seek.prompt", "arguments": {"name": "n"}}
         mine = (await visitor.modern("tools/call", call, principal="ann"))["result"]
@@ -192,7 +192,7 @@ def test_whoever_parks_most_calls_is_the_one_to_lose_some(monkeypatch: pytest.Mo
         again = {**call, "inputResponses": answers, "requestState": mine["requestState"]}
         result = (await visitor.modern("tools/call", again, principal="ann"))["result"]
         assert result["content"][0]["text"] == "n: w"
-        await visitor.hub.calls.close()
+        await visitor.hub.close()
 
     drive(run())
 
@@ -298,7 +298,7 @@ def test_a_stream_that_is_read_for_days_keeps_only_its_last_events() -> None:
 
 def test_outcomes_that_nobody_comes_for_are_bounded_in_size(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
-        monkeypatch.setattr(desk, "KEPT_BYTES", 1_000_000)
+        monkeypatch.setattr(bounds, "BYTES", 1_000_000)
         visitor = Visitor(make_hub(keys=KEYS))
         tracemalloc.start()
         try:
@@ -322,8 +322,10 @@ def test_plain_calls_are_not_kept_for_anybody() -> None:
                 await visitor.modern("tools/call", {"name": name, "arguments": {}})
         asked = await visitor.modern("tools/call", {"name": "seek.prompt", "arguments": {}}, {})
         assert asked["result"]["isError"] is True
-        assert extension.desk._calls == {}
-        assert extension.desk._active == {}
+        assert extension.desk.keeper._live == {}
+        await visitor.hub.open()
+        assert await extension.desk.keeper.journal.count() == {}
+        await visitor.hub.close()
 
     drive(run())
 

@@ -15,7 +15,8 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
+from weakref import ref
 
 from msgspec import Struct
 
@@ -41,16 +42,25 @@ Write: TypeAlias = Callable[[Sequence[Entry]], Awaitable[None]]
 
 
 class Branch:
-    """What counts for itself: the call's own task, or one that it has started."""
+    """What counts for itself: the call's own task, or one that it has started.
 
-    __slots__ = ("children", "count", "path", "task", "trace")
+    Contexts outlive tasks (a cancelled timer keeps its own), so this holds neither the task nor the call.
+    """
 
-    def __init__(self, trace: "Trace", task: object, path: str) -> None:
-        self.trace = trace
-        self.task = task
+    __slots__ = ("_task", "_trace", "children", "count", "path")
+
+    def __init__(self, trace: "Trace", task: asyncio.Task[Any] | None, path: str) -> None:
+        self._trace = ref(trace)
+        self._task = None if task is None else ref(task)
         self.path = path
         self.count = 0
         self.children = 0
+
+    def is_of(self, trace: "Trace") -> bool:
+        return self._trace() is trace
+
+    def is_in(self, task: asyncio.Task[Any] | None) -> bool:
+        return self._task is not None and self._task() is task
 
 
 _branch: ContextVar[Branch | None] = ContextVar("midcall_branch", default=None)
@@ -59,7 +69,17 @@ _branch: ContextVar[Branch | None] = ContextVar("midcall_branch", default=None)
 class Trace:
     """The entries of one call."""
 
-    __slots__ = ("_fresh", "_keys", "_recorded", "_write", "call_id", "closed", "diverged", "kept")
+    __slots__ = (
+        "__weakref__",
+        "_fresh",
+        "_keys",
+        "_recorded",
+        "_write",
+        "call_id",
+        "closed",
+        "diverged",
+        "kept",
+    )
 
     def __init__(self, call_id: str, recorded: Iterable[Entry] = (), *, kept: bool = False) -> None:
         self.call_id = call_id
@@ -107,10 +127,10 @@ class Trace:
     def _branch(self) -> Branch:
         task = asyncio.current_task()
         branch = _branch.get()
-        if branch is None or branch.trace is not self:
+        if branch is None or not branch.is_of(self):
             branch = Branch(self, task, "")  # a task that does not come from the call's own
             _branch.set(branch)
-        elif branch.task is not task:
+        elif not branch.is_in(task):
             branch.children += 1
             branch = Branch(self, task, f"{branch.path}{branch.children}/")
             _branch.set(branch)

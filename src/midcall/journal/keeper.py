@@ -59,6 +59,9 @@ class Front(Outlet, Protocol):
     def begin_again(self) -> None:
         """The call is run again from its journal; it stands at the beginning of a segment."""
 
+    def released(self) -> None:
+        """The process ends in the middle of a segment: tell whoever waits to come back for it."""
+
     def stopped(self, error: MidcallError) -> None:
         """The call cannot go on here: tell whoever waits. It is kept as it is."""
 
@@ -137,9 +140,13 @@ class Keeper:
         if pending:
             await asyncio.wait(pending, timeout=max(grace, WRITING))
         for kept in list(self._live.values()):
+            if not kept.journaled:
+                self._forget(kept)  # it ends with all other calls, and its caller is told
+                continue
             with contextlib.suppress(JournalError):
-                if kept.journaled and not kept.parked:
+                if not kept.parked:
                     await self.journal.release(kept.id, kept.record.fence)
+                    kept.front.released()
             self._drop(kept)
         for task in self._tasks:
             task.cancel()

@@ -36,6 +36,7 @@ from midcall.journal.base import (
     page_start,
     to_export,
 )
+from midcall.journal.bounds import Bounds
 
 
 @dataclass(slots=True)
@@ -54,13 +55,23 @@ class _Memory:
     secrets: dict[str, bytes] = field(default_factory=dict)
     alive: set[str] = field(default_factory=set)
     waiters: dict[tuple[str, int], set[asyncio.Future[bytes]]] = field(default_factory=dict)
+    bounds: Bounds = field(default_factory=Bounds)
 
     def add(self, kept: _Kept) -> None:
         self.calls[kept.call.id] = kept
         if kept.call.idempotency_key is not None:
             self.keys[kept.call.principal, kept.call.idempotency_key] = kept.call.id
+        self.change(kept, kept.call)
+
+    def change(self, kept: _Kept, call: CallRecord) -> None:
+        """Put a record in the place of the one before; too many calls push others out."""
+        kept.call = replace(call, updated=time.time())
+        for call_id in self.bounds.used(kept.call, sum(map(len, kept.outcomes.values()))):
+            if call_id != call.id:
+                self.forget(self.calls[call_id].call)
 
     def forget(self, call: CallRecord) -> None:
+        self.bounds.forgotten(call)
         del self.calls[call.id]
         if call.idempotency_key is not None:
             del self.keys[call.principal, call.idempotency_key]
@@ -126,14 +137,15 @@ class MemoryJournal:
             return Busy(call)
         now = time.time()
         if call.expires <= now:
-            kept.call = _given_up(call, "expired", now)
+            memory.change(kept, _given_up(call, "expired", now))
             return Gone("expired")
         if call.claims >= MOST_CLAIMS:
-            kept.call = _given_up(call, "poisoned", now)
+            memory.change(kept, _given_up(call, "poisoned", now))
             return Gone("poisoned")
-        kept.call = replace(
+        call = replace(
             call, status="running", owner=self.worker, fence=call.fence + 1, claims=call.claims + 1
         )
+        memory.change(kept, call)
         return Claimed(kept.call, tuple(kept.entries))
 
     async def append(self, call_id: str, fence: int, entries: Sequence[Entry]) -> None:
@@ -155,7 +167,7 @@ class MemoryJournal:
         kept = self._mine(call_id, fence, segment)
         kept.entries.extend(entries)
         kept.outcomes[segment] = outcome
-        kept.call = replace(
+        call = replace(
             kept.call,
             status=parking.status,
             segment=segment + 1,
@@ -165,12 +177,14 @@ class MemoryJournal:
             owner=None,
             claims=0,
         )
+        self._memory.change(kept, call)
         self._memory.tell(call_id, segment, outcome)
 
     async def release(self, call_id: str, fence: int, *, diverged: bool = False) -> None:
         kept = self._mine(call_id, fence)
         status: Status = "diverged" if diverged else "running"
-        kept.call = replace(kept.call, status=status, owner=None, claims=kept.call.claims - 1)
+        call = replace(kept.call, status=status, owner=None, claims=kept.call.claims - 1)
+        self._memory.change(kept, call)
 
     async def wait(self, call_id: str, segment: int, seconds: float) -> bytes | None:
         memory = self._use()
@@ -204,7 +218,7 @@ class MemoryJournal:
             return False
         segment = kept.call.segment
         kept.outcomes[segment] = outcome
-        kept.call = replace(_ended(kept.call, status, expires), segment=segment + 1)
+        memory.change(kept, replace(_ended(kept.call, status, expires), segment=segment + 1))
         memory.tell(call_id, segment, outcome)
         return True
 
@@ -228,7 +242,7 @@ class MemoryJournal:
             if kept.call.status in ENDED:
                 memory.forget(kept.call)
             else:
-                kept.call = _given_up(kept.call, "expired", now)
+                memory.change(kept, _given_up(kept.call, "expired", now))
         return len(over)
 
     async def list(

@@ -1,33 +1,236 @@
 """What a journal does to its calls, as SQL for PostgreSQL: one statement for each thing that it does.
 
-What many calls do at once (`CREATE`, `CLAIM`, `APPEND`, `SETTLE`) takes arrays, with one element for each call: a
-statement is a transaction, so that one round trip and one wait for the disk serve them all. No call may be in the
-arrays twice, and they are sorted by id, so that two workers lock their rows in the same order.
+What many calls do at once (`create`, `claim`, `append`, `settle`) takes arrays, with one element for each call: a
+statement is a transaction, so one round trip and one wait for the disk serve them all. No call may be in
+the arrays twice, and they are sorted by id, so that two workers lock their rows in the same order.
 
 PostgreSQL finds rows as they were when the statement began, but changes a row as it is once others have let
-go of it (`READ COMMITTED`). So a statement that changes a row may not trust what it read elsewhere: `appends` tells
-whether all entries of a claimed call were seen, and what a claim finds untaken is judged again if it is at odds.
+go of it (`READ COMMITTED`). So a statement that changes a row may not trust what it reads elsewhere: `appends` tells
+whether all entries of a claimed call were seen, and a claim that took nothing is judged by what was seen, and
+made again if that could have been taken.
 
-Only the database's clock counts. A worker is alive while its session holds its advisory lock, and as long as it
-or its call was written to within the lease; `$trust` says whether the lack of a lock means anything.
+Only the database's clock counts. A worker is alive while its session holds its advisory lock, as long as it or
+its call was written to within the lease. After a break of the line to the database the lack of a lock
+means nothing for a while (`$5`, `$2`): the others may not be back yet.
 """
 
 from midcall.journal.base import ENDED, KEEP, MOST_CLAIMS
 from midcall.journal.postgres_schema import lock_class
 
-_PIECES = {
-    "NOW": "extract(epoch FROM now())::float8",
-    "ENDED": "({})".format(", ".join(f"'{status}'" for status in sorted(ENDED))),
-    "RECORD": """c.id, c.name, c.principal, c.idempotency_key, c.created, c.expires, c.status, c.segment, c.wake,
-        c.questions, c.fence, coalesce((SELECT w.name FROM midcall.workers w WHERE w.number = c.owner),
-        'worker ' || c.owner) AS owner, c.claims,
-        (SELECT p.data FROM midcall.parts p WHERE p.call = c.n AND p.kind = 0) AS body""",
-    "ENTRIES": """ARRAY(SELECT p.data FROM midcall.parts p WHERE p.call = c.n AND p.kind = 1 ORDER BY p.number)""",
-    "ALIVE": """EXISTS (SELECT FROM midcall.workers w WHERE w.number = c.owner
-        AND greatest(w.seen, c.since) > NOW - LEASE
-        AND NOT ($trust AND pg_try_advisory_xact_lock_shared(CLASS, w.number)))""",
-    "GIVEN_UP": "expires = NOW + KEEP, fence = c.fence + 1, owner = NULL, wake = NULL, questions = '\\x00'",
-}
+_NOW = "extract(epoch FROM now())::float8"
+
+# The columns of a call, as `record` in `postgres_rows` reads them.
+_RECORD = """
+    c.id, c.name, c.principal, c.idempotency_key, c.created, c.expires, c.status, c.segment, c.wake, c.questions,
+    c.fence, coalesce((SELECT w.name FROM {s}.workers w WHERE w.number = c.owner), 'worker ' || c.owner), c.claims,
+    (SELECT p.data FROM {s}.parts p WHERE p.call = c.n AND p.kind = 0)"""
+
+_ENTRIES = "ARRAY(SELECT p.data FROM {s}.parts p WHERE p.call = c.n AND p.kind = 1 ORDER BY p.number)"
+
+_ALIVE = """EXISTS (
+        SELECT FROM {s}.workers w
+        WHERE w.number = c.owner AND greatest(w.seen, c.since) > {now} - {lease}
+        AND NOT ($5 AND pg_try_advisory_xact_lock_shared({locks}, w.number)))"""
+
+# Nobody runs the segment that is asked for. `lost` is what this worker has no knowledge of having claimed: the
+# answer to the claim has not come through.
+_FREE = """c.id = a.id AND c.segment = a.segment AND (
+        c.status IN ('waiting', 'diverged') OR c.status = 'running' AND (
+            c.owner IS NULL OR c.owner = $4 AND a.lost OR c.owner <> $4 AND NOT {alive}))"""
+
+_GIVEN_UP = "fence = c.fence + 1, owner = NULL, wake = NULL, questions = '\\x00'"
+
+_CREATE = """
+WITH asked AS (
+    SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::float8[], $7::float8[],
+        $8::text[], $9::int[], $10::float8[], $11::bytea[], $12::int[], $13::int[], $14::int[],
+        $15::bytea[], $16::bytea[], $17::bytea[])
+    AS a(id, name, principal, idempotency_key, key, created, expires, status, segment, wake, questions, fence, owner,
+        claims, body, entries, outcome)
+), made AS (
+    INSERT INTO {s}.calls (id, name, principal, idempotency_key, key, created, expires, status, segment, wake,
+        questions, fence, owner, claims, since, appends)
+    SELECT id, name, principal, idempotency_key, key, created, expires, status, segment, wake,
+        questions, fence, owner, claims, {now}, (entries IS NOT NULL)::int
+    FROM asked
+    ON CONFLICT DO NOTHING
+    RETURNING n, id
+), kept AS (
+    INSERT INTO {s}.parts (call, kind, number, data)
+    SELECT m.n, p.kind, 0, p.data
+    FROM made m JOIN asked a ON a.id = m.id
+    CROSS JOIN LATERAL (VALUES (0, a.body), (1, a.entries), (2, a.outcome)) AS p(kind, data)
+    WHERE p.data IS NOT NULL
+)
+SELECT id FROM made"""
+
+_UNCREATE = """
+WITH gone AS (DELETE FROM {s}.calls WHERE id = $1 AND status = 'running' AND owner = $2 RETURNING n)
+DELETE FROM {s}.parts p USING gone WHERE p.call = gone.n"""
+
+_CLAIM = """
+WITH asked AS (
+    SELECT * FROM unnest($1::text[], $2::int[], $3::bool[]) AS a(id, segment, lost)
+), taken AS (
+    UPDATE {s}.calls c
+    SET status = 'running', before = c.status, owner = $4, fence = c.fence + 1, claims = c.claims + 1, since = {now}
+    FROM asked a
+    WHERE c.expires > {now} AND c.claims < {most} AND {free}
+    RETURNING c.*
+)
+SELECT {record}, c.appends, {entries}, NULL::bool, NULL::bytea
+FROM taken c
+UNION ALL
+SELECT {record}, NULL, NULL, {alive},
+    (SELECT p.data FROM {s}.parts p WHERE p.call = c.n AND p.kind = 2 AND p.number = a.segment)
+FROM asked a JOIN {s}.calls c ON c.id = a.id
+WHERE NOT EXISTS (SELECT FROM taken t WHERE t.id = a.id)"""
+
+_GIVE_UP = """
+WITH asked AS (
+    SELECT * FROM unnest($1::text[], $2::int[], $3::bool[]) AS a(id, segment, lost)
+)
+UPDATE {s}.calls c
+SET status = CASE WHEN c.expires <= {now} THEN 'expired' ELSE 'poisoned' END, expires = {now} + {keep}, {given_up}
+FROM asked a
+WHERE (c.expires <= {now} OR c.claims >= {most}) AND {free}"""
+
+_UNCLAIM = """
+UPDATE {s}.calls SET status = before, owner = NULL, claims = claims - 1, fence = fence - 1
+WHERE id = $1 AND segment = $2 AND status = 'running' AND owner = $3 AND fence = coalesce($4, fence)"""
+
+_APPEND = """
+WITH asked AS (
+    SELECT * FROM unnest($1::text[], $2::int[], $3::bytea[]) AS a(id, fence, entries)
+), grown AS (
+    UPDATE {s}.calls c SET appends = c.appends + (a.entries IS NOT NULL)::int, since = {now}
+    FROM asked a
+    WHERE c.id = a.id AND c.fence = a.fence AND (c.status = 'running' AND c.owner = $4 OR c.status = 'waiting')
+    RETURNING c.id, c.n, c.appends, a.entries
+), kept AS (
+    INSERT INTO {s}.parts (call, kind, number, data)
+    SELECT n, 1, appends, entries FROM grown WHERE entries IS NOT NULL
+)
+SELECT id FROM grown"""
+
+_SETTLE = """
+WITH asked AS (
+    SELECT * FROM unnest($1::text[], $2::int[], $3::int[], $4::text[], $5::float8[], $6::bytea[], $7::float8[],
+        $8::bytea[], $9::bytea[])
+    AS a(id, fence, segment, status, wake, questions, expires, outcome, entries)
+), parked AS (
+    UPDATE {s}.calls c
+    SET status = a.status, segment = c.segment + 1, wake = a.wake, questions = a.questions,
+        expires = coalesce(a.expires, c.expires), owner = NULL, claims = 0,
+        appends = c.appends + (a.entries IS NOT NULL)::int
+    FROM asked a
+    WHERE c.id = a.id AND c.fence = a.fence AND c.segment = a.segment AND c.status = 'running' AND c.owner = $10
+    RETURNING c.id, c.n, c.appends, c.waited, a.segment, a.outcome, a.entries
+), kept AS (
+    INSERT INTO {s}.parts (call, kind, number, data)
+    SELECT k.n, p.kind, p.number, p.data
+    FROM parked k CROSS JOIN LATERAL (VALUES (1, k.appends, k.entries), (2, k.segment, k.outcome)) AS p(kind, number, data)
+    WHERE p.data IS NOT NULL
+)
+SELECT id, CASE WHEN waited >= segment THEN pg_notify({channel}, id) END FROM parked"""
+
+_RELEASE = """
+UPDATE {s}.calls SET status = $4, owner = NULL, claims = claims - 1
+WHERE id = $1 AND fence = $2 AND status = 'running' AND owner = $3
+RETURNING id"""
+
+_END = """
+WITH ended AS (
+    UPDATE {s}.calls c SET status = $2, expires = $4, segment = c.segment + 1, {given_up}
+    WHERE c.id = $1 AND c.status NOT IN {ended}
+    RETURNING c.id, c.n, c.segment - 1 AS segment, c.waited
+), kept AS (
+    INSERT INTO {s}.parts (call, kind, number, data) SELECT n, 2, segment, $3 FROM ended
+)
+SELECT segment, CASE WHEN waited >= segment THEN pg_notify({channel}, id) END FROM ended"""
+
+# Gives the outcome, and whether who settles the segment will tell: if it was settled while this looked,
+# neither is sure.
+_WAIT = """
+WITH marked AS (
+    UPDATE {s}.calls SET waited = $2
+    WHERE id = $1 AND segment <= $2 AND waited < $2 AND status NOT IN {ended}
+    RETURNING id
+)
+SELECT (SELECT p.data FROM {s}.parts p WHERE p.call = c.n AND p.kind = 2 AND p.number = $2),
+    c.waited >= $2 OR c.segment > $2 OR c.status IN {ended} OR EXISTS (SELECT FROM marked)
+FROM {s}.calls c WHERE c.id = $1"""
+
+_LOAD = """
+SELECT {record}, {entries} FROM {s}.calls c WHERE c.id = $1"""
+
+_OUTCOMES = """
+SELECT p.number, p.data FROM {s}.calls c JOIN {s}.parts p ON p.call = c.n AND p.kind = 2
+WHERE c.id = $1 ORDER BY p.number"""
+
+_FIND = """
+SELECT {record} FROM {s}.calls c WHERE c.key = $1"""
+
+_DUE = """
+WITH living AS MATERIALIZED (
+    SELECT number, seen FROM {s}.workers WHERE NOT ($2 AND pg_try_advisory_xact_lock_shared({locks}, number))
+), abandoned AS (
+    SELECT c.* FROM {s}.calls c
+    WHERE c.status = 'running' AND c.owner IS DISTINCT FROM $1 AND NOT EXISTS (
+        SELECT FROM living l WHERE l.number = c.owner AND greatest(l.seen, c.since) > {now} - {lease})
+    LIMIT $3
+), woken AS (
+    SELECT c.* FROM {s}.calls c WHERE c.status = 'waiting' AND c.wake <= {now} ORDER BY c.wake LIMIT $3
+)
+SELECT {record} FROM (SELECT * FROM abandoned UNION ALL SELECT * FROM woken) c LIMIT $3"""
+
+_SWEEP = """
+WITH over AS (
+    SELECT n, id, status FROM {s}.calls
+    WHERE status <> 'running' AND expires <= {now} ORDER BY expires LIMIT $1 FOR UPDATE SKIP LOCKED
+), expired AS (
+    UPDATE {s}.calls c SET status = 'expired', expires = {now} + {keep}, {given_up}
+    FROM over WHERE c.id = over.id AND over.status NOT IN {ended}
+), forgotten AS (
+    DELETE FROM {s}.calls c USING over WHERE c.id = over.id AND over.status IN {ended} RETURNING c.n
+), emptied AS (
+    DELETE FROM {s}.parts p USING forgotten WHERE p.call = forgotten.n
+)
+SELECT count(*) FROM over"""
+
+_SWEEP_WORKERS = """
+DELETE FROM {s}.workers w
+WHERE w.number <> $1 AND $2 AND w.seen < {now} - 4 * {lease}
+AND NOT EXISTS (SELECT FROM {s}.calls c WHERE c.owner = w.number AND c.status = 'running')
+AND pg_try_advisory_xact_lock_shared({locks}, w.number)"""
+
+_LIST = """
+SELECT {record} FROM {s}.calls c WHERE {where} ORDER BY c.created DESC, c.id DESC LIMIT {limit}"""
+
+_COUNT = """
+SELECT status, count(*) FROM {s}.calls GROUP BY status"""
+
+_SECRET = """
+WITH made AS (INSERT INTO {s}.secrets VALUES ($1, $2) ON CONFLICT DO NOTHING RETURNING value)
+SELECT value FROM made UNION ALL SELECT value FROM {s}.secrets WHERE name = $1"""
+
+_RESTORE_PARTS = """
+INSERT INTO {s}.parts (call, kind, number, data)
+SELECT c.n, 2, o.segment, o.data FROM {s}.calls c CROSS JOIN unnest($2::int[], $3::bytea[]) AS o(segment, data)
+WHERE c.id = $1"""
+
+_REGISTER = """
+INSERT INTO {s}.workers (name, seen) VALUES ($1, {now}) RETURNING number"""
+
+_LOCK = """
+SELECT pg_try_advisory_lock({locks}, $1)"""
+
+_BEAT = """
+UPDATE {s}.workers SET seen = {now} WHERE number = $1 RETURNING number"""
+
+_LEAVE = """
+DELETE FROM {s}.workers w WHERE w.number = $1
+AND NOT EXISTS (SELECT FROM {s}.calls c WHERE c.owner = w.number AND c.status = 'running')"""
 
 
 class Statements:
@@ -35,19 +238,49 @@ class Statements:
 
     def __init__(self, schema: str, lease: float) -> None:
         self.channel = f"{schema}_settled"
-        """Says which call has an outcome that somebody waits for."""
-        words = {
-            "LEASE": repr(float(lease)),
-            "CLASS": str(lock_class(schema)),
-            "CHANNEL": f"'{self.channel}'",
-            "KEEP": repr(KEEP),
-            "MOST": str(MOST_CLAIMS),
+        """Where it is told which call has an outcome that somebody waits for."""
+        pieces = {
+            "s": schema,
+            "lease": repr(float(lease)),
+            "locks": str(lock_class(schema)),
+            "channel": f"'{self.channel}'",
+            "keep": repr(KEEP),
+            "most": str(MOST_CLAIMS),
+            "now": _NOW,
+            "ended": "({})".format(", ".join(f"'{status}'" for status in sorted(ENDED))),
+            "given_up": _GIVEN_UP,
         }
+        for name, piece in (("record", _RECORD), ("entries", _ENTRIES), ("alive", _ALIVE), ("free", _FREE)):
+            pieces[name] = piece.format_map(pieces)
+        self._pieces = pieces
+        self.create = self._fill(_CREATE)
+        self.uncreate = self._fill(_UNCREATE)
+        self.claim = self._fill(_CLAIM)
+        self.give_up = self._fill(_GIVE_UP)
+        self.unclaim = self._fill(_UNCLAIM)
+        self.append = self._fill(_APPEND)
+        self.settle = self._fill(_SETTLE)
+        self.release = self._fill(_RELEASE)
+        self.end = self._fill(_END)
+        self.wait = self._fill(_WAIT)
+        self.load = self._fill(_LOAD)
+        self.outcomes = self._fill(_OUTCOMES)
+        self.find = self._fill(_FIND)
+        self.due = self._fill(_DUE)
+        self.sweep = self._fill(_SWEEP)
+        self.sweep_workers = self._fill(_SWEEP_WORKERS)
+        self.count = self._fill(_COUNT)
+        self.secret = self._fill(_SECRET)
+        self.restore_parts = self._fill(_RESTORE_PARTS)
+        self.register = self._fill(_REGISTER)
+        self.lock = self._fill(_LOCK)
+        self.beat = self._fill(_BEAT)
+        self.leave = self._fill(_LEAVE)
 
-        def ready(text: str) -> str:
-            for name, piece in (_PIECES | words).items():
-                text = text.replace(name, piece)
-            return text.replace("midcall.", f"{schema}.")
+    def list(self, where: list[str], limit: int) -> str:
+        """A list of the calls that meet all conditions."""
+        chosen = " AND ".join(where) or "true"
+        return _LIST.format_map(self._pieces | {"where": chosen, "limit": str(limit)})
 
-        for name, text in _TEXTS.items():
-            setattr(self, name, ready(text))
+    def _fill(self, text: str) -> str:
+        return text.format_map(self._pieces)

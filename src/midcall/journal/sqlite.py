@@ -36,6 +36,7 @@ from midcall.journal.lifesign import LifeSign
 from midcall.journal.seal import KeyRing
 from midcall.journal.sqlite_calls import Calls
 from midcall.journal.sqlite_file import JournalFile, Transactions, check
+from midcall.journal.values import Values
 
 T = TypeVar("T")
 
@@ -43,7 +44,7 @@ LEASE = 15.0
 """A worker that has not stirred for so many seconds counts as gone."""
 
 PATIENCE = 10.0
-"""Seconds to wait while another process writes. Less than the lease, so that who waits is not taken for dead."""
+"""Seconds to wait while another process writes. Less than the lease: who waits is not dead."""
 
 POLL = 0.025
 """Seconds between two looks at what other processes have written, while somebody waits for it."""
@@ -62,7 +63,7 @@ class SqliteJournal:
     ) -> None:
         self.worker = f"{os.getpid()}-{secrets.token_hex(6)}"
         self.path = Path(path)
-        self._seal = seal
+        self._values = Values(seal)
         self._lease = lease
         self._sign = LifeSign(self.path.with_name(f"{self.path.name}.workers"), self.worker, lease)
         patience = min(PATIENCE, lease * 2 / 3)
@@ -283,7 +284,7 @@ class SqliteJournal:
     # inside
 
     def _calls(self, connection: sqlite3.Connection) -> Calls:
-        return Calls(connection, self.worker, self._sign.alive, self._seal)
+        return Calls(connection, self.worker, self._sign.alive, self._values)
 
     async def _write(
         self,

@@ -1,7 +1,7 @@
 """What a journal does to its calls, as SQL. Runs in a transaction that others open and commit.
 
 The functions of `Calls` are those of `Journal`, without the waiting. One rule makes it possible to commit
-many of them together: **who raises, raises before it writes**. Values are sealed here, if they are sealed at all.
+many of them together: **who raises, raises before it writes**.
 """
 
 import sqlite3
@@ -30,10 +30,9 @@ from midcall.journal.base import (
     Status,
     page_start,
 )
-from midcall.journal.seal import BadSeal, KeyRing
+from midcall.journal.values import NOTHING, Values
 
 _BODY, _ENTRIES, _OUTCOME = range(3)
-_PLAIN, _SEALED = b"\0", b"\1"
 _STATUSES: tuple[Status, ...] = get_args(Status)
 
 _encode = msgpack.Encoder().encode
@@ -44,10 +43,11 @@ _COLUMNS = (
     "n, id, name, principal, idempotency_key, created, expires, status, segment, wake, questions,"
     " fence, owner, claims"
 )
-_SELECT = f"SELECT {_COLUMNS} FROM calls"
+_SELECT = "SELECT " + _COLUMNS + " FROM calls"
 _INSERT = (
     "INSERT INTO calls (id, name, principal, idempotency_key, created, expires, status, segment, wake,"
-    " questions, fence, owner, claims) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"
+    " questions, fence, owner, claims) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    " ON CONFLICT (id) DO NOTHING"
 )
 _ADD_PART = "INSERT INTO parts VALUES (?, ?, ?, ?)"
 _ADD_ENTRIES = (
@@ -78,13 +78,13 @@ class Calls:
     """The calls of one connection, for one worker."""
 
     def __init__(
-        self, connection: sqlite3.Connection, worker: str, alive: Callable[[str], bool], ring: KeyRing | None
+        self, connection: sqlite3.Connection, worker: str, alive: Callable[[str], bool], values: Values
     ) -> None:
         self._sql = connection.execute
         self._sql_many = connection.executemany
         self._worker = worker
         self._alive = alive
-        self._ring = ring
+        self._values = values
 
     # writing
 
@@ -125,7 +125,7 @@ class Calls:
             "expired" if row[_EXPIRES] <= now else "poisoned" if row[_CLAIMS] >= MOST_CLAIMS else None
         )
         if given_up is not None:
-            self._sql(_END, (given_up, now + KEEP, 0, _PLAIN, n))
+            self._sql(_END, (given_up, now + KEEP, 0, NOTHING, n))
             return Gone(given_up), None
         record, entries = self._record(row), self._entries(row)
         self._sql(_TAKE, (self._worker, n))
@@ -151,7 +151,7 @@ class Calls:
         if row is None:
             raise _fenced(call_id)
         if entries:
-            self._sql(_ADD_ENTRIES, (row[0], self._close(_encode(entries), "entries", call_id)))
+            self._sql(_ADD_ENTRIES, (row[0], self._values.close(_encode(entries), "entries", call_id)))
 
     def settle(
         self,
@@ -164,9 +164,9 @@ class Calls:
     ) -> None:
         n = self._mine(call_id, fence, segment)
         if entries:
-            self._sql(_ADD_ENTRIES, (n, self._close(_encode(entries), "entries", call_id)))
-        self._sql(_ADD_PART, (n, _OUTCOME, segment, self._close(outcome, "outcome", call_id)))
-        questions = self._close(parking.questions, "questions", call_id)
+            self._sql(_ADD_ENTRIES, (n, self._values.close(_encode(entries), "entries", call_id)))
+        self._sql(_ADD_PART, (n, _OUTCOME, segment, self._values.close(outcome, "outcome", call_id)))
+        questions = self._values.close(parking.questions, "questions", call_id)
         self._sql(_PARK, (parking.status, parking.wake, questions, parking.expires, n))
 
     def release(self, call_id: str, fence: int, diverged: bool) -> None:
@@ -182,8 +182,8 @@ class Calls:
         if row is None or row[1] in ENDED:
             return None
         n, _, segment = row
-        self._sql(_ADD_PART, (n, _OUTCOME, segment, self._close(outcome, "outcome", call_id)))
-        self._sql(_END, (status, expires, 1, _PLAIN, n))
+        self._sql(_ADD_PART, (n, _OUTCOME, segment, self._values.close(outcome, "outcome", call_id)))
+        self._sql(_END, (status, expires, 1, NOTHING, n))
         return int(segment)
 
     def sweep(self, limit: int) -> int:
@@ -192,7 +192,7 @@ class Calls:
             "SELECT n, status FROM calls WHERE expires <= ? AND status != 'running' ORDER BY expires LIMIT ?",
             (now, limit),
         ).fetchall()
-        over = [("expired", now + KEEP, 0, _PLAIN, n) for n, status in rows if status not in ENDED]
+        over = [("expired", now + KEEP, 0, NOTHING, n) for n, status in rows if status not in ENDED]
         self._sql_many(_END, over)
         self._forget([(n,) for n, status in rows if status in ENDED])
         return len(rows)
@@ -200,8 +200,8 @@ class Calls:
     def secret(self, name: str, made: bytes) -> bytes:
         row = self._sql("SELECT value FROM secrets WHERE name = ?", (name,)).fetchone()
         if row is not None:
-            return self._open(row[0], "secret", name)
-        self._sql("INSERT INTO secrets VALUES (?, ?)", (name, self._close(made, "secret", name)))
+            return self._values.open(row[0], "secret", name)
+        self._sql("INSERT INTO secrets VALUES (?, ?)", (name, self._values.close(made, "secret", name)))
         return made
 
     def restore(self, call: CallRecord, entries: Sequence[Entry], outcomes: dict[int, bytes]) -> bool:
@@ -213,7 +213,7 @@ class Calls:
 
     def outcome(self, call_id: str, segment: int) -> bytes | None:
         row = self._sql(_OUTCOME_OF, (call_id, segment)).fetchone()
-        return None if row is None else self._open(row[0], "outcome", call_id)
+        return None if row is None else self._values.open(row[0], "outcome", call_id)
 
     def load(self, call_id: str) -> tuple[CallRecord, Sequence[Entry]] | None:
         row = self._sql(f"{_SELECT} WHERE id = ?", (call_id,)).fetchone()
@@ -224,7 +224,7 @@ class Calls:
             "SELECT number, data FROM parts WHERE call = (SELECT n FROM calls WHERE id = ?) AND kind = 2",
             (call_id,),
         )
-        return {segment: self._open(data, "outcome", call_id) for segment, data in rows}
+        return {segment: self._values.open(data, "outcome", call_id) for segment, data in rows}
 
     def find(self, principal: str | None, idempotency_key: str | None) -> CallRecord | None:
         if idempotency_key is None:
@@ -251,25 +251,25 @@ class Calls:
     def list(
         self, status: Sequence[Status], principal: str | None, name: str | None, after: str | None, limit: int
     ) -> Page:
-        """A page is found by its index alone: that of a principal, or that of each status."""
-        where: Rows = ["1"]
+        """A page is found by an index: that of a principal, or that of each status."""
+        where = ""
         given: Rows = []
         if name is not None:
-            where.append("name = ?")
+            where += " AND name = ?"
             given.append(name)
         if after is not None:
             created, n = _page_start(after)
-            where.append("created <= ? AND (created < ? OR n < ?)")
+            where += " AND created <= ? AND (created < ? OR n < ?)"
             given += [created, created, n]
-        newest = "ORDER BY created DESC, n DESC LIMIT ?"
+        newest = " ORDER BY created DESC, n DESC LIMIT ?"
         statuses: Sequence[Status] = status or _STATUSES
         if principal is not None:
             marks = ", ".join("?" * len(statuses))
-            found = f"SELECT n FROM calls WHERE principal = ? AND status IN ({marks}) AND {' AND '.join(where)} {newest}"
+            found = "SELECT n FROM calls WHERE principal = ? AND status IN (" + marks + ")" + where + newest
             rows = self._sql(found, (principal, *statuses, *given, limit + 1)).fetchall()
         else:
-            one = f"SELECT * FROM (SELECT n, created FROM calls WHERE status = ? AND {' AND '.join(where)} {newest})"
-            found = f"SELECT n FROM ({' UNION ALL '.join([one] * len(statuses))}) {newest}"
+            one = "SELECT * FROM (SELECT n, created FROM calls WHERE status = ?" + where + newest + ")"
+            found = "SELECT n FROM (" + " UNION ALL ".join([one] * len(statuses)) + ")" + newest
             each = [value for status in statuses for value in (status, *given, limit + 1)]
             rows = self._sql(found, (*each, limit + 1)).fetchall()
         chosen = [self._sql(f"{_SELECT} WHERE n = ?", row).fetchone() for row in rows[:limit]]
@@ -295,7 +295,7 @@ class Calls:
                 call.status,
                 call.segment,
                 call.wake,
-                self._close(call.questions, "questions", call.id),
+                self._values.close(call.questions, "questions", call.id),
                 call.fence,
                 call.owner,
                 call.claims,
@@ -304,11 +304,11 @@ class Calls:
         if not added.rowcount:
             return False
         n = added.lastrowid
-        parts = [(n, _BODY, 0, self._close(_encode((call.arguments, call.context)), "body", call.id))]
+        parts = [(n, _BODY, 0, self._values.close(_encode((call.arguments, call.context)), "body", call.id))]
         for number, some in enumerate(entries):
-            parts.append((n, _ENTRIES, number, self._close(_encode(some), "entries", call.id)))
+            parts.append((n, _ENTRIES, number, self._values.close(_encode(some), "entries", call.id)))
         for segment, outcome in outcomes.items():
-            parts.append((n, _OUTCOME, segment, self._close(outcome, "outcome", call.id)))
+            parts.append((n, _OUTCOME, segment, self._values.close(outcome, "outcome", call.id)))
         self._sql_many(_ADD_PART, parts)
         return True
 
@@ -329,7 +329,7 @@ class Calls:
     def _record(self, row: Row) -> CallRecord:
         (n, call_id, name, principal, key, created, expires, status, segment, wake, questions, *rest) = row
         (body,) = self._sql(_PART, (n, _BODY, 0)).fetchone()
-        arguments, context = _decode_body(self._open(body, "body", call_id))
+        arguments, context = _decode_body(self._values.open(body, "body", call_id))
         return CallRecord(
             id=call_id,
             name=name,
@@ -342,7 +342,7 @@ class Calls:
             status=status,
             segment=segment,
             wake=wake,
-            questions=self._open(questions, "questions", call_id),
+            questions=self._values.open(questions, "questions", call_id),
             fence=rest[0],
             owner=rest[1],
             claims=rest[2],
@@ -351,29 +351,12 @@ class Calls:
     def _entries(self, row: Row) -> Entries:
         entries: Entries = []
         for (data,) in self._sql(_PARTS, (row[_N], _ENTRIES)):
-            entries += _decode_entries(self._open(data, "entries", row[1]))
+            entries += _decode_entries(self._values.open(data, "entries", row[1]))
         return entries
 
     def _outcome(self, call_id: str, n: int, segment: int) -> bytes | None:
         row = self._sql(_PART, (n, _OUTCOME, segment)).fetchone()
-        return None if row is None else self._open(row[0], "outcome", call_id)
-
-    def _close(self, data: bytes, what: str, whose: str) -> bytes:
-        if self._ring is None:
-            return _PLAIN + data
-        return _SEALED + self._ring.seal_bytes(data, f"{what} {whose}".encode())
-
-    def _open(self, data: bytes, what: str, whose: str) -> bytes:
-        if data[:1] == _PLAIN:
-            return data[1:]
-        if self._ring is None:
-            raise JournalError("The journal is encrypted: give the keys that it was written with")
-        try:
-            return self._ring.open_bytes(data[1:], f"{what} {whose}".encode())
-        except BadSeal:
-            raise JournalError(
-                f"The {what} of {whose} cannot be decrypted: a key is missing, or the journal was changed"
-            ) from None
+        return None if row is None else self._values.open(row[0], "outcome", call_id)
 
 
 def _fenced(call_id: str) -> Fenced:

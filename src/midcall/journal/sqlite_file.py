@@ -1,7 +1,7 @@
 """The file of an SQLite journal: to open it, bring it up to date, and say clearly what is wrong with it.
 
-Nothing here knows what a call is, beyond the tables. What goes wrong is a `JournalError` that says what to do;
-a file that is damaged, or is something else, is never replaced or written to.
+Nothing here knows what a call is, beyond the tables. What goes wrong is a `JournalError` that says what to
+do; a file that is damaged, or is something else, is never replaced or written to.
 """
 
 import contextlib
@@ -102,7 +102,7 @@ class JournalFile:
         return self._connection
 
     def must_be_there(self) -> None:
-        """Raise if the file that is open is not the one at its path: what is written to a deleted file is lost."""
+        """Raise if the open file is not the one at its path: what is written to a deleted file is lost."""
         if _inode(self._path) != self._inode:
             raise FileNotFoundError(self._path)
 
@@ -160,7 +160,7 @@ class JournalFile:
                 connection.execute("ROLLBACK")
 
     def _write_ahead(self, connection: sqlite3.Connection) -> None:
-        """Readers and the writer do not wait for each other. SQLite does not wait for the lock that this takes."""
+        """Readers and the writer do not wait for each other. (SQLite does not wait for the lock for this.)"""
         patience = time.monotonic() + self._busy
         while True:
             try:
@@ -245,7 +245,7 @@ def explain(error: Exception, path: Path) -> JournalError:
     match _code(error):
         case sqlite3.SQLITE_FULL:
             return JournalError(
-                f"The disk is full: nothing was written to the journal {path}. Free some space; it goes on then"
+                f"The disk is full: nothing was written to the journal {path}. It goes on once there is space"
             )
         case sqlite3.SQLITE_READONLY:
             return JournalError(
@@ -267,8 +267,8 @@ def _code(error: Exception) -> int:
 
 def _damaged(path: Path, what: str) -> JournalError:
     return _final(
-        f"The journal {path} is damaged ({what}). Stop midcall and restore the file from a backup, without the"
-        f" old {path.name}-wal and {path.name}-shm beside it; or move all three away to begin a new journal"
+        f"The journal {path} is damaged ({what}). Stop midcall and restore the file from a backup, without"
+        f" the old {path.name}-wal and {path.name}-shm beside it; or move all three away to begin a new journal"
     )
 
 

@@ -188,6 +188,12 @@ class InputRequired(Dialect):
         if self.call is not None and (cancelled or not findable):
             self.call.abort(reason)
 
+    def released(self) -> None:
+        if self.kept is not None:
+            record = self.kept.record
+            state = self._desk.seal(record.id, record.segment, self.context.ticket)
+            self._tell({"resultType": "input_required", "requestState": state})
+
     def stopped(self, error: MidcallError) -> None:
         self._tell(McpError(-32603, str(error), {"code": error.code, **error.data}))
 

@@ -1,0 +1,53 @@
+"""Bounds: what a journal in memory gives up when it has too much.
+
+Of calls that wait, the principal who has the most of them loses the one that it has not come back to for
+longest: nobody can push out what others wait for. Of what has ended, the oldest goes first.
+"""
+
+from collections import OrderedDict
+
+from midcall.journal.base import ENDED, CallRecord
+
+CALLS = 10_000
+"""How many calls may wait, and how many ended ones are kept."""
+
+BYTES = 64 * 1024 * 1024
+"""How large the outcomes of ended calls may be, all together."""
+
+
+class Bounds:
+    """Which calls there are, in the order in which they were last used."""
+
+    __slots__ = ("_active", "_bytes", "_count", "_ended")
+
+    def __init__(self) -> None:
+        self._active: dict[str | None, dict[str, None]] = {}
+        self._count = 0
+        self._ended: OrderedDict[str, int] = OrderedDict()
+        self._bytes = 0
+
+    def used(self, call: CallRecord, size: int) -> list[str]:
+        """A call has changed, and has outcomes of this size. Gives the ids of calls to be forgotten."""
+        self.forgotten(call)
+        if call.status in ENDED:
+            self._ended[call.id] = size
+            self._bytes += size
+        else:
+            self._active.setdefault(call.principal, {})[call.id] = None
+            self._count += 1
+        over = []
+        if self._count > CALLS:
+            over.append(next(iter(max(self._active.values(), key=len))))
+        if len(self._ended) > CALLS or self._bytes > BYTES:
+            over.append(next(iter(self._ended)))
+        return over
+
+    def forgotten(self, call: CallRecord) -> None:
+        """A call is not kept any more."""
+        mine = self._active.get(call.principal, {})
+        if call.id in mine:
+            del mine[call.id]
+            self._count -= 1
+            if not mine:
+                del self._active[call.principal]
+        self._bytes -= self._ended.pop(call.id, 0)

@@ -1,0 +1,394 @@
+"""What a journal does to its calls, on a connection to PostgreSQL: records become rows, and back.
+
+The functions of `Calls` are those of `Journal`, without the waiting; those that come in numbers take many at once
+and give an answer for each. What is done `again`, because the line broke the last time, comes to what it would
+have come to: a call that is there already is ours, a segment that is settled was settled by us.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, msgpack
+from msgspec.structs import replace
+
+from midcall.journal.base import (
+    ENDED,
+    Busy,
+    CallRecord,
+    Claim,
+    Claimed,
+    Entry,
+    Fenced,
+    Gone,
+    JournalError,
+    Page,
+    Parking,
+    Settled,
+    Status,
+    page_mark,
+    page_start,
+)
+from midcall.journal.postgres_line import Line
+from midcall.journal.postgres_sql import Statements
+from midcall.journal.values import Values
+
+if TYPE_CHECKING:
+    from midcall.journal.postgres_reach import Connection
+
+_encode = msgpack.Encoder().encode
+_decode_entries = msgpack.Decoder(list[Entry]).decode
+_decode_body = msgpack.Decoder(tuple[bytes, bytes]).decode
+
+_STATUS, _SEGMENT, _FENCE, _OWNER = 6, 7, 10, 11
+_APPENDS, _ENTRIES, _ALIVE, _OUTCOME = range(14, 18)
+"""What comes after a record in what a claim gives."""
+
+
+class Creation(Struct, frozen=True):
+    call: CallRecord
+    entries: Sequence[Entry]
+    outcome: bytes | None
+
+
+class Addition(Struct, frozen=True):
+    call_id: str
+    fence: int
+    entries: Sequence[Entry]
+
+
+class Settlement(Struct, frozen=True):
+    call_id: str
+    fence: int
+    segment: int
+    outcome: bytes
+    parking: Parking
+    entries: Sequence[Entry]
+
+
+class Calls:
+    """The calls, as one worker sees them."""
+
+    def __init__(self, sql: Statements, values: Values, line: Line) -> None:
+        self._sql = sql
+        self._values = values
+        self._line = line
+        self.running: dict[str, int] = {}
+        """What this worker runs, with the fence."""
+
+    # --- many at once ------------------------------------------------------------------------
+
+    async def create(
+        self, connection: "Connection", asked: Sequence[Creation], again: bool
+    ) -> list[CallRecord | JournalError | None]:
+        """Nothing if it is written; otherwise the call that has its key."""
+        begun = [c.call for c in asked if c.outcome is None and c.call.id not in self.running]
+        for call in begun:  # before anybody can claim it
+            self.running[call.id] = call.fence
+        columns = zip(*(self._new_row(creation) for creation in asked), strict=True)
+        made = {row[0] for row in await connection.fetch(self._sql.create, *columns)}
+        answers: list[CallRecord | JournalError | None] = []
+        for creation in asked:
+            answers.append(
+                None if creation.call.id in made else await self._why_not(connection, creation, again)
+            )
+        for call, answer in zip(begun, answers, strict=False):
+            if answer is not None:
+                self.forget(call.id, call.fence)
+        return answers
+
+    async def claim(
+        self, connection: "Connection", asked: Sequence[tuple[str, int]], again: bool
+    ) -> list[Claim | JournalError]:
+        answers: dict[str, Claim | JournalError] = {}
+        left = list(asked)
+        for _ in range(5):
+            ids, segments = [call_id for call_id, _ in left], [segment for _, segment in left]
+            lost = [call_id not in self.running for call_id in ids]
+            given = (ids, segments, lost, self._line.number, self._line.trusted)
+            rows = {row[0]: row for row in await connection.fetch(self._sql.claim, *given)}
+            for call_id, segment in left:
+                row = rows.get(call_id)
+                claim = Gone() if row is None else await self._judge(connection, row, segment)
+                if claim is not None:
+                    answers[call_id] = claim
+            left = [(call_id, segment) for call_id, segment in left if call_id not in answers]
+            if not left:
+                break
+            # It is to be given up, or has changed while the statement ran: look again.
+            await connection.fetch(self._sql.give_up, *given)
+        for call_id, _ in left:
+            answers[call_id] = JournalError(f"The call {call_id} changes too often to be claimed")
+        return [answers[call_id] for call_id, _ in asked]
+
+    async def append(
+        self, connection: "Connection", asked: Sequence[Addition], again: bool
+    ) -> list[JournalError | None]:
+        rows = [(a.call_id, a.fence, self._close_entries(a.entries, a.call_id)) for a in asked]
+        columns = zip(*rows, strict=True)
+        done = {row[0] for row in await connection.fetch(self._sql.append, *columns, self._line.number)}
+        return [None if a.call_id in done else self._fenced(a.call_id, a.fence) for a in asked]
+
+    async def settle(
+        self, connection: "Connection", asked: Sequence[Settlement], again: bool
+    ) -> list[JournalError | None]:
+        columns = zip(*(self._settlement_row(settlement) for settlement in asked), strict=True)
+        done = {row[0] for row in await connection.fetch(self._sql.settle, *columns, self._line.number)}
+        answers: list[JournalError | None] = []
+        for settlement in asked:
+            if settlement.call_id in done or again and await self._was_settled(connection, settlement):
+                self.forget(settlement.call_id, settlement.fence)
+                answers.append(None)
+            else:
+                answers.append(self._fenced(settlement.call_id, settlement.fence))
+        return answers
+
+    # --- one at a time -----------------------------------------------------------------------
+
+    async def uncreate(self, connection: "Connection", call_id: str) -> None:
+        """Take back a creation that nobody waits for."""
+        await connection.fetch(self._sql.uncreate, call_id, self._line.number)
+
+    async def unclaim(self, connection: "Connection", call_id: str, segment: int, fence: int | None) -> None:
+        """Take back a claim that nobody waits for; its fence was never used."""
+        await connection.fetch(self._sql.unclaim, call_id, segment, self._line.number, fence)
+
+    async def release(
+        self, connection: "Connection", call_id: str, fence: int, diverged: bool, again: bool
+    ) -> None:
+        status = "diverged" if diverged else "running"
+        if not await connection.fetchval(self._sql.release, call_id, fence, self._line.number, status):
+            row = await connection.fetchrow(self._sql.load, call_id) if again else None
+            if row is None or (row[_FENCE], row[_STATUS], row[_OWNER]) != (fence, status, None):
+                raise self._fenced(call_id, fence)
+        self.forget(call_id, fence)
+
+    async def end(
+        self, connection: "Connection", call_id: str, status: Status, outcome: bytes, expires: float
+    ) -> int | None:
+        """The segment that it was the end of."""
+        closed = self._values.close(outcome, "outcome", call_id)
+        segment: int | None = await connection.fetchval(self._sql.end, call_id, status, closed, expires)
+        if segment is not None:
+            self.running.pop(call_id, None)
+        return segment
+
+    async def outcome(self, connection: "Connection", call_id: str, segment: int) -> tuple[bytes | None, bool]:
+        """The outcome of a segment, and whether it will be told when there is one."""
+        row = await connection.fetchrow(self._sql.wait, call_id, segment)
+        if row is None:
+            return None, True
+        closed, told = row
+        return None if closed is None else self._values.open(closed, "outcome", call_id), told
+
+    async def load(self, connection: "Connection", call_id: str) -> tuple[CallRecord, Sequence[Entry]] | None:
+        row = await connection.fetchrow(self._sql.load, call_id)
+        return None if row is None else (self._record(row), self._open_entries(row[_APPENDS], call_id))
+
+    async def outcomes(self, connection: "Connection", call_id: str) -> dict[int, bytes]:
+        rows = await connection.fetch(self._sql.outcomes, call_id)
+        return {segment: self._values.open(closed, "outcome", call_id) for segment, closed in rows}
+
+    async def find(
+        self, connection: "Connection", principal: str | None, idempotency_key: str
+    ) -> CallRecord | None:
+        row = await connection.fetchrow(self._sql.find, _digest(principal, idempotency_key))
+        return None if row is None else self._record(row)
+
+    async def due(self, connection: "Connection", limit: int) -> list[CallRecord]:
+        rows = await connection.fetch(self._sql.due, self._line.number, self._line.trusted, limit)
+        return [self._record(row) for row in rows]
+
+    async def sweep(self, connection: "Connection", limit: int) -> int:
+        over: int = await connection.fetchval(self._sql.sweep, limit)
+        await connection.fetch(self._sql.sweep_workers, self._line.number, self._line.trusted)
+        return over
+
+    async def list(
+        self,
+        connection: "Connection",
+        status: Sequence[Status],
+        principal: str | None,
+        name: str | None,
+        after: str | None,
+        limit: int,
+    ) -> Page:
+        where: list[str] = []
+        given: list[Any] = []
+        if status:
+            given.append(list(status))
+            where.append(f"c.status = ANY (${len(given)}::text[])")
+        if principal is not None:
+            given.append(principal)
+            where.append(f"left(c.principal, 64) = left(${len(given)}, 64) AND c.principal = ${len(given)}")
+        if name is not None:
+            given.append(name)
+            where.append(f"c.name = ${len(given)}")
+        if after is not None:
+            given += page_start(after)
+            where.append(f"(c.created, c.id) < (${len(given) - 1}::float8, ${len(given)}::text)")
+        rows = await connection.fetch(self._sql.list(where, limit + 1), *given)
+        calls = [self._record(row) for row in rows[:limit]]
+        return Page(calls, page_mark(calls[-1]) if len(rows) > limit else None)
+
+    async def count(self, connection: "Connection") -> dict[str, int]:
+        return {status: number for status, number in await connection.fetch(self._sql.count)}
+
+    async def secret(self, connection: "Connection", name: str, made: bytes) -> bytes | None:
+        """Nothing if another worker has made it just now."""
+        closed = self._values.close(made, "secret", name)
+        kept: bytes | None = await connection.fetchval(self._sql.secret, name, closed)
+        return None if kept is None else self._values.open(kept, "secret", name)
+
+    async def restore(
+        self,
+        connection: "Connection",
+        call: CallRecord,
+        entries: Sequence[Entry],
+        outcomes: dict[int, bytes],
+    ) -> bool:
+        closed = [self._values.close(outcome, "outcome", call.id) for outcome in outcomes.values()]
+        async with connection.transaction():
+            columns = ((value,) for value in self._row(call, None, entries, None))
+            if not await connection.fetch(self._sql.create, *columns):
+                return False
+            await connection.fetch(self._sql.restore_parts, call.id, list(outcomes), closed)
+        return True
+
+    def forget(self, call_id: str, fence: int) -> None:
+        """This worker does not run it any more, unless it has claimed it again since."""
+        if self.running.get(call_id) == fence:
+            del self.running[call_id]
+
+    # --- inside ------------------------------------------------------------------------------
+
+    async def _why_not(
+        self, connection: "Connection", creation: Creation, again: bool
+    ) -> CallRecord | JournalError | None:
+        """Why a call was not created."""
+        call = creation.call
+        for _ in range(5):
+            if call.idempotency_key is not None:
+                taken = await self.find(connection, call.principal, call.idempotency_key)
+                if taken is not None and not (again and _same(taken, call)):
+                    return taken
+            known = await self.load(connection, call.id)
+            if known is not None:
+                mine = again and _same(known[0], call)
+                return None if mine else JournalError(f"There is a call {call.id} already")
+            columns = ((value,) for value in self._new_row(creation))  # what was in its way is forgotten
+            if await connection.fetch(self._sql.create, *columns):
+                return None
+        return JournalError(f"The call {call.id} cannot be written: its key changes hands too often")
+
+    async def _judge(self, connection: "Connection", row: Any, segment: int) -> Claim | None:
+        """What a claim came to; nothing if it is to be made again."""
+        call_id, status = row[0], row[_STATUS]
+        if row[_APPENDS] is not None:
+            entries = row[_ENTRIES]
+            if len(entries) != row[_APPENDS]:  # some were written while it was claimed
+                entries = (await connection.fetchrow(self._sql.load, call_id))[_APPENDS]  # type: ignore[index]
+            self.running[call_id] = row[_FENCE]
+            return Claimed(self._record(row), self._open_entries(entries, call_id))
+        if row[_OUTCOME] is not None:
+            return Settled(self._values.open(row[_OUTCOME], "outcome", call_id))
+        if segment != row[_SEGMENT] or status in ENDED:
+            return Gone(status)
+        mine = row[_OWNER] == self._line.name and call_id in self.running
+        if status == "running" and (mine or row[_ALIVE]):
+            return Busy(self._record(row))
+        return None
+
+    async def _was_settled(self, connection: "Connection", settlement: Settlement) -> bool:
+        row = await connection.fetchrow(self._sql.load, settlement.call_id)
+        if row is None or row[_FENCE] != settlement.fence:
+            return False
+        outcomes = await self.outcomes(connection, settlement.call_id)
+        return outcomes.get(settlement.segment) == settlement.outcome
+
+    def _fenced(self, call_id: str, fence: int) -> Fenced:
+        self.forget(call_id, fence)
+        return Fenced(f"This worker does not run the call {call_id} any more")
+
+    def _new_row(self, creation: Creation) -> tuple[Any, ...]:
+        call, entries, outcome = creation.call, creation.entries, creation.outcome
+        if outcome is None:
+            running = replace(call, status="running", claims=1)
+            return self._row(running, self._line.number, entries, None)
+        return self._row(replace(call, claims=0), None, entries, outcome)
+
+    def _row(
+        self, call: CallRecord, owner: int | None, entries: Sequence[Entry], outcome: bytes | None
+    ) -> tuple[Any, ...]:
+        close, key = self._values.close, call.idempotency_key
+        return (
+            call.id,
+            call.name,
+            call.principal,
+            key,
+            None if key is None else _digest(call.principal, key),
+            call.created,
+            call.expires,
+            call.status,
+            call.segment,
+            call.wake,
+            close(call.questions, "questions", call.id),
+            call.fence,
+            owner,
+            call.claims,
+            close(_encode((call.arguments, call.context)), "body", call.id),
+            self._close_entries(entries, call.id),
+            None if outcome is None else close(outcome, "outcome", call.id),
+        )
+
+    def _settlement_row(self, settlement: Settlement) -> tuple[Any, ...]:
+        call_id, parking = settlement.call_id, settlement.parking
+        return (
+            call_id,
+            settlement.fence,
+            settlement.segment,
+            parking.status,
+            parking.wake,
+            self._values.close(parking.questions, "questions", call_id),
+            parking.expires,
+            self._values.close(settlement.outcome, "outcome", call_id),
+            self._close_entries(settlement.entries, call_id),
+        )
+
+    def _record(self, row: Any) -> CallRecord:
+        call_id = row[0]
+        arguments, context = _decode_body(self._values.open(row[13], "body", call_id))
+        return CallRecord(
+            id=call_id,
+            name=row[1],
+            arguments=arguments,
+            context=context,
+            principal=row[2],
+            idempotency_key=row[3],
+            created=row[4],
+            expires=row[5],
+            status=row[_STATUS],
+            segment=row[_SEGMENT],
+            wake=row[8],
+            questions=self._values.open(row[9], "questions", call_id),
+            fence=row[_FENCE],
+            owner=row[_OWNER],
+            claims=row[12],
+        )
+
+    def _close_entries(self, entries: Sequence[Entry], call_id: str) -> bytes | None:
+        return self._values.close(_encode(entries), "entries", call_id) if entries else None
+
+    def _open_entries(self, parts: Sequence[bytes], call_id: str) -> tuple[Entry, ...]:
+        return tuple(
+            entry for part in parts for entry in _decode_entries(self._values.open(part, "entries", call_id))
+        )
+
+
+def _digest(principal: str | None, idempotency_key: str) -> bytes:
+    return hashlib.sha256(_encode((principal, idempotency_key))).digest()
+
+
+def _same(one: CallRecord, other: CallRecord) -> bool:
+    """Whether a call is the one that was to be created, and no other one with its id."""
+    return (one.id, one.created, one.arguments) == (other.id, other.created, other.arguments)

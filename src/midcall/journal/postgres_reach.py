@@ -1,0 +1,169 @@
+"""PostgreSQL, as far as it can be reached: connections, patience, and words for what went wrong.
+
+When the database goes away, what is asked for is tried again for a while, and then refused with a `JournalError`.
+So a restart is hardly noticed. What was under way when the line broke may have been done or not; whoever asks
+is told that it is tried `again`, and must be able to tell.
+
+Knows no table. What a server says of values is not repeated: values are nobody's business.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+import asyncpg
+
+from midcall.errors import JournalError
+
+if TYPE_CHECKING:
+    from asyncpg.pool import Pool, PoolConnectionProxy
+
+    Connection: TypeAlias = asyncpg.Connection[asyncpg.Record] | PoolConnectionProxy[asyncpg.Record]
+
+T = TypeVar("T")
+
+CONNECTING = 5.0
+"""Seconds that a connection may take to be made."""
+
+ANSWERING = 30.0
+"""Seconds that a statement may take."""
+
+SETTINGS = {
+    "jit": "off",  # takes longer than any of our statements
+    "plan_cache_mode": "force_generic_plan",  # they find rows by keys, however long the arrays are
+    "enable_seqscan": "off",  # nor does a plan from when the tables were empty stay when they have grown
+    "enable_mergejoin": "off",
+    "lock_timeout": "5s",
+}
+
+_AWAY = (
+    OSError,  # also what takes too long
+    asyncpg.PostgresConnectionError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+)
+_ONCE_MORE = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+
+
+class Unreachable(JournalError):
+    """The database did not answer in time. `maybe` if what was asked for may have been done."""
+
+    def __init__(self, message: str, *, maybe: bool) -> None:
+        super().__init__(message)
+        self.maybe = maybe
+
+
+class _Connection(asyncpg.Connection):  # type: ignore[type-arg]
+    """One that is not cleaned when it is given back, which would be a round trip: nothing of ours stays on it."""
+
+    __slots__ = ()
+
+    def get_reset_query(self) -> str:
+        return ""
+
+
+class Reach:
+    """The connections of one worker. With `pooled`, they lead through a pooler that deals out transactions."""
+
+    def __init__(self, dsn: str, *, connections: int, patience: float, pooled: bool) -> None:
+        self._dsn = dsn
+        self._connections = connections
+        self._patience = patience
+        self._pooled = pooled
+        self._pool: Pool[asyncpg.Record] | None = None
+
+    async def open(self) -> None:
+        """Get ready. Connections are made when they are needed."""
+        self._pool = asyncpg.create_pool(
+            self._dsn,
+            min_size=0,
+            max_size=self._connections,
+            connection_class=_Connection,
+            timeout=CONNECTING,
+            command_timeout=ANSWERING,
+            statement_cache_size=0 if self._pooled else 100,
+            server_settings=None if self._pooled else SETTINGS | {"application_name": "midcall"},
+        )
+        await self._pool
+
+    async def close(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            try:
+                async with asyncio.timeout(2):
+                    await pool.close()
+            except TimeoutError:
+                pool.terminate()
+
+    async def run(self, work: "Callable[[Connection, bool], Awaitable[T]]") -> T:
+        """Do something on a connection, as soon as there is one; `work` is told whether it may have been done."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._patience
+        pause = 0.01
+        maybe = False
+        while True:
+            begun = False
+            try:
+                if self._pool is None:
+                    raise JournalError("The journal is not open")
+                async with self._pool.acquire() as connection:
+                    begun = True
+                    return await self._do(connection, work, maybe)
+            except _ONCE_MORE as error:
+                if loop.time() > until:
+                    raise explain(error) from error
+            except _AWAY as error:
+                if isinstance(error, ValueError):  # a value that it cannot take, a wrong DSN
+                    raise explain(error) from error
+                maybe = maybe or begun
+                if loop.time() > until:
+                    raise Unreachable(str(explain(error)), maybe=maybe) from error
+            except asyncpg.PostgresError as error:
+                raise explain(error) from error
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, 0.5)
+
+    async def _do(
+        self, connection: "Connection", work: "Callable[[Connection, bool], Awaitable[T]]", maybe: bool
+    ) -> T:
+        if not self._pooled:
+            return await work(connection, maybe)
+        # Behind a pooler only a transaction is sure to stay on one session, and it has no settings of its own.
+        async with connection.transaction():
+            await connection.execute(_FOR_A_TRANSACTION)
+            return await work(connection, maybe)
+
+
+_FOR_A_TRANSACTION = "; ".join(f"SET LOCAL {name} = '{value}'" for name, value in SETTINGS.items())
+
+
+def explain(error: Exception) -> JournalError:
+    """What went wrong, in words that help whoever runs the database."""
+    said: Any = error.args[0] if error.args and not isinstance(error, OSError) else error
+    what = str(said) or type(error).__name__
+    match error:
+        case asyncpg.DiskFullError():
+            return JournalError(f"PostgreSQL has no space left on its disk: {what}")
+        case asyncpg.ReadOnlySQLTransactionError():
+            return JournalError(f"PostgreSQL is read-only: give the address of the primary server ({what})")
+        case asyncpg.InsufficientPrivilegeError():
+            return _final(f"PostgreSQL does not let this user: {what}")
+        case asyncpg.InvalidPasswordError() | asyncpg.InvalidAuthorizationSpecificationError():
+            return _final(f"PostgreSQL does not know this user: {what}")
+        case asyncpg.InvalidCatalogNameError():
+            return _final(f"PostgreSQL has no such database: {what}")
+        case asyncpg.LockNotAvailableError():
+            return JournalError("Somebody else keeps rows of the journal locked in PostgreSQL")
+        case asyncpg.PostgresConnectionError() | OSError() | asyncpg.InterfaceError():
+            return JournalError(f"PostgreSQL cannot be reached: {what}")
+    return JournalError(f"PostgreSQL could not do it: {what}")
+
+
+def _final(message: str) -> JournalError:
+    error = JournalError(message)
+    error.recoverable = False
+    return error
