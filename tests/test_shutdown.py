@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,6 +53,13 @@ class Work:
     async def asking(self, ask: Ask) -> str:
         """Wait for a person."""
         return await ask.prompt("Who?", timeout=60)
+
+    @method
+    async def thinking(self, ask: Ask, seconds: float) -> str:
+        """Ask, and take a while to think about it."""
+        who = await ask.prompt("Who?", timeout=60)
+        await asyncio.sleep(seconds)
+        return f"It is {who}"
 
     @method
     async def large(self) -> str:
@@ -241,6 +249,34 @@ def test_whoever_waits_for_a_person_does_not_hold_it_up() -> None:
             assert server.took < 2
             await old.close()
             await new.close()
+
+    drive(main())
+
+
+def test_a_kept_call_is_sent_away_with_a_state_and_the_next_process_goes_on_with_it(tmp_path: Path) -> None:
+    journal = ("--journal", str(tmp_path / "calls.db"))
+
+    async def main() -> None:
+        params = call("thinking", seconds=4)
+        async with serving("--grace", "0.2", *journal) as server:
+            client = server.client(MODERN, FORMS)
+            asked = await client.result("tools/call", params)
+            (key,) = asked["inputRequests"]
+            answers = {key: {"action": "accept", "content": {"text": "Ada"}}}
+            again = {**params, "requestState": asked["requestState"], "inputResponses": answers}
+            id = await client.start("tools/call", again)
+            await asyncio.sleep(0.3)
+            server.stop()
+            later = (await client.response(id))["result"]
+            assert later.keys() == {"resultType", "requestState", "_meta"}
+            assert later["resultType"] == "input_required"
+            await server.ends()
+            await client.close()
+        async with serving(*journal) as server:
+            client = server.client(MODERN, FORMS)
+            result = await client.result("tools/call", {**params, "requestState": later["requestState"]})
+            assert text(result) == "It is Ada"
+            await client.close()
 
     drive(main())
 

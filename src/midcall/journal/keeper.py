@@ -25,6 +25,7 @@ from midcall.errors import Diverged, Fenced, JournalError, MidcallError
 from midcall.hub import Hub, Resolved
 from midcall.journal.base import Busy, CallRecord, Claimed, Entry, Gone, Journal, Parking, Settled, Status
 from midcall.journal.memory import MemoryJournal
+from midcall.journal.seal import KeyRing, shared_ring
 from midcall.outlet import Outlet
 from midcall.trace import Trace
 
@@ -101,6 +102,8 @@ class Keeper:
         self.journal: Journal = journal or MemoryJournal()
         self.time_limit = time_limit
         """Seconds that a call waits for somebody to come back."""
+        self.keys: KeyRing | None = None
+        """What seals the states that callers come back with, the same for all workers of a journal."""
         self.fronts: dict[str, Revive] = {}
         """Who revives calls, by the first word of their context."""
         self._parked_calls = 0 if replay_check else parked_calls
@@ -121,6 +124,7 @@ class Keeper:
         async with self._opening:
             if self._sweeper is None:
                 await self.journal.open()
+                self.keys = await shared_ring(self.journal.secret)
                 self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
 
     async def close(self, grace: float = 5.0) -> None:
@@ -145,6 +149,9 @@ class Keeper:
                 continue
             with contextlib.suppress(JournalError):
                 if not kept.parked:
+                    call = kept.front.call
+                    if call is not None and call.trace is not None:
+                        await call.trace.flush()  # what it was answered: nobody is asked twice
                     await self.journal.release(kept.id, kept.record.fence)
                     kept.front.released()
             self._drop(kept)
@@ -369,6 +376,7 @@ class Keeper:
                     if not isinstance(front, Settled | Busy | Gone):
                         self.resume(front)
                 await self.journal.sweep()
+                self.keys = await shared_ring(self.journal.secret)
             except JournalError as error:
                 log.warning("the journal cannot be swept: %s", error)
             await asyncio.sleep(SWEEP)

@@ -10,6 +10,8 @@ import contextlib
 import hashlib
 import os
 import secrets
+import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from cryptography.exceptions import InvalidTag
@@ -63,13 +65,30 @@ class KeyRing:
 
 def default_ring() -> KeyRing:
     """The keys of the environment, or else the ones of this user's state directory."""
+    return _environment_ring() or KeyRing([_kept_key(state_directory() / "key")])
+
+
+def _environment_ring() -> KeyRing | None:
     given = os.environ.get("MIDCALL_KEYS")
-    if given:
-        try:
-            return KeyRing([base64.b64decode(key, validate=True) for key in given.split(",")])
-        except ValueError as error:
-            raise ValueError(f"MIDCALL_KEYS: {error}; each key is 32 bytes in base64") from None
-    return KeyRing([_kept_key(state_directory() / "key")])
+    if not given:
+        return None
+    try:
+        return KeyRing([base64.b64decode(key, validate=True) for key in given.split(",")])
+    except ValueError as error:
+        raise ValueError(f"MIDCALL_KEYS: {error}; each key is 32 bytes in base64") from None
+
+
+PERIOD = 30 * 24 * 3600
+"""Seconds after which a journal gets a new key. The one before still opens what it has sealed."""
+
+
+async def shared_ring(secret: Callable[[str, bytes], Awaitable[bytes]]) -> KeyRing:
+    """The keys of the environment, or else those that all workers of a journal share by `secret`."""
+    ring = _environment_ring()
+    if ring is not None:
+        return ring
+    number = int(time.time() // PERIOD)
+    return KeyRing([await secret(f"seal-{n}", secrets.token_bytes(32)) for n in (number, number - 1)])
 
 
 def state_directory() -> Path:

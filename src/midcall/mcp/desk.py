@@ -48,9 +48,9 @@ Find = Callable[[CallRecord, Context], tuple[Resolved, Finish]]
 class Desk:
     """All detached calls of one server."""
 
-    def __init__(self, keeper: Keeper, keys: KeyRing, find: Find) -> None:
+    def __init__(self, keeper: Keeper, keys: KeyRing | None, find: Find) -> None:
         self.keeper = keeper
-        self._keys = keys
+        self._given_keys = keys
         self._find = find
         keeper.fronts[KIND] = self._revive
 
@@ -98,20 +98,29 @@ class Desk:
         else:
             await self._wait(exchange, State(taken.id, 0, context.ticket, 0))
 
-    def retry(self, exchange: Exchange, session: Session, state: State, responses: dict[str, Raw]) -> None:
+    def retry(
+        self,
+        exchange: Exchange,
+        session: Session,
+        sealed: str,
+        ticket: Ticket,
+        responses: dict[str, Raw],
+    ) -> None:
         """A request has come back with answers: go on with the call, or wait for whoever does."""
-        waiting = _Waiting(exchange)
+        waiting = _Waiting()
         session.admit(exchange, waiting)
-        self.keeper.spawn(self._guarded(exchange, self._retry(exchange, session, state, responses, waiting)))
+        self.keeper.spawn(self._guarded(exchange, self._retry(exchange, sealed, ticket, responses, waiting)))
 
     async def _retry(
         self,
         exchange: Exchange,
-        session: Session,
-        state: State,
+        sealed: str,
+        ticket: Ticket,
         responses: dict[str, Raw],
         waiting: "_Waiting",
     ) -> None:
+        await self.keeper.open()
+        state = self.unseal(sealed, ticket)
         claimed = await self.keeper.claim(state.call_id, state.segment)
         match claimed:
             case Settled(outcome):
@@ -157,17 +166,23 @@ class Desk:
 
     def seal(self, call_id: str, segment: int, ticket: Ticket) -> str:
         expires = int(time.time() + self.keeper.time_limit)
-        return self._keys.seal(msgspec.json.encode(State(call_id, segment, ticket, expires)))
+        return self._keys().seal(msgspec.json.encode(State(call_id, segment, ticket, expires)))
 
-    def open(self, request_state: str, ticket: Ticket) -> State:
+    def unseal(self, request_state: str, ticket: Ticket) -> State:
         """What is sealed. Raises the one error that covers all that may be wrong with it."""
         try:
-            state = _decode_state(self._keys.open(request_state))
+            state = _decode_state(self._keys().open(request_state))
         except (BadSeal, msgspec.DecodeError):
             raise invalid() from None
         if state.ticket != ticket or state.expires < time.time():
             raise invalid()
         return state
+
+    def _keys(self) -> KeyRing:
+        keys = self._given_keys or self.keeper.keys
+        if keys is None:
+            raise RuntimeError("The journal is not open")
+        return keys
 
     # --- tasks -------------------------------------------------------------------------------
 
@@ -220,8 +235,7 @@ class _Waiting:
 
     call = None
 
-    def __init__(self, exchange: Exchange) -> None:
-        self._exchange = exchange
+    def __init__(self) -> None:
         self.front: InputRequired | None = None
         self.dropped = False
 

@@ -21,7 +21,7 @@ from midcall.errors import MidcallError, NotAllowed
 from midcall.hub import Hub
 from midcall.items import to_json
 from midcall.journal.keeper import keeper_of
-from midcall.journal.seal import KeyRing, default_ring
+from midcall.journal.seal import KeyRing
 from midcall.jsonrpc import Envelope, Id
 from midcall.mcp import messages, revisions
 from midcall.mcp.caller import LEVELS, TASKS, Caller
@@ -105,7 +105,7 @@ class McpExtension:
             keeper = keeper_of(self.hub)
             if self._time_limit is not None:
                 keeper.time_limit = self._time_limit
-            self._desk = Desk(keeper, self._keys or default_ring(), self.running.find)
+            self._desk = Desk(keeper, self._keys, self.running.find)
         return self._desk
 
     @property

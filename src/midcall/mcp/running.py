@@ -192,8 +192,7 @@ class Runner:
         desk, hub, caller = self._server.desk, self._server.hub, exchange.caller
         ticket = Ticket(method, found.name, _digest(arguments), caller.principal)
         if params.request_state is not None:
-            state = desk.open(params.request_state, ticket)
-            desk.retry(exchange, session, state, params.input_responses or {})
+            desk.retry(exchange, session, params.request_state, ticket, params.input_responses or {})
             return
         long_running = bool(found.method.extras.get("long_running")) and caller.knows_tasks
         context = Context(ticket, caller.kinds, getattr(params, "uri", ""), task=long_running)

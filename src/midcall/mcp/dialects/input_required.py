@@ -9,8 +9,10 @@ A call may also go on as a task: then nobody waits, and what a segment came to i
 """
 
 import asyncio
+import functools
 import itertools
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -135,7 +137,8 @@ class InputRequired(Dialect):
             status = "aborted"
         if self.kept.journaled or self.kept.record.idempotency_key is not None:
             self.call = call  # its trace is still to be written
-            self._desk.keeper.spawn(self._settle(outcome, Parking(status=status, expires=time.time() + KEPT)))
+            parking = Parking(status=status, expires=time.time() + KEPT)
+            self._desk.keeper.spawn(self._settle(lambda: outcome, parking))
         else:
             self._desk.keeper.forget(self)
             self._tell(outcome)
@@ -239,12 +242,6 @@ class InputRequired(Dialect):
         if not self.open or self.kept is None or self.kept.parked or self._unwritten or self.call is None:
             return
         requests = self.input_requests()
-        record = self.kept.record
-        outcome = {
-            "resultType": "input_required",
-            "inputRequests": requests,
-            "requestState": self._desk.seal(record.id, record.segment + 1, self.context.ticket),
-        }
         parking = Parking(
             status="waiting",
             wake=self._wake(),
@@ -252,22 +249,27 @@ class InputRequired(Dialect):
             expires=time.time() + self._desk.keeper.time_limit,
         )
         self._unwritten = True
-        self._desk.keeper.spawn(self._settle(outcome, parking))
+        self._desk.keeper.spawn(self._settle(functools.partial(self._questions, requests), parking))
+
+    def _questions(self, requests: dict[str, Any]) -> Outcome:
+        """What a caller is told who is to come back."""
+        outcome: dict[str, Any] = {"resultType": "input_required", "inputRequests": requests}
+        if self.kept is not None:
+            record = self.kept.record
+            outcome["requestState"] = self._desk.seal(record.id, record.segment + 1, self.context.ticket)
+        return outcome
 
     def _wake(self) -> float | None:
         """When the first of the questions times out."""
         limits = [r.timeout_ms / 1000 for r in self.open.values() if r.timeout_ms is not None]
         return time.time() + min(limits) if limits else None
 
-    async def _settle(self, outcome: Outcome, parking: Parking) -> None:
+    async def _settle(self, came_to: Callable[[], Outcome], parking: Parking) -> None:
         """Write down what a segment came to, then tell it."""
-        try:
-            encoded = encode_outcome(outcome)
-        except (TypeError, ValueError) as error:  # something that JSON cannot carry
-            outcome = McpError(-32603, str(error))
-            encoded = encode_outcome(outcome)
         for pause in itertools.chain(PAUSES, itertools.repeat(PAUSES[-1])):
             try:
+                await self._desk.keeper.open()
+                outcome, encoded = _encoded(came_to())
                 await self._desk.keeper.settle(self, encoded, parking)
             except Fenced:
                 return  # whoever has taken over tells it
@@ -312,3 +314,12 @@ class InputRequired(Dialect):
     def _fail(self, request: Request, error: Exception) -> None:
         if self.call is not None and self.call.questions is not None:
             self.call.questions.fail(request.request_id, error)
+
+
+def _encoded(outcome: Outcome) -> tuple[Outcome, bytes]:
+    """An outcome that can be told, and its encoded form."""
+    try:
+        return outcome, encode_outcome(outcome)
+    except (TypeError, ValueError) as error:  # something that JSON cannot carry
+        failed = McpError(-32603, str(error))
+        return failed, encode_outcome(failed)
