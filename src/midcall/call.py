@@ -12,6 +12,7 @@ import asyncio
 import logging
 import secrets
 import time
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
 from enum import StrEnum
 from typing import Any, Protocol
@@ -125,6 +126,12 @@ class Call(Struct, eq=False):
             raise UnknownQuestion(request_id)
         self.questions.answer(request_id, payload)
 
+    def check_answer(self, request_id: str, payload: Any) -> None:
+        """Raise `UnknownQuestion` or `WrongAnswer` if `answer` would; nothing changes."""
+        if self.questions is None:
+            raise UnknownQuestion(request_id)
+        self.questions.check(request_id, payload)
+
     def abort(self, reason: str = "The call was aborted") -> bool:
         """Stop the call; it ends with an error that gives the reason. False if it had ended."""
         if self.outcome is not None or self.reason is not None:
@@ -228,6 +235,12 @@ class Call(Struct, eq=False):
     def put(self, item: Item) -> None:
         """Emit an item."""
         self.outlet.put(item)
+
+    def name_of(self, wanted: Wanted) -> str:
+        """An id for a question: random, but the same one when the call is run again."""
+        if self.trace is None or not wanted.place:
+            return str(uuid.uuid4())
+        return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{self.trace.call_id}:{wanted.place}"))
 
     def asked(self, wanted: Wanted) -> None:
         """A question waits."""

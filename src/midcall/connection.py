@@ -8,7 +8,7 @@ started a call can answer its questions. Knows the hub and JSON-RPC, no socket a
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -17,7 +17,14 @@ from msgspec import UNSET, Raw, Struct
 from midcall import jsonrpc
 from midcall.call import Call
 from midcall.calls import end_all
-from midcall.errors import MethodNotFound, MidcallError, ToolError, TooManyCalls, UnknownQuestion
+from midcall.errors import (
+    MethodNotFound,
+    MidcallError,
+    NotDurable,
+    ToolError,
+    TooManyCalls,
+    UnknownQuestion,
+)
 from midcall.hub import Hub
 from midcall.items import Background, Data, Done, Error, Item, Log, encode_item, to_json
 from midcall.jsonrpc import Batch, BatchReply, Envelope, Fault, Id
@@ -70,6 +77,7 @@ class Connection:
         self._max_calls = max_calls
         self._calls: dict[object, Call] = {}  # by outlet: `Reply` or `Subscription`
         self._subscriptions: dict[str, Subscription] = {}
+        self._replying: set[asyncio.Task[None]] = set()
         self._paused = False
         self._drained: list[asyncio.Future[None]] = []
         self._own: dict[str, Callable[[bytes], Any]] = {
@@ -77,6 +85,8 @@ class Connection:
             f"{hub.name}.call": self._subscribe,
             "plexus_respond": self._respond,
             f"{hub.name}.respond": self._respond,
+            "plexus_attach": self._attach,
+            f"{hub.name}.attach": self._attach,
             "plexus_unsubscribe": self._unsubscribe,
             f"{hub.name}.call_unsub": self._unsubscribe,
         }
@@ -131,16 +141,21 @@ class Connection:
                 self._reply(message.method, params, Reply(self, id, reply))
                 return
             answer = own(params)
-        except MidcallError as error:
-            reply(jsonrpc.error_for(id, error))
-        except (msgspec.DecodeError, RecursionError) as error:
-            text = f"Invalid params: {error or 'nested too deeply'}"
-            reply(jsonrpc.error_response(id, jsonrpc.INVALID_PARAMS, text))
-        except Exception:
-            log.exception("%s failed inside midcall", message.method)
-            reply(jsonrpc.error_response(id, jsonrpc.INTERNAL_ERROR, "Internal error"))
+        except Exception as error:  # noqa: BLE001  the peer is told
+            reply(_error_for(id, message.method, error))
         else:
-            reply(jsonrpc.response(id, to_json(answer)))
+            if isinstance(answer, Awaitable):
+                task = self.loop.create_task(self._reply_later(id, message.method, answer, reply))
+                self._replying.add(task)
+                task.add_done_callback(self._replying.discard)
+            else:
+                reply(jsonrpc.response(id, to_json(answer)))
+
+    async def _reply_later(self, id: Id, method: str, answer: Awaitable[Any], reply: Send) -> None:
+        try:
+            reply(jsonrpc.response(id, to_json(await answer)))
+        except Exception as error:  # noqa: BLE001  the peer is told
+            reply(_error_for(id, method, error))
 
     def _refuse(self, name: str) -> None:
         raise MethodNotFound(name)
@@ -150,6 +165,8 @@ class Connection:
     def _subscribe(self, raw: bytes) -> str:
         asked = _read(raw, _Subscribe, _SubscribeList)
         supported = PERSON_KINDS if asked.supports is None else KINDS.intersection(asked.supports)
+        if asked.durable:
+            return self._durable().subscribe(self, asked.method, bytes(asked.params), supported)  # type: ignore[no-any-return]
         subscription = Subscription(self)
         call = self._prepare(asked.method, bytes(asked.params), subscription, supported)
         self._hub.calls.start(call)
@@ -158,18 +175,42 @@ class Connection:
         self._calls[subscription] = call
         return call.id
 
-    def _respond(self, raw: bytes) -> dict[str, bool]:
+    def _respond(self, raw: bytes) -> dict[str, bool] | Awaitable[dict[str, bool]]:
         given = _read(raw, _Respond, _RespondList)
-        if given.subscription is not None and given.subscription not in self._subscriptions:
+        if (
+            given.subscription is not None
+            and given.subscription not in self._subscriptions
+            and self._hub.keeper is None
+        ):
             raise UnknownQuestion(given.request_id)
         payload = given.payload if given.payload is not UNSET else given.response_data
         if payload is UNSET:
             raise msgspec.ValidationError("Object missing required field `payload`")
+        if given.subscription is not None and given.subscription not in self._subscriptions:
+            return self._respond_durably(given.subscription, given.request_id, payload)
         self._hub.calls.answer(given.request_id, payload, owner=self)
         return {"success": True}
 
-    def _unsubscribe(self, raw: bytes) -> bool:
-        subscription = self._subscriptions.get(_read(raw, _Unsubscribe, _UnsubscribeList).subscription)
+    async def _respond_durably(self, call_id: str, request_id: str, payload: Any) -> dict[str, bool]:
+        if not await self._durable().respond(self, call_id, request_id, payload):
+            raise UnknownQuestion(request_id)
+        return {"success": True}
+
+    def _attach(self, raw: bytes) -> Awaitable[str]:
+        asked = _read(raw, _Attach, _AttachList)
+        return self._durable().attach(self, asked.call, asked.after)  # type: ignore[no-any-return]
+
+    def _durable(self) -> Any:
+        """The durable subscriptions of the hub (see `journal.subscriptions`)."""
+        if self._hub.keeper is None:
+            raise NotDurable("This server keeps no calls: it has no journal")
+        return self._hub.keeper.subscriptions
+
+    def _unsubscribe(self, raw: bytes) -> bool | Awaitable[bool]:
+        id = _read(raw, _Unsubscribe, _UnsubscribeList).subscription
+        subscription = self._subscriptions.get(id)
+        if subscription is None and self._hub.keeper is not None:
+            return self._durable().abort(self, id, "The caller unsubscribed")  # type: ignore[no-any-return]
         if subscription is None:
             return False
         self._calls[subscription].abort("The caller unsubscribed")
@@ -199,8 +240,8 @@ class Connection:
         """Send a message to the peer."""
         self._send(message)
 
-    def send_item(self, subscription: str, item: Item) -> None:
-        """Tell a subscriber what its call emitted."""
+    def send_item(self, subscription: str, item: Item, number: int | None = None) -> None:
+        """Tell a subscriber what its call emitted; elements of a durable call are numbered."""
         if isinstance(item, Background):
             return
         if isinstance(item, Log):
@@ -214,9 +255,10 @@ class Connection:
             )
             self._send(jsonrpc.notification("plexus_log", params))
             return
+        numbered = b"" if number is None else b',"number":%d' % number
         self._send(
-            b'{"jsonrpc":"2.0","method":"plexus_subscription","params":{"subscription":"%b","result":%b}}'
-            % (subscription.encode(), encode_item(item))
+            b'{"jsonrpc":"2.0","method":"plexus_subscription","params":{"subscription":"%b","result":%b%b}}'
+            % (subscription.encode(), encode_item(item), numbered)
         )
 
     def ended(self, outlet: "Reply | Subscription") -> Call:
@@ -268,6 +310,8 @@ class Connection:
         """The peer is gone: its calls are aborted, nothing is sent any more."""
         self._send = _discard
         self.resume()
+        if self._hub.keeper is not None:
+            self._hub.keeper.subscriptions.detach(self)
         for speaker in self._speakers:
             speaker.close(reason)
         await end_all(tuple(self._calls.values()), reason)
@@ -345,6 +389,16 @@ class _Subscribe(Struct, forbid_unknown_fields=True):
     method: str
     params: Raw = Raw()
     supports: list[str] | None = None
+    durable: bool = False
+
+
+class _Attach(Struct, forbid_unknown_fields=True):
+    call: str
+    after: int = 0
+
+
+class _AttachList(_Attach, array_like=True):
+    pass
 
 
 class _SubscribeList(_Subscribe, array_like=True):
@@ -375,12 +429,33 @@ class _UnsubscribeList(_Unsubscribe, array_like=True):
 
 _DECODERS: dict[type, msgspec.json.Decoder[Any]] = {
     kind: msgspec.json.Decoder(kind)
-    for kind in (_Subscribe, _SubscribeList, _Respond, _RespondList, _Unsubscribe, _UnsubscribeList)
+    for kind in (
+        _Subscribe,
+        _SubscribeList,
+        _Attach,
+        _AttachList,
+        _Respond,
+        _RespondList,
+        _Unsubscribe,
+        _UnsubscribeList,
+    )
 }
 
 
 def _read(raw: bytes, named: type, listed: type) -> Any:
     return _DECODERS[listed if raw[:1] == b"[" else named].decode(raw or b"{}")
+
+
+def _error_for(id: Id, method: str, error: Exception) -> bytes:
+    match error:
+        case MidcallError():
+            return jsonrpc.error_for(id, error)
+        case msgspec.DecodeError() | RecursionError():
+            text = f"Invalid params: {error or 'nested too deeply'}"
+            return jsonrpc.error_response(id, jsonrpc.INVALID_PARAMS, text)
+        case _:
+            log.error("%s failed inside midcall", method, exc_info=error)
+            return jsonrpc.error_response(id, jsonrpc.INTERNAL_ERROR, "Internal error")
 
 
 def _wants_response(message: Envelope) -> bool:

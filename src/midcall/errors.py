@@ -9,6 +9,8 @@
     ├── ToolError              raised by an author: the tool failed, with a message for the caller
     ├── ProtocolError          raised by an author: the request failed, not the tool
     ├── Aborted                the call was stopped from outside
+    ├── NotDurable             the server keeps no calls
+    ├── UnknownCall            no such call is kept for this caller
     ├── AskError               what a tool sees when its question brings no answer
     │   ├── NotSupported       this caller cannot be asked
     │   ├── TimedOut           nobody answered in time
@@ -126,6 +128,26 @@ class Aborted(MidcallError):
     """The call was stopped from outside: by its caller, an operator or a closing server."""
 
     code = "aborted"
+
+
+class NotDurable(MidcallError):
+    """The server keeps no calls."""
+
+    code = "not_durable"
+
+
+class UnknownCall(MidcallError):
+    """There is no such call, or it is not this caller's, or it is over and forgotten."""
+
+    code = "unknown_call"
+
+    def __init__(self, call_id: str, why: str = "") -> None:
+        self.call_id = call_id
+        super().__init__(f"Unknown call: {call_id}" + (f" ({why})" if why else ""))
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {"call": self.call_id}
 
 
 class AskError(MidcallError):

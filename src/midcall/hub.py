@@ -373,6 +373,13 @@ class _LocalLine(Line):
         if self._call is not None:
             await end_all((self._call,), reason)
 
+    async def leave(self) -> None:
+        await self.close("The caller went away")
+
+    @property
+    def call_id(self) -> str:
+        return "" if self._call is None else self._call.id
+
 
 def _methods_below(path: str, child: Activation | Hub) -> Iterator[tuple[str, Method]]:
     prefix = f"{path}." if path else ""

@@ -49,6 +49,13 @@ class Line(Protocol):
     async def close(self, reason: str) -> None:
         """Stop the call if it runs, and wait for its end."""
 
+    async def leave(self) -> None:
+        """The reader is gone: so is the call, unless it is durable."""
+
+    @property
+    def call_id(self) -> str:
+        """The name of the call, once it is started."""
+
 
 class Inbox:
     """A bounded queue of items between a call and its reader; it is the call's outlet."""
@@ -120,6 +127,11 @@ class Invocation:
     def __await__(self) -> Generator[Any, None, Any]:
         return self._collect().__await__()
 
+    @property
+    def call_id(self) -> str:
+        """The name of the call, once it is started; a durable one is found again by it."""
+        return self._line.call_id
+
     async def answer(self, request_id: str, payload: Any) -> None:
         """Answer a question of this call. Raises `UnknownQuestion` or `WrongAnswer`."""
         await self._line.answer(request_id, payload)
@@ -168,7 +180,7 @@ class Invocation:
             answering = list(handlers.values())
             for handler in answering:
                 handler.cancel()
-            await self._line.close("The caller went away")
+            await self._line.leave()
             if answering:
                 await asyncio.wait(answering)
 

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from midcall.errors import AnswerError, InvalidArguments, MethodNotFound, MidcallError
+from midcall.errors import AnswerError, InvalidArguments, MethodNotFound, MidcallError, UnknownCall
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
@@ -182,7 +182,7 @@ def code_for(error: MidcallError) -> int:
     match error:
         case MethodNotFound():
             return METHOD_NOT_FOUND
-        case InvalidArguments() | AnswerError():
+        case InvalidArguments() | AnswerError() | UnknownCall():
             return INVALID_PARAMS
         case _:
             return CALL_FAILED

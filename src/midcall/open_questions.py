@@ -6,8 +6,8 @@ gone. The call around it is known only by what `Asker` says.
 """
 
 import asyncio
+import contextlib
 import time
-import uuid
 from collections.abc import MutableMapping, Sequence
 from typing import Any, Protocol
 
@@ -60,6 +60,9 @@ class Asker(Protocol):
 
     def put(self, item: Item) -> None:
         """Emit an item."""
+
+    def name_of(self, wanted: Wanted) -> str:
+        """An id for a question: random, but the same one when the call is run again."""
 
     def asked(self, wanted: Wanted) -> None:
         """A question waits."""
@@ -201,6 +204,14 @@ class OpenQuestions:
             self._forget(question)
             question.round.answered()
 
+    def check(self, request_id: str, payload: Any) -> None:
+        """Raise `UnknownQuestion` or `WrongAnswer` if `answer` would; nothing changes."""
+        question = self._open.get(request_id)
+        if question is None or question.round.over:
+            raise UnknownQuestion(request_id)
+        with contextlib.suppress(Cancelled, Declined):
+            question.wanted.read(payload)
+
     def withdraw(self, request_id: str, reason: str) -> bool:
         """Take a question back; its waiter gets `Cancelled`. False if it is not open."""
         question = self._open.get(request_id)
@@ -238,7 +249,7 @@ class OpenQuestions:
 
     def _put(self, question: OpenQuestion, loop: asyncio.AbstractEventLoop) -> None:
         wanted = question.wanted
-        wanted.request_id = str(uuid.uuid4())
+        wanted.request_id = self._asker.name_of(wanted)
         self._open[wanted.request_id] = question
         self._index[wanted.request_id] = self._asker
         timeout_ms = None

@@ -5,7 +5,8 @@
         result = await remote.call("echo.once", {"message": "hi"})
 
 A lost connection is opened again with growing pauses. What was running over it fails with
-`TransportLost`, as the server has ended it; what is called in the meantime waits for the new one.
+`TransportLost`, as the server has ended it; what is called in the meantime waits for the new one. A call
+that was started with `durable=True` goes on instead, also if the server was started anew in between.
 """
 
 import asyncio
@@ -67,6 +68,9 @@ class Remote:
         self._give_up_after = give_up_after
         self._pending: Pending[Waiter] = Pending()
         self._outlets: dict[str, Outlet] = {}
+        self._going_on: list[asyncio.Task[None]] = []
+        self._durable: dict[str, int] = {}
+        """The durable calls, and how many elements of each have come."""
         self._socket: websockets.asyncio.client.ClientConnection | None = None
         self._opened = asyncio.Event()
         self._failure: Exception | None = None
@@ -106,11 +110,22 @@ class Remote:
         *,
         answer: Answerer | None = None,
         supports: Iterable[str] | None = None,
+        durable: bool = False,
     ) -> Invocation:
-        """Call a method: iterate for its items, or await its result. As `Hub.call`."""
+        """Call a method: iterate for its items, or await its result. As `Hub.call`.
+
+        A `durable` call is kept by the server: it survives a lost connection and a restart.
+        """
         if supports is None:
             supports = KINDS if answer is not None else ()
-        return Invocation(_RemoteLine(self, name, params, sorted(supports)), answer)
+        return Invocation(_RemoteLine(self, name, params, sorted(supports), durable=durable), answer)
+
+    def attach(self, call_id: str, *, after: int = 0, answer: Answerer | None = None) -> Invocation:
+        """Go on with a durable call that was started before, perhaps by another process.
+
+        `after` is how many elements of its result are known already.
+        """
+        return Invocation(_AttachedLine(self, call_id, after), answer)
 
     async def request(self, method: str, params: Any = None) -> Any:
         """A plain request: the collected result."""
@@ -127,15 +142,31 @@ class Remote:
             self._streaming[method] = bool((await self.schema(method))["streaming"])
         return self._streaming[method]
 
-    async def subscribe(self, name: str, params: Any, supports: list[str], outlet: Outlet) -> str:
+    async def subscribe(
+        self, name: str, params: Any, supports: list[str], outlet: Outlet, *, durable: bool = False
+    ) -> str:
         """Start a call whose items go to the outlet; gives its id."""
 
         def began(response: Envelope) -> None:
-            self._outlets[msgspec.json.decode(response.result)] = outlet
+            id = msgspec.json.decode(response.result)
+            self._outlets[id] = outlet
+            if durable:
+                self._durable[id] = 0
 
-        asked = {"method": name, "supports": supports} | ({} if params is None else {"params": params})
+        asked: dict[str, Any] = {"method": name, "supports": supports}
+        asked |= ({} if params is None else {"params": params}) | ({"durable": True} if durable else {})
         response = await self._exchange("plexus_subscribe", asked, began)
         return str(msgspec.json.decode(response.result))
+
+    async def reattach(self, call_id: str, after: int, outlet: Outlet) -> None:
+        """Go on with a durable call; its items go to the outlet."""
+        self._outlets[call_id] = outlet
+        self._durable[call_id] = after
+        try:
+            await self._exchange("plexus_attach", {"call": call_id, "after": after}, None)
+        except MidcallError:
+            self.forget(call_id)
+            raise
 
     async def answer(self, subscription: str, request_id: str, payload: Any) -> None:
         """Answer a question of a running call."""
@@ -144,7 +175,7 @@ class Remote:
 
     async def unsubscribe(self, subscription: str) -> None:
         """Stop a call; nothing comes from it any more."""
-        if self._outlets.pop(subscription, None) is not None:
+        if self.forget(subscription):
             with contextlib.suppress(TransportLost):
                 await self.request("plexus_unsubscribe", [subscription])
 
@@ -204,12 +235,15 @@ class Remote:
                     pause = FIRST_PAUSE
                     self._socket = socket
                     self._opened.set()
+                    self._going_on = [asyncio.create_task(self._go_on(id)) for id in self._durable]
                     async for message in socket:
                         await self._take(message.encode() if isinstance(message, str) else message)
             except (OSError, WebSocketException, TimeoutError) as error:
                 self._failure = error
                 log.info("No connection to %s (%s); trying again in %.1f s", self._url, error, pause)
             finally:
+                for task in self._going_on:
+                    task.cancel()
                 self._socket = None
                 self._opened.clear()
                 self._lose_all()
@@ -219,11 +253,38 @@ class Remote:
     def _lose_all(self) -> None:
         for settle in self._pending.take_all():
             settle(None)
+        for id in [id for id in self._outlets if id not in self._durable]:
+            self._lose(id, TransportLost("The connection was lost"))
+
+    def _lose(self, subscription: str, error: MidcallError) -> None:
+        outlet = self._outlets[subscription]
+        self.forget(subscription)
         here = Metadata((), "", 0)
-        for outlet in self._outlets.values():
-            outlet.put(Error(here, "The connection was lost", TransportLost.code, recoverable=True))
-            outlet.put(Done(here))
-        self._outlets.clear()
+        outlet.put(Error(here, str(error), error.code, recoverable=True))
+        outlet.put(Done(here))
+
+    def forget(self, subscription: str) -> bool:
+        """Take no more items of a call. False if none were taken."""
+        self._durable.pop(subscription, None)
+        return self._outlets.pop(subscription, None) is not None
+
+    async def _go_on(self, call_id: str) -> None:
+        """Attach a durable call to the new connection; the server may need a moment to take it over."""
+        pause = FIRST_PAUSE
+        while call_id in self._durable:
+            asked = {"call": call_id, "after": self._durable[call_id]}
+            try:
+                await self._exchange("plexus_attach", asked, None)
+            except TransportLost:
+                return  # the next connection does this again
+            except MidcallError as error:
+                if pause > LONGEST_PAUSE:
+                    self._lose(call_id, error)
+                    return
+                await asyncio.sleep(pause)
+                pause *= 2
+            else:
+                return
 
     async def _take(self, data: bytes) -> None:
         try:
@@ -250,13 +311,18 @@ class Remote:
             return
         item = decode_item(params.result)
         if isinstance(item, Done):
-            del self._outlets[params.subscription]
+            self.forget(params.subscription)
+        elif params.number is not None:
+            if params.number <= self._durable.get(params.subscription, 0):
+                return  # it has come before
+            self._durable[params.subscription] = params.number
         outlet.put(item)
 
 
 class _ItemParams(msgspec.Struct):
     subscription: str
     result: msgspec.Raw = msgspec.Raw()
+    number: int | None = None
     level: str = "info"
     message: str = ""
     data: Any = None
@@ -265,15 +331,20 @@ class _ItemParams(msgspec.Struct):
 class _RemoteLine(Line):
     """A line to a hub behind a WebSocket."""
 
-    def __init__(self, remote: Remote, name: str, params: Any, supports: list[str]) -> None:
+    def __init__(
+        self, remote: Remote, name: str, params: Any, supports: list[str], *, durable: bool = False
+    ) -> None:
         self._remote = remote
+        self._durable = durable
         self._name = name
         self._params = params
         self._supports = supports
         self._id = ""
 
     async def start(self, outlet: Outlet) -> None:
-        self._id = await self._remote.subscribe(self._name, self._params, self._supports, outlet)
+        self._id = await self._remote.subscribe(
+            self._name, self._params, self._supports, outlet, durable=self._durable
+        )
 
     async def streaming(self) -> bool:
         return await self._remote.streaming(self._name)
@@ -283,6 +354,44 @@ class _RemoteLine(Line):
 
     async def close(self, reason: str) -> None:
         await self._remote.unsubscribe(self._id)
+
+    async def leave(self) -> None:
+        if self._durable:
+            self._remote.forget(self._id)
+        else:
+            await self._remote.unsubscribe(self._id)
+
+    @property
+    def call_id(self) -> str:
+        return self._id
+
+
+class _AttachedLine(Line):
+    """A line to a durable call that runs already."""
+
+    def __init__(self, remote: Remote, call_id: str, after: int) -> None:
+        self._remote = remote
+        self._id = call_id
+        self._after = after
+
+    async def start(self, outlet: Outlet) -> None:
+        await self._remote.reattach(self._id, self._after, outlet)
+
+    async def streaming(self) -> bool:
+        return False
+
+    async def answer(self, request_id: str, payload: Any) -> None:
+        await self._remote.answer(self._id, request_id, payload)
+
+    async def close(self, reason: str) -> None:
+        await self._remote.unsubscribe(self._id)
+
+    async def leave(self) -> None:
+        self._remote.forget(self._id)
+
+    @property
+    def call_id(self) -> str:
+        return self._id
 
 
 def _error(error: jsonrpc.ErrorObject) -> MidcallError:

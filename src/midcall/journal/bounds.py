@@ -37,7 +37,8 @@ class Bounds:
             self._count += 1
         over = []
         if self._count > CALLS:
-            over.append(next(iter(max(self._active.values(), key=len))))
+            most: dict[str, None] = max(self._active.values(), key=len)
+            over.append(next(iter(most)))
         if len(self._ended) > CALLS or self._bytes > BYTES:
             over.append(next(iter(self._ended)))
         return over

@@ -16,7 +16,7 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec.structs import replace
 
@@ -25,9 +25,12 @@ from midcall.errors import Diverged, Fenced, JournalError, MidcallError
 from midcall.hub import Hub, Resolved
 from midcall.journal.base import Busy, CallRecord, Claimed, Entry, Gone, Journal, Parking, Settled, Status
 from midcall.journal.memory import MemoryJournal
-from midcall.journal.seal import KeyRing, shared_ring
+from midcall.journal.seal import PERIOD, KeyRing, shared_ring
 from midcall.outlet import Outlet
 from midcall.trace import Trace
+
+if TYPE_CHECKING:
+    from midcall.journal.subscriptions import Subscriptions
 
 log = logging.getLogger("midcall.journal")
 
@@ -107,6 +110,8 @@ class Keeper:
         self.fronts: dict[str, Revive] = {}
         """Who revives calls, by the first word of their context."""
         self._parked_calls = 0 if replay_check else parked_calls
+        self._period = 0.0
+        self._subscriptions: Subscriptions | None = None
         self._live: dict[str, Kept] = {}
         self._parked: OrderedDict[str, Kept] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -124,8 +129,13 @@ class Keeper:
         async with self._opening:
             if self._sweeper is None:
                 await self.journal.open()
-                self.keys = await shared_ring(self.journal.secret)
+                await self._take_keys()
+                _ = self.subscriptions  # so that it is there to revive calls
                 self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
+
+    async def _take_keys(self) -> None:
+        self._period = time.time() // PERIOD
+        self.keys = await shared_ring(self.journal.secret)
 
     async def close(self, grace: float = 5.0) -> None:
         """Let what runs come to the end of its segment, within `grace` seconds; then let go of everything.
@@ -172,6 +182,15 @@ class Keeper:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    @property
+    def subscriptions(self) -> "Subscriptions":
+        """The durable subscriptions of the hub's own protocol."""
+        if self._subscriptions is None:
+            from midcall.journal.subscriptions import Subscriptions  # noqa: PLC0415  it is built on this
+
+            self._subscriptions = Subscriptions(self)
+        return self._subscriptions
+
     # --- a call begins -----------------------------------------------------------------------
 
     def admit(self, front: Front, record: CallRecord) -> Kept:
@@ -215,6 +234,11 @@ class Keeper:
         """A call has ended that nobody can come back for."""
         if front.kept is not None and not front.kept.journaled:
             self._forget(front.kept)
+
+    def live(self, call_id: str) -> Front | None:
+        """The front of a call whose coroutine is in this process."""
+        kept = self._live.get(call_id)
+        return None if kept is None else kept.front
 
     # --- a segment ends ----------------------------------------------------------------------
 
@@ -376,7 +400,8 @@ class Keeper:
                     if not isinstance(front, Settled | Busy | Gone):
                         self.resume(front)
                 await self.journal.sweep()
-                self.keys = await shared_ring(self.journal.secret)
+                if time.time() // PERIOD != self._period:
+                    await self._take_keys()
             except JournalError as error:
                 log.warning("the journal cannot be swept: %s", error)
             await asyncio.sleep(SWEEP)
