@@ -288,7 +288,9 @@ class Side:
         match given:
             case CallRecord():
                 expires = -1.0 if given.status in ("expired", "poisoned") else given.expires
-                return to_builtins(replace(given, owner=self.names[given.owner], expires=expires))
+                return to_builtins(
+                    replace(given, owner=self.names[given.owner], expires=expires, updated=0.0)
+                )
             case Claimed(call, entries):
                 return "claimed", self._seen(call), list(entries)
             case Busy(call):

@@ -45,6 +45,7 @@ class Asking(Generic[T]):
         "priority",
         "question",
         "request_id",
+        "since",
         "timeout",
     )
 
@@ -66,6 +67,7 @@ class Asking(Generic[T]):
         self.request_id = ""
         self.place = ""
         self.fingerprint = ""
+        self.since = 0.0
         self._asked = False
         self._call = call
         self._convert = convert

@@ -303,8 +303,14 @@ class Call(Struct, eq=False):
             error = error.exceptions[0]  # of a task group in which one task failed
         if isinstance(error, MidcallError):
             return Error(self.stamp(), _sendable(str(error)), error.code, error.recoverable)
-        log.warning("%s failed", self.name, exc_info=error)
+        log.warning("%s failed", self.name, exc_info=error, extra=self._about())
         return Error(self.stamp(), _sendable(str(error)) or type(error).__name__, "tool_error")
+
+    def _about(self) -> dict[str, Any]:
+        """What a line of log says of this call."""
+        if self.trace is not None and self.trace.kept:
+            return {"call": self.trace.call_id, "method": self.name, "segment": self.trace.segment}
+        return {"call": self.id if self.number else None, "method": self.name}
 
     def _finish(self, failure: Error | None, content: Any) -> None:
         self.outcome = Status.COMPLETED if failure is None else Status.FAILED

@@ -11,6 +11,7 @@
     ├── Aborted                the call was stopped from outside
     ├── NotDurable             the server keeps no calls
     ├── UnknownCall            no such call is kept for this caller
+    ├── NotWaiting             the call does not wait for an answer (any more)
     ├── AskError               what a tool sees when its question brings no answer
     │   ├── NotSupported       this caller cannot be asked
     │   ├── TimedOut           nobody answered in time
@@ -148,6 +149,21 @@ class UnknownCall(MidcallError):
     @property
     def data(self) -> dict[str, Any]:
         return {"call": self.call_id}
+
+
+class NotWaiting(MidcallError):
+    """The call does not wait for this: it runs, has ended, or somebody else was faster."""
+
+    code = "not_waiting"
+
+    def __init__(self, call_id: str, status: str, why: str = "") -> None:
+        self.call_id = call_id
+        self.status = status
+        super().__init__(why or f"Call {call_id} does not wait for an answer: it is {status}")
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {"call": self.call_id, "status": self.status}
 
 
 class AskError(MidcallError):

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
+from midcall import metrics
 from midcall.errors import Cancelled, Declined, MidcallError, NotSupported, TimedOut, UnknownQuestion
 from midcall.items import Item, Metadata, Request, RequestCancelled
 from midcall.questions import PRIORITIES, AnyQuestion, Priority, Sample
@@ -37,6 +38,8 @@ class Wanted(Protocol):
     place: str
     """Where in the call it is asked, and what it was (see `trace`); empty if nothing is kept."""
     fingerprint: str
+    since: float
+    """When it was first asked, also if that was in another process; 0 if it was not yet."""
 
     def read(self, payload: Any) -> Any:
         """The answer's value for the tool, or `WrongAnswer`; `Cancelled` or `Declined` if refused."""
@@ -197,11 +200,11 @@ class OpenQuestions:
             question.value = question.wanted.read(payload)
         except (Cancelled, Declined) as refusal:
             self._asker.answered(question.wanted, payload)
-            self._forget(question)
+            self._forget(question, "cancelled" if isinstance(refusal, Cancelled) else "declined")
             question.round.fail(refusal)
         else:
             self._asker.answered(question.wanted, payload)
-            self._forget(question)
+            self._forget(question, "answered")
             question.round.answered()
 
     def check(self, request_id: str, payload: Any) -> None:
@@ -226,7 +229,7 @@ class OpenQuestions:
         if question is not None:
             if isinstance(error, MidcallError):
                 self._asker.failed(question.wanted, error)
-            self._forget(question)
+            self._forget(question, "cancelled" if isinstance(error, Cancelled) else "failed")
             question.round.fail(error)
 
     def withdraw_all(self, reason: str, error: Exception) -> None:
@@ -244,12 +247,15 @@ class OpenQuestions:
     def lose_all(self, error: Exception) -> None:
         """Nobody shows the questions any more; their waiters get the error."""
         for question in list(self._open.values()):
-            self._forget(question)
+            self._forget(question, "withdrawn")
             question.round.fail(error)
 
     def _put(self, question: OpenQuestion, loop: asyncio.AbstractEventLoop) -> None:
         wanted = question.wanted
         wanted.request_id = self._asker.name_of(wanted)
+        if not wanted.since:
+            wanted.since = time.time()
+            metrics.question_asked(wanted.question.kind)
         self._open[wanted.request_id] = question
         self._index[wanted.request_id] = self._asker
         timeout_ms = None
@@ -274,18 +280,26 @@ class OpenQuestions:
 
     def _fail(self, question: OpenQuestion, reason: str, error: MidcallError) -> None:
         self._asker.failed(question.wanted, error)
-        self._withdraw(question, reason)
+        self._withdraw(question, reason, "timed_out" if isinstance(error, TimedOut) else "withdrawn")
         question.round.fail(error)
 
-    def _withdraw(self, question: OpenQuestion, reason: str) -> None:
-        if self._forget(question):
+    def _withdraw(
+        self, question: OpenQuestion, reason: str, ending: metrics.Ending = "withdrawn"
+    ) -> None:
+        if self._forget(question, ending):
             self._asker.put(RequestCancelled(self._asker.stamp(), question.wanted.request_id, reason))
 
-    def _forget(self, question: OpenQuestion) -> bool:
+    def _forget(self, question: OpenQuestion, ending: metrics.Ending | None = None) -> bool:
+        """A question waits here no longer; without an ending it goes on to wait elsewhere."""
         if question.timer is not None:
             question.timer.cancel()
-        self._index.pop(question.wanted.request_id, None)
-        return self._open.pop(question.wanted.request_id, None) is not None
+        wanted = question.wanted
+        self._index.pop(wanted.request_id, None)
+        if self._open.pop(wanted.request_id, None) is None:
+            return False
+        if ending is not None:
+            metrics.question_ended(wanted.question.kind, ending, wanted.since)
+        return True
 
 
 def _rank(wanted: Wanted) -> int:

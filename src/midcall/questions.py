@@ -272,7 +272,7 @@ def read_answer(question: AnyQuestion, payload: Any) -> Answer:
     """
     if isinstance(payload, Struct):
         payload = answer_to_wire(payload) if isinstance(payload, Answer) else msgspec.to_builtins(payload)
-    refusal = _refusal(payload)
+    refusal = refusal_in(payload)
     if refusal is not None:
         return refusal
     tag, value = _untag(payload)
@@ -305,7 +305,8 @@ def read_answer(question: AnyQuestion, payload: Any) -> Answer:
             return CustomAnswer(value)
 
 
-def _refusal(payload: Any) -> Refusal | None:
+def refusal_in(payload: Any) -> Refusal | None:
+    """The refusal that a payload is, in any accepted form; nothing for an answer."""
     if isinstance(payload, str):
         return _REFUSALS.get(payload)
     if isinstance(payload, dict) and len(payload) == 1:

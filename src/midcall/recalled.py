@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from midcall import metrics
 from midcall.errors import AskError, Cancelled, MidcallError, NotSupported, TimedOut, WrongType
 from midcall.items import to_json
 from midcall.open_questions import MISSING, NOBODY, Wanted
@@ -24,6 +25,8 @@ class Deadline(msgspec.Struct):
     """What is kept of a question that waits."""
 
     until: float | None = None
+    since: float = 0.0
+    """When it was asked."""
 
 
 class Failure(msgspec.Struct):
@@ -61,10 +64,12 @@ def _value(trace: Trace, wanted: Wanted, entry: Entry | None) -> Any:
     if entry.state == "failed":
         failure = msgspec.json.decode(entry.value, type=Failure)
         raise _ERRORS.get(failure.code, AskError)(failure.message)
-    until = msgspec.json.decode(entry.value, type=Deadline).until
-    if until is not None:
-        wanted.timeout = until - time.time()
+    deadline = msgspec.json.decode(entry.value, type=Deadline)
+    wanted.since = deadline.since
+    if deadline.until is not None:
+        wanted.timeout = deadline.until - time.time()
         if wanted.timeout <= 0:  # while no process ran
+            metrics.question_ended(wanted.question.kind, "timed_out", wanted.since)
             error = TimedOut(NOBODY)
             trace.note(failed(wanted, error))
             raise error
@@ -79,7 +84,7 @@ _ERRORS: dict[str, type[MidcallError]] = {
 def asked(wanted: Wanted) -> Entry:
     """The entry of a question that begins to wait."""
     until = None if wanted.timeout is None else time.time() + wanted.timeout
-    return Entry(wanted.place, wanted.fingerprint, "begun", to_json(Deadline(until)))
+    return Entry(wanted.place, wanted.fingerprint, "begun", to_json(Deadline(until, wanted.since)))
 
 
 def answered(wanted: Wanted, payload: Any) -> Entry:

@@ -1,4 +1,4 @@
-"""Telemetry: the span of a request, for processes that have set up OpenTelemetry.
+"""Telemetry: the span of a request, and how long people take, where OpenTelemetry is set up.
 
 Only imported by whoever has seen that the process uses OpenTelemetry, which is slow to import; without a
 tracer provider nothing is traced. This module knows spans, and nothing of what they are for.
@@ -8,10 +8,11 @@ back with the answer. Each request has a span of its own. What the tool sees as 
 and the same object, which always stands for the span of the latest request.
 """
 
+import functools
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opentelemetry import context, trace
 from opentelemetry.baggage.propagation import W3CBaggagePropagator
@@ -21,6 +22,9 @@ from opentelemetry.trace import Span, SpanContext, SpanKind, Status, StatusCode,
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from midcall.version import __version__
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import Histogram
 
 LOOK_AGAIN = 1.0
 """Seconds between two looks for a tracer provider, which may be set up at any time."""
@@ -142,3 +146,21 @@ class _Current(Span):
         escaped: bool = False,
     ) -> None:
         self.stands_for.record_exception(exception, attributes, timestamp, escaped)
+
+
+def record_answer(seconds: float, bounds: Sequence[float], kind: str, outcome: str) -> None:
+    """A person took so long for a question; does nothing while the process has no meter provider."""
+    attributes = {"midcall.question.kind": kind, "midcall.question.outcome": outcome}
+    _thinking(tuple(bounds)).record(seconds, attributes)
+
+
+@functools.cache
+def _thinking(bounds: Sequence[float]) -> "Histogram":
+    from opentelemetry import metrics  # noqa: PLC0415  who only traces does without
+
+    return metrics.get_meter("midcall", __version__).create_histogram(
+        "midcall.answer.duration",
+        unit="s",
+        description="How long people took to answer.",
+        explicit_bucket_boundaries_advisory=bounds,
+    )

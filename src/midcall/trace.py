@@ -56,6 +56,10 @@ class Branch:
         self.count = 0
         self.children = 0
 
+    @property
+    def trace(self) -> "Trace | None":
+        return self._trace()
+
     def is_of(self, trace: "Trace") -> bool:
         return self._trace() is trace
 
@@ -79,10 +83,23 @@ class Trace:
         "closed",
         "diverged",
         "kept",
+        "method",
+        "segment",
     )
 
-    def __init__(self, call_id: str, recorded: Iterable[Entry] = (), *, kept: bool = False) -> None:
+    def __init__(
+        self,
+        call_id: str,
+        recorded: Iterable[Entry] = (),
+        *,
+        kept: bool = False,
+        method: str = "",
+        segment: int = 0,
+    ) -> None:
         self.call_id = call_id
+        self.method = method
+        self.segment = segment
+        """What is run, and which part of it: for the log."""
         self.kept = kept
         """Whether anything is kept at all: a call that ends with its caller needs no trace."""
         self.closed = False
@@ -185,6 +202,12 @@ class Trace:
         """The entries that are not durable yet, for whoever makes them so."""
         fresh, self._fresh = self._fresh, []
         return fresh
+
+
+def current() -> Trace | None:
+    """The trace of the call that runs now, if it is kept."""
+    branch = _branch.get()
+    return None if branch is None else branch.trace
 
 
 _HERE = str(Path(__file__).parent)

@@ -39,6 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; gives the exit code."""
     parser = _parser()
     args = parser.parse_args(argv)
+    args.command_line = list(sys.argv[1:] if argv is None else argv)
     if args.run is None:
         parser.print_help()
         return Exit.USAGE

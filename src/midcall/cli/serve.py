@@ -1,6 +1,7 @@
 """`midcall serve [TARGET]`: serves a hub over HTTP and WebSocket, or over standard input and output."""
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
@@ -16,10 +17,12 @@ if TYPE_CHECKING:
 
 BUILT_IN = "midcall.activations:hub"
 _WORKER = "midcall-worker"
+MOST_WORKERS = 1000
 _EXAMPLES = """\
 examples:
   midcall serve                             the built-in examples, ws://127.0.0.1:8000/ws
   midcall serve app:hub --host 0.0.0.0 --port 9000 --auth-tokens keys.txt --allow-host tools.example.com
+  midcall serve app:hub --workers 4 --journal postgresql://user@db/calls
   midcall serve app:hub --stdio             JSON-RPC 2.0, one message a line
   midcall serve app:hub --stdio --mcp-only  for an MCP client that starts it
 
@@ -63,6 +66,15 @@ def add_parser(commands: Any) -> None:
         default=5.0,
         help="how long calls may run on when it is told to stop, or at the end of the input (default: 5)",
     )
+    parser.add_argument(
+        "--workers",
+        metavar="N",
+        type=_count,
+        default=None,
+        help="serve with so many processes, which share the address and the journal; SIGHUP replaces them, "
+        "one at a time",
+    )
+    parser.add_argument("--as-worker", default=None, help=argparse.SUPPRESS)
     parser.add_argument("--cwd", metavar="DIR", help="work in this folder, and look for the target there")
     parser.add_argument(
         "--log-level",
@@ -138,21 +150,27 @@ def _add_protection(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace) -> Exit:
+def run(args: argparse.Namespace) -> int:
     """Serve until the end of the input, Ctrl-C or SIGTERM."""
     import asyncio
     import logging
     from concurrent.futures import ThreadPoolExecutor
 
     from midcall.cli.load import load_hub
+    from midcall.cli.workers import Place
+    from midcall.errors import JournalError
 
+    place = None if args.as_worker is None else Place.taken(args.as_worker)
     logging.basicConfig(
         stream=sys.stderr,
         level=args.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        format=f"%(asctime)s %(levelname)s {'' if place is None else f'{place} '}%(name)s: %(message)s",
     )
+    folder = os.getcwd()  # noqa: PTH109
     if args.cwd is not None:
         _work_in(args.cwd)
+    if args.workers is not None and args.as_worker is None:
+        return _run_workers(args, folder)
     hub = load_hub(args.target)
     _keep_calls(args, hub)
     serving: Coroutine[Any, Any, None]
@@ -166,36 +184,64 @@ def run(args: argparse.Namespace) -> Exit:
         serving = serve_stdio(hub, raw=not args.mcp_only, grace=args.grace)
     else:
         from midcall.transports.http import serve_http
-        from midcall.transports.security import Gate, refuse_public_bind
 
-        auth = _authenticator(args, hub.name)
-        told_twice = args.no_auth and args.allow_public
-        fault = refuse_public_bind(args.host, auth is not None, told_twice)
-        if fault is not None:
-            raise UsageError(fault)
-        try:
-            Gate(args.allow_host)
-        except ValueError as error:
-            raise UsageError(f"--allow-host: {error}") from None
         serving = serve_http(
             hub,
             args.host,
             args.port,
             args.log_level,
-            auth=auth,
+            auth=_checked_authenticator(args, hub.name),
             hosts=args.allow_host,
-            allow_public=told_twice,
+            allow_public=args.no_auth and args.allow_public,
             sse=args.sse,
             grace=args.grace,
+            place=place,
         )
     _calm_collector()
     with asyncio.Runner(loop_factory=_fast_loop()) as runner:
         threads = ThreadPoolExecutor(thread_name_prefix=_WORKER)
         runner.get_loop().set_default_executor(threads)
-        runner.run(until_stopped(serving))
+        try:
+            runner.run(until_stopped(serving))
+        except JournalError as error:
+            print(f"midcall: {error}", file=sys.stderr)  # noqa: T201
+            return Exit.FAILED
         threads.shutdown(wait=False, cancel_futures=True)
         _leave_behind_what_cannot_be_stopped()
     return Exit.SUCCESS
+
+
+def _run_workers(args: argparse.Namespace, folder: str) -> int:
+    """Check what can be checked without the hub, and have it served by several processes."""
+    from midcall.cli.workers import refuse_workers, run_workers
+
+    refuse_workers(stdio=args.stdio, journal=args.journal)
+    _checked_authenticator(args, "")
+    return run_workers(
+        args.workers, args.host, args.port, grace=args.grace, argv=args.command_line[1:], folder=folder
+    )
+
+
+def _checked_authenticator(args: argparse.Namespace, name: str) -> "Authenticator | None":
+    """Who may call, if it is safe to listen where it is said."""
+    from midcall.transports.security import Gate, refuse_public_bind
+
+    auth = _authenticator(args, name)
+    fault = refuse_public_bind(args.host, auth is not None, args.no_auth and args.allow_public)
+    if fault is not None:
+        raise UsageError(fault)
+    try:
+        Gate(args.allow_host)
+    except ValueError as error:
+        raise UsageError(f"--allow-host: {error}") from None
+    return auth
+
+
+def _count(text: str) -> int:
+    """A number of workers."""
+    if not text.isdecimal() or not 1 <= int(text) <= MOST_WORKERS:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to {MOST_WORKERS}")
+    return int(text)
 
 
 def _keep_calls(args: argparse.Namespace, hub: "Hub") -> None:

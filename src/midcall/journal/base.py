@@ -15,7 +15,7 @@ Everything is durable when the coroutine returns. Times are unix seconds. A stor
 question and no protocol: values are bytes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
@@ -119,7 +119,9 @@ class Journal(Protocol):
     """A store. A method raises `JournalError` if it cannot be reached or written; then nothing is changed."""
 
     worker: str
-    """The name of this process, unlike that of any other that ever was."""
+    """The name of this process, unlike that of any other that ever was; it has no dot and no slash."""
+    on_post: Callable[[bytes], None] | None
+    """Gets what other workers post to this one. What comes while there is nobody is thrown away."""
 
     async def open(self) -> None:
         """Make it ready: create what is missing, migrate what is old, check that it is sound."""
@@ -220,6 +222,12 @@ class Journal(Protocol):
 
     async def secret(self, name: str, made: bytes) -> bytes:
         """A secret that all workers share: the one that is kept, or `made` if there was none."""
+
+    async def post(self, worker: str, message: bytes) -> bool:
+        """Give a message to another worker, soon and once; those of one sender arrive in their order.
+
+        False if that worker is gone; then it is not kept. What was posted to a worker before it died is lost.
+        """
 
     async def export(self, call_id: str) -> dict[str, Any] | None:
         """All of a call (the record, entries and outcomes), as JSON-able values, for `restore`."""

@@ -26,6 +26,7 @@ from midcall.hub import Hub, Resolved
 from midcall.journal.base import Busy, CallRecord, Claimed, Entry, Gone, Journal, Parking, Settled, Status
 from midcall.journal.memory import MemoryJournal
 from midcall.journal.seal import PERIOD, KeyRing, shared_ring
+from midcall.metrics import counts
 from midcall.outlet import Outlet
 from midcall.trace import Trace
 
@@ -64,7 +65,7 @@ class Front(Outlet, Protocol):
         """The call is run again from its journal; it stands at the beginning of a segment."""
 
     def released(self) -> None:
-        """The process ends in the middle of a segment: tell whoever waits to come back for it."""
+        """This worker does not end the segment: tell whoever waits to come back for it."""
 
     def stopped(self, error: MidcallError) -> None:
         """The call cannot go on here: tell whoever waits. It is kept as it is."""
@@ -100,6 +101,7 @@ class Keeper:
         time_limit: float = WEEK,
         parked_calls: int = PARKED_CALLS,
         replay_check: bool = False,
+        looks_after: bool = True,
     ) -> None:
         self.hub = hub
         self.journal: Journal = journal or MemoryJournal()
@@ -109,6 +111,8 @@ class Keeper:
         """What seals the states that callers come back with, the same for all workers of a journal."""
         self.fronts: dict[str, Revive] = {}
         """Who revives calls, by the first word of their context."""
+        self._looks_after = looks_after
+        """Whether it goes on with calls that nobody comes back to; who only passes by does not."""
         self._parked_calls = 0 if replay_check else parked_calls
         self._period = 0.0
         self._subscriptions: Subscriptions | None = None
@@ -202,7 +206,7 @@ class Keeper:
     def prepare(self, front: Front, call: Call) -> None:
         """Give the call of a front its trace, before it is started."""
         kept = _kept(front)
-        call.trace = Trace(kept.id, kept=True)
+        call.trace = Trace(kept.id, kept=True, method=kept.record.name)
         if kept.journaled:
             call.trace.write_to(self._writer(kept))
         front.call = call
@@ -267,12 +271,13 @@ class Keeper:
                     if trace is not None:
                         trace.write_to(self._writer(kept))
             except Fenced:
-                self._drop(kept)
+                self._fenced(kept)
                 raise
             except JournalError:
                 if trace is not None:
                     trace.give_back(entries)
                 raise
+        counts.segments["run"] += 1
         if parking.status == "waiting":
             self._park(kept)
         else:
@@ -296,19 +301,19 @@ class Keeper:
         claim = await self.journal.claim(call_id, segment)
         if not isinstance(claim, Claimed):
             return claim
+        if claim.call.claims > 1:
+            counts.segments["taken_over"] += 1
         kept = self._live.get(call_id)
         if kept is not None:
-            self._parked.pop(call_id, None)
             if kept.parked and kept.record.segment == segment:
-                kept.parked = False
-                kept.record = claim.call
+                self._unpark(kept, claim.call)
                 return kept.front
             self._drop(kept)  # another worker has gone on with it since
         return await self._revive(claim.call, claim.entries)
 
     async def _revive(self, record: CallRecord, entries: Sequence[Entry]) -> Front | Gone:
         try:
-            front, found = self.fronts[_kind(record)](record)
+            front, found = self.fronts[kind_of(record)](record)
             kept = self.admit(front, record)
             kept.journaled = True
             call = self.hub.prepare(
@@ -316,10 +321,12 @@ class Keeper:
             )
         except (MidcallError, KeyError) as error:  # the method is gone, or takes other arguments now
             reason = Diverged(f"a call of {record.name}", str(error), "")
-            log.warning("call %s cannot go on: %s", record.id, reason)
+            counts.diverged += 1
+            log.warning("cannot go on: %s", reason, extra={"call": record.id, "method": record.name})
             await self.journal.release(record.id, record.fence, diverged=True)
             return Gone("diverged")
-        call.trace = Trace(record.id, entries, kept=True)
+        counts.segments["rebuilt"] += 1
+        call.trace = Trace(record.id, entries, kept=True, method=record.name, segment=record.segment)
         call.trace.write_to(self._writer(kept))
         front.call = call
         return front
@@ -341,15 +348,23 @@ class Keeper:
             if not isinstance(claim, Claimed):
                 self._drop(kept)
                 return False
-            self._parked.pop(kept.id, None)
-            kept.parked = False
-            kept.record = claim.call
+            self._unpark(kept, claim.call)
             return True
+
+    def _unpark(self, kept: Kept, record: CallRecord) -> None:
+        """This worker runs the next segment, with the coroutine that is here."""
+        self._parked.pop(kept.id, None)
+        kept.parked = False
+        kept.record = record
+        call = kept.front.call
+        if call is not None and call.trace is not None:
+            call.trace.segment = record.segment
 
     async def stop(self, front: Front, error: Diverged) -> None:
         """A call does not do again what it did: it is kept as it was, and nothing more is run."""
         kept = _kept(front)
-        log.warning("call %s stops: %s", kept.id, error)
+        counts.diverged += 1
+        log.warning("stops: %s", error, extra={"call": kept.id, "method": kept.record.name})
         with contextlib.suppress(Fenced):
             await self.journal.release(kept.id, kept.record.fence, diverged=True)
         self._forget(kept)
@@ -373,10 +388,16 @@ class Keeper:
                 try:
                     await self.journal.append(kept.id, kept.record.fence, entries)
                 except Fenced:
-                    self._drop(kept)
+                    self._fenced(kept)
                     raise
 
         return write
+
+    def _fenced(self, kept: Kept) -> None:
+        """Another worker has taken the call over, or somebody has ended it."""
+        counts.segments["fenced"] += 1
+        self._drop(kept)
+        kept.front.released()
 
     def _drop(self, kept: Kept) -> None:
         """Give a call up in this process; the journal has it."""
@@ -393,7 +414,7 @@ class Keeper:
         """Look after calls that nobody comes back to: their time is up, or their worker is gone."""
         while True:
             try:
-                for record in await self.journal.due():
+                for record in await self.journal.due() if self._looks_after else ():
                     if record.id in self._live and not self._live[record.id].parked:
                         continue
                     front = await self.claim(record.id, record.segment)
@@ -435,7 +456,8 @@ def context_of(record: CallRecord) -> bytes:
     return record.context.partition(b" ")[2]
 
 
-def _kind(record: CallRecord) -> str:
+def kind_of(record: CallRecord) -> str:
+    """Which kind of front it has."""
     return record.context.partition(b" ")[0].decode()
 
 

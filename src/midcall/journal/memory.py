@@ -9,7 +9,7 @@ import asyncio
 import heapq
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,18 +56,23 @@ class _Memory:
     alive: set[str] = field(default_factory=set)
     waiters: dict[tuple[str, int], set[asyncio.Future[bytes]]] = field(default_factory=dict)
     bounds: Bounds = field(default_factory=Bounds)
+    workers: dict[str, "MemoryJournal"] = field(default_factory=dict)
 
     def add(self, kept: _Kept) -> None:
         self.calls[kept.call.id] = kept
         if kept.call.idempotency_key is not None:
             self.keys[kept.call.principal, kept.call.idempotency_key] = kept.call.id
-        self.change(kept, kept.call)
+        self.push_out(kept)
 
     def change(self, kept: _Kept, call: CallRecord) -> None:
-        """Put a record in the place of the one before; too many calls push others out."""
+        """Put a record in the place of the one before."""
         kept.call = replace(call, updated=time.time())
-        for call_id in self.bounds.used(kept.call, sum(map(len, kept.outcomes.values()))):
-            if call_id != call.id:
+        self.push_out(kept)
+
+    def push_out(self, used: _Kept) -> None:
+        """Forget other calls, if there are too many with this one."""
+        for call_id in self.bounds.used(used.call, sum(map(len, used.outcomes.values()))):
+            if call_id != used.call.id:
                 self.forget(self.calls[call_id].call)
 
     def forget(self, call: CallRecord) -> None:
@@ -95,18 +100,21 @@ class MemoryJournal:
         self.worker = secrets.token_hex(8)
         self._memory: _Memory = shared._memory if shared else _Memory()
         self._open = False
+        self.on_post: Callable[[bytes], None] | None = None
 
     async def open(self) -> None:
         self._open = True
         self._memory.alive.add(self.worker)
+        self._memory.workers[self.worker] = self
 
     async def close(self) -> None:
         self._open = False
-        self._memory.alive.discard(self.worker)
+        self.die()
 
     def die(self) -> None:
         """For tests: the others see this worker as gone, though it can still try to act."""
         self._memory.alive.discard(self.worker)
+        self._memory.workers.pop(self.worker, None)
 
     async def create(
         self, call: CallRecord, entries: Sequence[Entry] = (), outcome: bytes | None = None
@@ -117,9 +125,9 @@ class MemoryJournal:
         if call.id in memory.calls:
             raise JournalError(f"There is a call {call.id} already")
         if outcome is None:
-            call = replace(call, status="running", owner=self.worker, claims=1)
+            call = replace(call, status="running", owner=self.worker, claims=1, updated=time.time())
         else:
-            call = replace(call, owner=None, claims=0)
+            call = replace(call, owner=None, claims=0, updated=time.time())
         memory.add(_Kept(call, list(entries), {} if outcome is None else {0: outcome}))
         return None
 
@@ -277,6 +285,14 @@ class MemoryJournal:
 
     async def secret(self, name: str, made: bytes) -> bytes:
         return self._use().secrets.setdefault(name, made)
+
+    async def post(self, worker: str, message: bytes) -> bool:
+        other = self._use().workers.get(worker)
+        if other is None:
+            return False
+        if other.on_post is not None:
+            asyncio.get_running_loop().call_soon(other.on_post, message)
+        return True
 
     async def export(self, call_id: str) -> dict[str, Any] | None:
         kept = self._use().calls.get(call_id)

@@ -41,7 +41,7 @@ _decode_entries = msgpack.Decoder(list[Entry]).decode
 _decode_body = msgpack.Decoder(tuple[bytes, bytes]).decode
 
 _STATUS, _SEGMENT, _FENCE, _OWNER = 6, 7, 10, 11
-_APPENDS, _ENTRIES, _ALIVE, _OUTCOME = range(14, 18)
+_APPENDS, _ENTRIES, _ALIVE, _OUTCOME = range(15, 19)
 """What comes after a record in what a claim gives."""
 
 
@@ -82,19 +82,17 @@ class Calls:
         self, connection: "Connection", asked: Sequence[Creation], again: bool
     ) -> list[CallRecord | JournalError | None]:
         """Nothing if it is written; otherwise the call that has its key."""
-        begun = [c.call for c in asked if c.outcome is None and c.call.id not in self.running]
-        for call in begun:  # before anybody can claim it
-            self.running[call.id] = call.fence
-        columns = zip(*(self._new_row(creation) for creation in asked), strict=True)
+        begun = {c.call.id for c in asked if c.outcome is None} - self.running.keys()
+        self.running.update((c.call.id, c.call.fence) for c in asked if c.call.id in begun)  # none can claim it before
+        columns = zip(*map(self._new_row, asked), strict=True)
         made = {row[0] for row in await connection.fetch(self._sql.create, *columns)}
         answers: list[CallRecord | JournalError | None] = []
         for creation in asked:
-            answers.append(
-                None if creation.call.id in made else await self._why_not(connection, creation, again)
-            )
-        for call, answer in zip(begun, answers, strict=False):
-            if answer is not None:
-                self.forget(call.id, call.fence)
+            call_id = creation.call.id
+            answer = None if call_id in made else await self._why_not(connection, creation, again)
+            if answer is not None and call_id in begun:
+                self.running.pop(call_id, None)
+            answers.append(answer)
         return answers
 
     async def claim(
@@ -132,7 +130,7 @@ class Calls:
     async def settle(
         self, connection: "Connection", asked: Sequence[Settlement], again: bool
     ) -> list[JournalError | None]:
-        columns = zip(*(self._settlement_row(settlement) for settlement in asked), strict=True)
+        columns = zip(*map(self._settlement_row, asked), strict=True)
         done = {row[0] for row in await connection.fetch(self._sql.settle, *columns, self._line.number)}
         answers: list[JournalError | None] = []
         for settlement in asked:
@@ -249,7 +247,7 @@ class Calls:
     ) -> bool:
         closed = [self._values.close(outcome, "outcome", call.id) for outcome in outcomes.values()]
         async with connection.transaction():
-            columns = ((value,) for value in self._row(call, None, entries, None))
+            columns = ((value,) for value in self._row(call, None, entries, None, call.updated))
             if not await connection.fetch(self._sql.create, *columns):
                 return False
             await connection.fetch(self._sql.restore_parts, call.id, list(outcomes), closed)
@@ -318,7 +316,12 @@ class Calls:
         return self._row(replace(call, claims=0), None, entries, outcome)
 
     def _row(
-        self, call: CallRecord, owner: int | None, entries: Sequence[Entry], outcome: bytes | None
+        self,
+        call: CallRecord,
+        owner: int | None,
+        entries: Sequence[Entry],
+        outcome: bytes | None,
+        updated: float | None = None,
     ) -> tuple[Any, ...]:
         close, key = self._values.close, call.idempotency_key
         return (
@@ -336,6 +339,7 @@ class Calls:
             call.fence,
             owner,
             call.claims,
+            updated,
             close(_encode((call.arguments, call.context)), "body", call.id),
             self._close_entries(entries, call.id),
             None if outcome is None else close(outcome, "outcome", call.id),
@@ -367,6 +371,7 @@ class Calls:
             idempotency_key=row[3],
             created=row[4],
             expires=row[5],
+            updated=row[14],
             status=row[_STATUS],
             segment=row[_SEGMENT],
             wake=row[8],

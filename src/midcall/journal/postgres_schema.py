@@ -26,7 +26,7 @@ MIGRATIONS = (
         created float8 NOT NULL,
         expires float8 NOT NULL,
         wake float8,
-        since float8 NOT NULL,          -- when its worker last wrote to it
+        updated float8 NOT NULL,
         segment int NOT NULL,
         fence int NOT NULL,
         claims int NOT NULL,

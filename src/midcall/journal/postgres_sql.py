@@ -14,6 +14,8 @@ its call was written to within the lease. After a break of the line to the datab
 means nothing for a while (`$5`, `$2`): the others may not be back yet.
 """
 
+from typing import Any
+
 from midcall.journal.base import ENDED, KEEP, MOST_CLAIMS
 from midcall.journal.postgres_schema import lock_class
 
@@ -23,35 +25,41 @@ _NOW = "extract(epoch FROM now())::float8"
 _RECORD = """
     c.id, c.name, c.principal, c.idempotency_key, c.created, c.expires, c.status, c.segment, c.wake, c.questions,
     c.fence, coalesce((SELECT w.name FROM {s}.workers w WHERE w.number = c.owner), 'worker ' || c.owner), c.claims,
-    (SELECT p.data FROM {s}.parts p WHERE p.call = c.n AND p.kind = 0)"""
+    (SELECT p.data FROM {s}.parts p WHERE p.call = c.n AND p.kind = 0), c.updated"""
 
 _ENTRIES = "ARRAY(SELECT p.data FROM {s}.parts p WHERE p.call = c.n AND p.kind = 1 ORDER BY p.number)"
 
 _ALIVE = """EXISTS (
         SELECT FROM {s}.workers w
-        WHERE w.number = c.owner AND greatest(w.seen, c.since) > {now} - {lease}
+        WHERE w.number = c.owner AND greatest(w.seen, c.updated) > {now} - {lease}
         AND NOT ($5 AND pg_try_advisory_xact_lock_shared({locks}, w.number)))"""
 
 # Nobody runs the segment that is asked for. `lost` is what this worker has no knowledge of having claimed: the
 # answer to the claim has not come through.
-_FREE = """c.id = a.id AND c.segment = a.segment AND (
-        c.status IN ('waiting', 'diverged') OR c.status = 'running' AND (
-            c.owner IS NULL OR c.owner = $4 AND a.lost OR c.owner <> $4 AND NOT {alive}))"""
+# What this worker runs. `+ 0` and `|| ''` leave the planner one way to the rows: by their ids. It would rather go
+# through all that is running, when it believes that this is little.
+_MINE = "(c.status || '') = 'running' AND c.owner + 0 = {me}"
 
-_GIVEN_UP = "fence = c.fence + 1, owner = NULL, wake = NULL, questions = '\\x00'"
+# Nobody runs the segment that is asked for. `lost` is what this worker has no knowledge of having claimed: the
+# answer to the claim has not come through.
+_FREE = """c.id = a.id AND c.segment = a.segment AND (
+        (c.status || '') IN ('waiting', 'diverged') OR (c.status || '') = 'running' AND (
+            c.owner IS NULL OR c.owner + 0 = $4 AND a.lost OR c.owner + 0 <> $4 AND NOT {alive}))"""
+
+_GIVEN_UP = "fence = c.fence + 1, owner = NULL, wake = NULL, questions = '\\x00', updated = {now}"
 
 _CREATE = """
 WITH asked AS (
     SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::float8[], $7::float8[],
         $8::text[], $9::int[], $10::float8[], $11::bytea[], $12::int[], $13::int[], $14::int[],
-        $15::bytea[], $16::bytea[], $17::bytea[])
+        $15::float8[], $16::bytea[], $17::bytea[], $18::bytea[])
     AS a(id, name, principal, idempotency_key, key, created, expires, status, segment, wake, questions, fence, owner,
-        claims, body, entries, outcome)
+        claims, updated, body, entries, outcome)
 ), made AS (
     INSERT INTO {s}.calls (id, name, principal, idempotency_key, key, created, expires, status, segment, wake,
-        questions, fence, owner, claims, since, appends)
+        questions, fence, owner, claims, updated, appends)
     SELECT id, name, principal, idempotency_key, key, created, expires, status, segment, wake,
-        questions, fence, owner, claims, {now}, (entries IS NOT NULL)::int
+        questions, fence, owner, claims, coalesce(updated, {now}), (entries IS NOT NULL)::int
     FROM asked
     ON CONFLICT DO NOTHING
     RETURNING n, id
@@ -65,7 +73,7 @@ WITH asked AS (
 SELECT id FROM made"""
 
 _UNCREATE = """
-WITH gone AS (DELETE FROM {s}.calls WHERE id = $1 AND status = 'running' AND owner = $2 RETURNING n)
+WITH gone AS (DELETE FROM {s}.calls c WHERE c.id = $1 AND {mine[2]} RETURNING c.n)
 DELETE FROM {s}.parts p USING gone WHERE p.call = gone.n"""
 
 _CLAIM = """
@@ -73,7 +81,7 @@ WITH asked AS (
     SELECT * FROM unnest($1::text[], $2::int[], $3::bool[]) AS a(id, segment, lost)
 ), taken AS (
     UPDATE {s}.calls c
-    SET status = 'running', before = c.status, owner = $4, fence = c.fence + 1, claims = c.claims + 1, since = {now}
+    SET status = 'running', before = c.status, owner = $4, fence = c.fence + 1, claims = c.claims + 1, updated = {now}
     FROM asked a
     WHERE c.expires > {now} AND c.claims < {most} AND {free}
     RETURNING c.*
@@ -96,16 +104,16 @@ FROM asked a
 WHERE (c.expires <= {now} OR c.claims >= {most}) AND {free}"""
 
 _UNCLAIM = """
-UPDATE {s}.calls SET status = before, owner = NULL, claims = claims - 1, fence = fence - 1
-WHERE id = $1 AND segment = $2 AND status = 'running' AND owner = $3 AND fence = coalesce($4, fence)"""
+UPDATE {s}.calls c SET status = c.before, owner = NULL, claims = c.claims - 1, fence = c.fence - 1
+WHERE c.id = $1 AND c.segment = $2 AND c.fence = coalesce($4, c.fence) AND {mine[3]}"""
 
 _APPEND = """
 WITH asked AS (
     SELECT * FROM unnest($1::text[], $2::int[], $3::bytea[]) AS a(id, fence, entries)
 ), grown AS (
-    UPDATE {s}.calls c SET appends = c.appends + (a.entries IS NOT NULL)::int, since = {now}
+    UPDATE {s}.calls c SET appends = c.appends + (a.entries IS NOT NULL)::int
     FROM asked a
-    WHERE c.id = a.id AND c.fence = a.fence AND (c.status = 'running' AND c.owner = $4 OR c.status = 'waiting')
+    WHERE c.id = a.id AND c.fence = a.fence AND ({mine[4]} OR (c.status || '') = 'waiting')
     RETURNING c.id, c.n, c.appends, a.entries
 ), kept AS (
     INSERT INTO {s}.parts (call, kind, number, data)
@@ -121,10 +129,10 @@ WITH asked AS (
 ), parked AS (
     UPDATE {s}.calls c
     SET status = a.status, segment = c.segment + 1, wake = a.wake, questions = a.questions,
-        expires = coalesce(a.expires, c.expires), owner = NULL, claims = 0,
+        expires = coalesce(a.expires, c.expires), owner = NULL, claims = 0, updated = {now},
         appends = c.appends + (a.entries IS NOT NULL)::int
     FROM asked a
-    WHERE c.id = a.id AND c.fence = a.fence AND c.segment = a.segment AND c.status = 'running' AND c.owner = $10
+    WHERE c.id = a.id AND c.fence = a.fence AND c.segment = a.segment AND {mine[10]}
     RETURNING c.id, c.n, c.appends, c.waited, a.segment, a.outcome, a.entries
 ), kept AS (
     INSERT INTO {s}.parts (call, kind, number, data)
@@ -135,9 +143,9 @@ WITH asked AS (
 SELECT id, CASE WHEN waited >= segment THEN pg_notify({channel}, id) END FROM parked"""
 
 _RELEASE = """
-UPDATE {s}.calls SET status = $4, owner = NULL, claims = claims - 1
-WHERE id = $1 AND fence = $2 AND status = 'running' AND owner = $3
-RETURNING id"""
+UPDATE {s}.calls c SET status = $4, owner = NULL, claims = c.claims - 1, updated = {now}
+WHERE c.id = $1 AND c.fence = $2 AND {mine[3]}
+RETURNING c.id"""
 
 _END = """
 WITH ended AS (
@@ -177,7 +185,7 @@ WITH living AS MATERIALIZED (
 ), abandoned AS (
     SELECT c.* FROM {s}.calls c
     WHERE c.status = 'running' AND c.owner IS DISTINCT FROM $1 AND NOT EXISTS (
-        SELECT FROM living l WHERE l.number = c.owner AND greatest(l.seen, c.since) > {now} - {lease})
+        SELECT FROM living l WHERE l.number = c.owner AND greatest(l.seen, c.updated) > {now} - {lease})
     LIMIT $3
 ), woken AS (
     SELECT c.* FROM {s}.calls c WHERE c.status = 'waiting' AND c.wake <= {now} ORDER BY c.wake LIMIT $3
@@ -239,8 +247,9 @@ class Statements:
     def __init__(self, schema: str, lease: float) -> None:
         self.channel = f"{schema}_settled"
         """Where it is told which call has an outcome that somebody waits for."""
-        pieces = {
+        pieces: dict[str, Any] = {
             "s": schema,
+            "mine": {number: _MINE.format(me=f"${number}") for number in (2, 3, 4, 10)},
             "lease": repr(float(lease)),
             "locks": str(lock_class(schema)),
             "channel": f"'{self.channel}'",
@@ -248,7 +257,7 @@ class Statements:
             "most": str(MOST_CLAIMS),
             "now": _NOW,
             "ended": "({})".format(", ".join(f"'{status}'" for status in sorted(ENDED))),
-            "given_up": _GIVEN_UP,
+            "given_up": _GIVEN_UP.replace("{now}", _NOW),
         }
         for name, piece in (("record", _RECORD), ("entries", _ENTRIES), ("alive", _ALIVE), ("free", _FREE)):
             pieces[name] = piece.format_map(pieces)

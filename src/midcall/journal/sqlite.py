@@ -11,6 +11,7 @@ The file must be on a disk of this machine: SQLite's locks do not work over a ne
 import asyncio
 import contextlib
 import functools
+import logging
 import os
 import secrets
 import sqlite3
@@ -33,10 +34,13 @@ from midcall.journal.base import (
 )
 from midcall.journal.batches import Batches
 from midcall.journal.lifesign import LifeSign
+from midcall.journal.postbox import Postbox
 from midcall.journal.seal import KeyRing
 from midcall.journal.sqlite_calls import Calls
 from midcall.journal.sqlite_file import JournalFile, Transactions, check
 from midcall.journal.values import Values
+
+log = logging.getLogger("midcall.journal")
 
 T = TypeVar("T")
 
@@ -73,6 +77,8 @@ class SqliteJournal:
         self._reading = Transactions(JournalFile(self.path, patience, writes=False), "BEGIN", self._calls)
         self._writer: Batches[Calls] | None = None
         self._reader: Batches[Calls] | None = None
+        self._postbox: Postbox | None = None
+        self.on_post: Callable[[bytes], None] | None = None
         self._waiters: _Waiters = {}
         self._next_beat = 0.0
         self._next_look = 0.0
@@ -84,6 +90,7 @@ class SqliteJournal:
     async def open(self) -> None:
         if self._writer is None:
             await asyncio.to_thread(self._start)
+            await self._open_postbox()
             self._writer = Batches("midcall-journal-writer", self._writing.run, self._between_batches)
             self._reader = Batches("midcall-journal-reader", self._reading.run)
 
@@ -94,9 +101,28 @@ class SqliteJournal:
         self._writer = self._reader = None
         for key in list(self._waiters):
             self._tell(*key, None)
+        if self._postbox is not None:
+            await self._postbox.close()
         await reader.stop()
         await writer.stop()
         await asyncio.to_thread(self._stop)
+
+    async def _open_postbox(self) -> None:
+        """Where there are no sockets of the file system, workers do without: each has its own sessions."""
+        if hasattr(asyncio, "start_unix_server"):
+            self._postbox = Postbox(self.path, self.worker)
+            try:
+                await self._postbox.open(self._take)
+            except OSError as error:
+                log.warning("Other workers cannot reach this one: %s", error)
+                self._postbox = None
+
+    async def post(self, worker: str, message: bytes) -> bool:
+        return self._postbox is not None and await self._postbox.post(worker, message)
+
+    def _take(self, message: bytes) -> None:
+        if self.on_post is not None:
+            self.on_post(message)
 
     async def check(self) -> None:
         """Look through all of the file for damage, however large it is. Raises `JournalError`."""
@@ -228,10 +254,11 @@ class SqliteJournal:
     async def wait(self, call_id: str, segment: int, seconds: float) -> bytes | None:
         waiter: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
         key = (call_id, segment)
-        if not self._waiters and self._writer is not None:
-            self._writer.nudge()  # it looks at the file from now on
+        first = not self._waiters
         waiters = self._waiters.setdefault(key, set())
         waiters.add(waiter)
+        if first and self._writer is not None:
+            self._writer.nudge()  # it looks at the file from now on
         try:
             outcome = await self._read(lambda calls: calls.outcome(call_id, segment))
             if outcome is not None or seconds <= 0:
@@ -258,7 +285,7 @@ class SqliteJournal:
                 self._sign.beat()
             self._next_beat = now + self._lease / 3
         if not self._waiters:
-            return max(self._next_beat - now, 0.0)
+            return min(self._next_beat - now, self._lease / 3)
         if now >= self._next_look:
             self._look()
             taken = time.monotonic() - now

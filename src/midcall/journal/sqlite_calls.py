@@ -4,6 +4,7 @@ The functions of `Calls` are those of `Journal`, without the waiting. One rule m
 many of them together: **who raises, raises before it writes**.
 """
 
+import contextlib
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -40,15 +41,19 @@ _decode_entries = msgpack.Decoder(list[Entry]).decode
 _decode_body = msgpack.Decoder(tuple[bytes, bytes]).decode
 
 _COLUMNS = (
-    "n, id, name, principal, idempotency_key, created, expires, status, segment, wake, questions,"
+    "id, name, principal, idempotency_key, created, updated, expires, status, segment, wake, questions,"
     " fence, owner, claims"
 )
-_SELECT = "SELECT " + _COLUMNS + " FROM calls"
-_INSERT = (
-    "INSERT INTO calls (id, name, principal, idempotency_key, created, expires, status, segment, wake,"
-    " questions, fence, owner, claims) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-    " ON CONFLICT (id) DO NOTHING"
+_SELECT = f"SELECT n, {_COLUMNS} FROM calls"  # noqa: S608 - all SQL is of this file
+_BY_ID = f"{_SELECT} WHERE id = ?"
+_BY_N = f"{_SELECT} WHERE n = ?"
+_BY_KEY = f"{_SELECT} WHERE idempotency_key = ? AND principal IS ?"
+# SQLite knows nothing of how many calls there are of a kind, so it is told which index is the small one.
+_TO_WAKE = (
+    f"{_SELECT} INDEXED BY calls_to_wake"
+    " WHERE status = 'waiting' AND wake IS NOT NULL AND wake <= ? ORDER BY wake LIMIT ?"
 )
+_INSERT = f"INSERT INTO calls ({_COLUMNS}) VALUES ({', '.join('?' * 14)}) ON CONFLICT (id) DO NOTHING"  # noqa: S608
 _ADD_PART = "INSERT INTO parts VALUES (?, ?, ?, ?)"
 _ADD_ENTRIES = (
     "INSERT INTO parts SELECT ?1, 1, coalesce(max(number) + 1, 0), ?2 FROM parts WHERE call = ?1 AND kind = 1"
@@ -58,20 +63,24 @@ _PART = "SELECT data FROM parts WHERE call = ? AND kind = ? AND number = ?"
 _OUTCOME_OF = (
     "SELECT data FROM parts WHERE call = (SELECT n FROM calls WHERE id = ?) AND kind = 2 AND number = ?"
 )
-_TAKE = "UPDATE calls SET status = 'running', owner = ?, fence = fence + 1, claims = claims + 1 WHERE n = ?"
+_TAKE = (
+    "UPDATE calls SET updated = ?, status = 'running', owner = ?, fence = fence + 1, claims = claims + 1"
+    " WHERE n = ?"
+)
 _PARK = (
-    "UPDATE calls SET status = ?, segment = segment + 1, wake = ?, questions = ?,"
+    "UPDATE calls SET updated = ?, status = ?, segment = segment + 1, wake = ?, questions = ?,"
     " expires = coalesce(?, expires), owner = NULL, claims = 0 WHERE n = ?"
 )
+_LET_GO = "UPDATE calls SET updated = ?, status = ?, owner = NULL, claims = claims - 1 WHERE n = ?"
 _END = (
-    "UPDATE calls SET status = ?, expires = ?, segment = segment + ?, fence = fence + 1, owner = NULL,"
-    " wake = NULL, questions = ? WHERE n = ?"
+    "UPDATE calls SET updated = ?, status = ?, expires = ?, segment = segment + ?, fence = fence + 1,"
+    " owner = NULL, wake = NULL, questions = ? WHERE n = ?"
 )
 
 Row = tuple[Any, ...]
 Rows = list[Any]
 Entries = list[Entry]
-_N, _STATUS, _SEGMENT, _EXPIRES, _QUESTIONS, _OWNER, _CLAIMS = 0, 7, 8, 6, 10, 12, 13
+_N, _ID, _CREATED, _EXPIRES, _STATUS, _SEGMENT, _OWNER, _CLAIMS = 0, 1, 5, 7, 8, 9, 13, 14
 
 
 class Calls:
@@ -91,10 +100,11 @@ class Calls:
     def create(self, call: CallRecord, entries: Sequence[Entry], outcome: bytes | None) -> CallRecord | None:
         if taken := self.find(call.principal, call.idempotency_key):
             return taken
+        now = time.time()
         if outcome is None:
-            call = replace(call, status="running", owner=self._worker, claims=1)
+            call = replace(call, status="running", owner=self._worker, claims=1, updated=now)
         else:
-            call = replace(call, owner=None, claims=0)
+            call = replace(call, owner=None, claims=0, updated=now)
         if not self._add(call, [entries] if entries else [], {} if outcome is None else {0: outcome}):
             raise JournalError(f"There is a call {call.id} already")
         return None
@@ -109,7 +119,7 @@ class Calls:
 
     def claim(self, call_id: str, segment: int) -> tuple[Claim, Status | None]:
         """What `Journal.claim` gives; and how the call stood before, if it was claimed."""
-        row = self._sql(f"{_SELECT} WHERE id = ?", (call_id,)).fetchone()
+        row = self._sql(_BY_ID, (call_id,)).fetchone()
         if row is None:
             return Gone(), None
         n, status = row[_N], row[_STATUS]
@@ -125,22 +135,24 @@ class Calls:
             "expired" if row[_EXPIRES] <= now else "poisoned" if row[_CLAIMS] >= MOST_CLAIMS else None
         )
         if given_up is not None:
-            self._sql(_END, (given_up, now + KEEP, 0, NOTHING, n))
+            self._sql(_END, (now, given_up, now + KEEP, 0, NOTHING, n))
             return Gone(given_up), None
         record, entries = self._record(row), self._entries(row)
-        self._sql(_TAKE, (self._worker, n))
+        self._sql(_TAKE, (now, self._worker, n))
         record = replace(
-            record, status="running", owner=self._worker, fence=record.fence + 1, claims=record.claims + 1
+            record,
+            status="running",
+            owner=self._worker,
+            fence=record.fence + 1,
+            claims=record.claims + 1,
+            updated=now,
         )
         return Claimed(record, entries), status
 
     def unclaim(self, call_id: str, fence: int, before: Status) -> None:
         """Take back a claim that nobody waits for any more."""
-        self._sql(
-            "UPDATE calls SET status = ?, owner = NULL, claims = claims - 1"
-            " WHERE id = ? AND fence = ? AND status = 'running' AND owner = ?",
-            (before, call_id, fence, self._worker),
-        )
+        with contextlib.suppress(Fenced):
+            self._sql(_LET_GO, (time.time(), before, self._mine(call_id, fence, None)))
 
     def append(self, call_id: str, fence: int, entries: Sequence[Entry]) -> None:
         row = self._sql(
@@ -167,14 +179,11 @@ class Calls:
             self._sql(_ADD_ENTRIES, (n, self._values.close(_encode(entries), "entries", call_id)))
         self._sql(_ADD_PART, (n, _OUTCOME, segment, self._values.close(outcome, "outcome", call_id)))
         questions = self._values.close(parking.questions, "questions", call_id)
-        self._sql(_PARK, (parking.status, parking.wake, questions, parking.expires, n))
+        self._sql(_PARK, (time.time(), parking.status, parking.wake, questions, parking.expires, n))
 
     def release(self, call_id: str, fence: int, diverged: bool) -> None:
         n = self._mine(call_id, fence, None)
-        self._sql(
-            "UPDATE calls SET status = ?, owner = NULL, claims = claims - 1 WHERE n = ?",
-            ("diverged" if diverged else "running", n),
-        )
+        self._sql(_LET_GO, (time.time(), "diverged" if diverged else "running", n))
 
     def end(self, call_id: str, status: Status, outcome: bytes, expires: float) -> int | None:
         """The segment that it was the end of."""
@@ -183,7 +192,7 @@ class Calls:
             return None
         n, _, segment = row
         self._sql(_ADD_PART, (n, _OUTCOME, segment, self._values.close(outcome, "outcome", call_id)))
-        self._sql(_END, (status, expires, 1, NOTHING, n))
+        self._sql(_END, (time.time(), status, expires, 1, NOTHING, n))
         return int(segment)
 
     def sweep(self, limit: int) -> int:
@@ -192,7 +201,7 @@ class Calls:
             "SELECT n, status FROM calls WHERE expires <= ? AND status != 'running' ORDER BY expires LIMIT ?",
             (now, limit),
         ).fetchall()
-        over = [("expired", now + KEEP, 0, NOTHING, n) for n, status in rows if status not in ENDED]
+        over = [(now, "expired", now + KEEP, 0, NOTHING, n) for n, status in rows if status not in ENDED]
         self._sql_many(_END, over)
         self._forget([(n,) for n, status in rows if status in ENDED])
         return len(rows)
@@ -216,7 +225,7 @@ class Calls:
         return None if row is None else self._values.open(row[0], "outcome", call_id)
 
     def load(self, call_id: str) -> tuple[CallRecord, Sequence[Entry]] | None:
-        row = self._sql(f"{_SELECT} WHERE id = ?", (call_id,)).fetchone()
+        row = self._sql(_BY_ID, (call_id,)).fetchone()
         return None if row is None else (self._record(row), self._entries(row))
 
     def outcomes(self, call_id: str) -> dict[int, bytes]:
@@ -229,9 +238,7 @@ class Calls:
     def find(self, principal: str | None, idempotency_key: str | None) -> CallRecord | None:
         if idempotency_key is None:
             return None
-        row = self._sql(
-            f"{_SELECT} WHERE idempotency_key = ? AND principal IS ?", (idempotency_key, principal)
-        ).fetchone()
+        row = self._sql(_BY_KEY, (idempotency_key, principal)).fetchone()
         return None if row is None else self._record(row)
 
     def due(self, limit: int) -> Sequence[CallRecord]:
@@ -242,10 +249,7 @@ class Calls:
             f"{_SELECT} WHERE status = 'running' AND (owner IS NULL OR owner IN ({marks})) LIMIT ?",
             (*gone, limit),
         ).fetchall()
-        woken = self._sql(
-            f"{_SELECT} WHERE status = 'waiting' AND wake NOT NULL AND wake <= ? ORDER BY wake LIMIT ?",
-            (time.time(), limit - len(left)),
-        ).fetchall()
+        woken = self._sql(_TO_WAKE, (time.time(), limit - len(left))).fetchall()
         return [self._record(row) for row in left + woken]
 
     def list(
@@ -261,19 +265,19 @@ class Calls:
             created, n = _page_start(after)
             where += " AND created <= ? AND (created < ? OR n < ?)"
             given += [created, created, n]
-        newest = " ORDER BY created DESC, n DESC LIMIT ?"
+        newest = "ORDER BY created DESC, n DESC LIMIT ?"
         statuses: Sequence[Status] = status or _STATUSES
         if principal is not None:
             marks = ", ".join("?" * len(statuses))
-            found = "SELECT n FROM calls WHERE principal = ? AND status IN (" + marks + ")" + where + newest
+            found = f"SELECT n FROM calls WHERE principal = ? AND status IN ({marks}) {where} {newest}"  # noqa: S608
             rows = self._sql(found, (principal, *statuses, *given, limit + 1)).fetchall()
         else:
-            one = "SELECT * FROM (SELECT n, created FROM calls WHERE status = ?" + where + newest + ")"
-            found = "SELECT n FROM (" + " UNION ALL ".join([one] * len(statuses)) + ")" + newest
+            one = f"SELECT * FROM (SELECT n, created FROM calls WHERE status = ? {where} {newest})"  # noqa: S608
+            found = f"SELECT n FROM ({' UNION ALL '.join([one] * len(statuses))}) {newest}"  # noqa: S608
             each = [value for status in statuses for value in (status, *given, limit + 1)]
             rows = self._sql(found, (*each, limit + 1)).fetchall()
-        chosen = [self._sql(f"{_SELECT} WHERE n = ?", row).fetchone() for row in rows[:limit]]
-        last = f"{chosen[-1][5]!r} {chosen[-1][_N]}" if len(rows) > limit else None
+        chosen = [self._sql(_BY_N, row).fetchone() for row in rows[:limit]]
+        last = f"{chosen[-1][_CREATED]!r} {chosen[-1][_N]}" if len(rows) > limit else None
         return Page([self._record(row) for row in chosen], last)
 
     def count(self) -> dict[str, int]:
@@ -291,6 +295,7 @@ class Calls:
                 call.principal,
                 call.idempotency_key,
                 call.created,
+                call.updated,
                 call.expires,
                 call.status,
                 call.segment,
@@ -327,7 +332,8 @@ class Calls:
         return int(row[0])
 
     def _record(self, row: Row) -> CallRecord:
-        (n, call_id, name, principal, key, created, expires, status, segment, wake, questions, *rest) = row
+        (n, call_id, name, principal, key, created, updated, expires, status, segment, wake, *rest) = row
+        questions, fence, owner, claims = rest
         (body,) = self._sql(_PART, (n, _BODY, 0)).fetchone()
         arguments, context = _decode_body(self._values.open(body, "body", call_id))
         return CallRecord(
@@ -338,20 +344,21 @@ class Calls:
             principal=principal,
             idempotency_key=key,
             created=created,
+            updated=updated,
             expires=expires,
             status=status,
             segment=segment,
             wake=wake,
             questions=self._values.open(questions, "questions", call_id),
-            fence=rest[0],
-            owner=rest[1],
-            claims=rest[2],
+            fence=fence,
+            owner=owner,
+            claims=claims,
         )
 
     def _entries(self, row: Row) -> Entries:
         entries: Entries = []
         for (data,) in self._sql(_PARTS, (row[_N], _ENTRIES)):
-            entries += _decode_entries(self._values.open(data, "entries", row[1]))
+            entries += _decode_entries(self._values.open(data, "entries", row[_ID]))
         return entries
 
     def _outcome(self, call_id: str, n: int, segment: int) -> bytes | None:

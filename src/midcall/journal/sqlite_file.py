@@ -35,6 +35,7 @@ MIGRATIONS = (
         principal TEXT,
         idempotency_key TEXT,
         created REAL NOT NULL,
+        updated REAL NOT NULL,
         expires REAL NOT NULL,
         status TEXT NOT NULL,
         segment INTEGER NOT NULL,
@@ -268,7 +269,7 @@ def _code(error: Exception) -> int:
 def _damaged(path: Path, what: str) -> JournalError:
     return _final(
         f"The journal {path} is damaged ({what}). Stop midcall and restore the file from a backup, without"
-        f" the old {path.name}-wal and {path.name}-shm beside it; or move all three away to begin a new journal"
+        f" the old {path.name}-wal and {path.name}-shm beside it; or move all three away to begin a new one"
     )
 
 

@@ -55,6 +55,10 @@ PATIENCE = 20.0
 """Seconds that an answer waits for its question, while a call is run again."""
 
 
+ELSEWHERE = "answered by somebody else"
+"""The reason of a `request_cancelled` item for a question that its caller need not answer any more."""
+
+
 class Peer(Protocol):
     """The connection that a call is attached to."""
 
@@ -171,6 +175,37 @@ class Subscriptions:
         await claimed.answers_kept()
         return True
 
+    async def answer_for(self, record: CallRecord, answers: dict[str, Any]) -> bool:
+        """Somebody else than the caller answers. False if the call does not wait for that any more.
+
+        When this returns, the answers are in the journal. Raises `UnknownQuestion` or `WrongAnswer`.
+        """
+        live = self._keeper.live(record.id)
+        if isinstance(live, DurableSubscription):
+            for request_id, payload in answers.items():
+                await live.answer(request_id, payload)
+                live.close_prompt(request_id)
+            return True
+        claimed = await self._keeper.claim(record.id, record.segment)
+        if not isinstance(claimed, DurableSubscription):
+            return False
+        expected = [claimed.expect(request_id, payload) for request_id, payload in answers.items()]
+        before = self._attached.get(record.id)
+        if before is not None and before.peer is not None:
+            self._attach(claimed, before.peer, before.count)
+        self._keeper.resume(claimed)
+        end = time.monotonic() + PATIENCE
+        while not all(one.done() for one in expected) and time.monotonic() < end:
+            if self._keeper.live(record.id) is not claimed:
+                return True  # it does not do again what it did, or has ended
+            await asyncio.wait(expected, timeout=0.1)
+        await claimed.answers_kept()
+        for request_id, one in zip(answers, expected, strict=True):
+            if one.done():
+                one.result()
+                claimed.close_prompt(request_id)
+        return True
+
     async def abort(self, peer: Peer, call_id: str, reason: str) -> bool:
         """End a call that is attached to this connection."""
         front = self._attached.get(call_id)
@@ -227,7 +262,7 @@ class DurableSubscription:
         self.peer: Peer | None = None
         self._contents: list[bytes] = []
         self._size = 0
-        self._expected: tuple[str, Any, asyncio.Future[None]] | None = None
+        self._expected: dict[str, tuple[Any, asyncio.Future[None]]] = {}
         self._open: dict[str, Request] = {}
         self._failure: Error | None = None
         self._flushing = False
@@ -274,14 +309,13 @@ class DurableSubscription:
     def expect(self, request_id: str, payload: Any) -> asyncio.Future[None]:
         """Give the answer as soon as the call, which is run again, comes to its question."""
         answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._expected = (request_id, payload, answered)
+        self._expected[request_id] = (payload, answered)
         return answered
 
     def _give_expected(self, request: Request) -> None:
-        if self._expected is None or self._expected[0] != request.request_id or self.call is None:
+        if request.request_id not in self._expected or self.call is None:
             return
-        _, payload, answered = self._expected
-        self._expected = None
+        payload, answered = self._expected.pop(request.request_id)
         try:
             self.call.answer(request.request_id, payload)
         except MidcallError as error:
@@ -289,6 +323,10 @@ class DurableSubscription:
         else:
             del self._open[request.request_id]
             answered.set_result(None)
+
+    def close_prompt(self, request_id: str) -> None:
+        """Somebody else has answered: whoever shows the question can close it."""
+        self._send(RequestCancelled(self._stamp(), request_id, ELSEWHERE))
 
     async def answers_kept(self) -> None:
         """Wait until the answers that were given are in the journal."""

@@ -216,13 +216,22 @@ class Desk:
     async def update_task(self, record: CallRecord, responses: dict[str, Raw]) -> dict[str, Any]:
         """Answer questions of a task. When this returns, the answers are in the journal."""
         if record.status == "waiting":
-            claimed = await self.keeper.claim(record.id, record.segment)
-            if isinstance(claimed, InputRequired):
-                asked = msgspec.json.decode(record.questions)
-                claimed.come_back(None, {key: r for key, r in responses.items() if key in asked})
-                self.keeper.resume(claimed)
-                await claimed.answers_kept()
+            asked = msgspec.json.decode(record.questions)
+            await self.answer_for(record, {key: r for key, r in responses.items() if key in asked})
         return {}
+
+    async def answer_for(self, record: CallRecord, responses: dict[str, Raw]) -> bool:
+        """Somebody answers to whom the outcome is not told. False if the call does not wait any more.
+
+        When this returns, the answers are in the journal.
+        """
+        claimed = await self.keeper.claim(record.id, record.segment)
+        if not isinstance(claimed, InputRequired):
+            return False
+        claimed.come_back(None, responses)
+        self.keeper.resume(claimed)
+        await claimed.answers_kept()
+        return True
 
     async def cancel_task(self, record: CallRecord) -> dict[str, Any]:
         outcome = encode_outcome(McpError(-32603, "The task was cancelled"))

@@ -2,21 +2,29 @@
 
 A question becomes the parameters of `elicitation/create`, `sampling/createMessage` or `roots/list`;
 the client's result becomes an answer in the canonical form. The same pair serves a request that the
-server sends and an input request that it returns.
+server sends and an input request that it returns. For somebody who answers in the client's place, there
+is also the way back: from the request to a question, and from an answer to the client's result.
 """
 
 from typing import Any
 
 from midcall.errors import WrongAnswer
 from midcall.questions import (
+    Answer,
     AnyQuestion,
     Confirm,
+    Confirmed,
     Custom,
+    CustomAnswer,
     Form,
+    Option,
     Prompt,
+    Refusal,
     Roots,
     Sample,
     Select,
+    Selected,
+    Text,
     Url,
 )
 
@@ -79,6 +87,66 @@ def answer_from(question: AnyQuestion, result: Any) -> Any:
             return {"Confirmed": True}
         case _:
             return {"Custom": content}
+
+
+def question_from(method: str, params: dict[str, Any]) -> AnyQuestion:
+    """The question that a request asks, as far as the request tells: a typed one is a form."""
+    if method == SAMPLE:
+        return Sample(tuple(params.get("messages", ())), params.get("systemPrompt"), params.get("maxTokens"))
+    if method == ROOTS:
+        return Roots()
+    message = params.get("message", "")
+    if params.get("mode") == "url":
+        return Url(message, params.get("url", ""))
+    schema = params.get("requestedSchema", {})
+    fields: list[tuple[str, dict[str, Any]]] = list(schema.get("properties", {}).items())
+    match fields:
+        case [("confirmed", field)] if field.get("type") == "boolean":
+            return Confirm(message, field.get("default"))
+        case [("text", field)] if field.get("type") == "string" and field.keys() <= _PROMPT:
+            return Prompt(message, field.get("default"), field.get("description"))
+        case [("choice", {"oneOf": titled})]:
+            return Select(message, _options(titled))
+        case [("choices", {"items": {"anyOf": titled}})]:
+            return Select(message, _options(titled), multi_select=True)
+    return Form(message, schema)
+
+
+_PROMPT = frozenset(("type", "title", "description", "default"))
+
+
+def _options(titled: list[dict[str, str]]) -> tuple[Option, ...]:
+    return tuple(Option(one["const"], one.get("title", one["const"])) for one in titled)
+
+
+def result_for(question: AnyQuestion, answer: Answer) -> dict[str, Any]:
+    """The result by which a client would give this answer."""
+    match answer, question:
+        case Refusal(how), _:
+            return {"action": "decline" if how == "Declined" else "cancel"}
+        case Confirmed(value), _:
+            return _accepted({"confirmed": value})
+        case Text(value), _:
+            return _accepted({"text": value})
+        case Selected(values), Select(multi_select=True):
+            return _accepted({"choices": list(values)})
+        case Selected(values), _:
+            return _accepted({"choice": values[0]})
+        case CustomAnswer({"text": str(text)}), Sample():
+            return {"role": "assistant", "content": {"type": "text", "text": text}, "model": "administrator"}
+        case CustomAnswer(dict(value)), Sample():
+            return value
+        case CustomAnswer(value), Roots():
+            return {"roots": value}
+        case CustomAnswer(), Url():
+            return {"action": "accept"}
+        case CustomAnswer(value), _:
+            return _accepted(value)
+    raise AssertionError("an answer is one of these")
+
+
+def _accepted(content: Any) -> dict[str, Any]:
+    return {"action": "accept", "content": content}
 
 
 def _requested_schema(question: AnyQuestion) -> dict[str, Any]:

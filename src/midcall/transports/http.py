@@ -12,7 +12,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import uvicorn
@@ -51,6 +51,16 @@ METADATA_PATH = "/.well-known/oauth-protected-resource"
 log = logging.getLogger("midcall.http")
 
 
+class Place(Protocol):
+    """Where a server stands among several that share their sockets; as a text, what its log calls it."""
+
+    def listeners(self) -> list[socket.socket]:
+        """The sockets to serve on."""
+
+    def is_ready(self) -> None:
+        """It serves from now on."""
+
+
 def asgi_app(
     hub: Hub, *, auth: Authenticator | None = None, hosts: Sequence[str] = (), sse: bool = False
 ) -> "Application":
@@ -78,6 +88,8 @@ def asgi_app(
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         await hub.open()
+        if hub.keeper is not None:
+            hub.keeper.journal.on_post = mcp.share_sessions(hub.keeper.journal)
         yield
         await hub.close()
 
@@ -228,8 +240,9 @@ def server(
     allow_public: bool = False,
     sse: bool = False,
     grace: float = GRACE,
+    place: Place | None = None,
 ) -> uvicorn.Server:
-    """A server that is ready to be run; its log goes to standard error.
+    """A server that is ready to be run; its log goes to standard error, with its place among others.
 
     Told to stop, it lets calls run on for up to `grace` seconds, and answers the others that it is closing.
 
@@ -243,12 +256,13 @@ def server(
         app,
         hub,
         grace,
+        place,
         uvicorn.Config(
             app,
             host=host,
             port=port,
             log_level=log_level,
-            log_config=_log_to_stderr(),
+            log_config=_log_to_stderr("" if place is None else f"{place}: "),
             access_log=log_level in ("trace", "debug", "info"),  # else each line is made and thrown away
             proxy_headers=False,  # nothing here depends on what a proxy says of the client
             http=OneWrite,
@@ -267,12 +281,20 @@ class _Server(uvicorn.Server):
     each. Here the calls end first, in good order; then nothing is left to wait for but the writing.
     """
 
-    def __init__(self, app: Application, hub: Hub, grace: float, config: uvicorn.Config) -> None:
+    def __init__(
+        self, app: Application, hub: Hub, grace: float, place: Place | None, config: uvicorn.Config
+    ) -> None:
         super().__init__(config)
+        self._place = place
         self._app = app
         self._hub = hub
         self._calls = hub.calls
         self._grace = grace
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self._place is not None and self.started:
+            self._place.is_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for listener in self.servers:
@@ -317,8 +339,13 @@ async def serve_http(
     allow_public: bool = False,
     sse: bool = False,
     grace: float = GRACE,
+    place: Place | None = None,
 ) -> None:
-    """Serve the hub until the process is told to stop."""
+    """Serve the hub until the process is told to stop; with a `place`, on the sockets of that.
+
+    Raises `JournalError` if the hub has a journal that cannot be opened.
+    """
+    await hub.open()
     http = server(
         hub,
         host,
@@ -329,8 +356,9 @@ async def serve_http(
         allow_public=allow_public,
         sse=sse,
         grace=grace,
+        place=place,
     )
-    await http.serve()
+    await http.serve(None if place is None else place.listeners())
 
 
 def _names_of(host: str) -> list[str]:
@@ -338,8 +366,10 @@ def _names_of(host: str) -> list[str]:
     return [] if host in ("", "0.0.0.0", "::") else [f"[{host}]" if ":" in host else host]  # noqa: S104
 
 
-def _log_to_stderr() -> dict[str, Any]:
+def _log_to_stderr(label: str) -> dict[str, Any]:
     config = copy.deepcopy(LOGGING_CONFIG)
+    for formatter in config["formatters"].values():
+        formatter["fmt"] = formatter["fmt"].replace("%(levelprefix)s ", f"%(levelprefix)s {label}")
     for handler in config["handlers"].values():
         handler["stream"] = "ext://sys.stderr"
     return config

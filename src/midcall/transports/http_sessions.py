@@ -27,8 +27,8 @@ KEPT_STREAMS = 16
 class HttpSession:
     """A legacy session, and its streams."""
 
-    def __init__(self, principal: Principal | None) -> None:
-        self.id = secrets.token_urlsafe(24)
+    def __init__(self, principal: Principal | None, home: str = "") -> None:
+        self.id = f"{home}.{secrets.token_urlsafe(24)}" if home else secrets.token_urlsafe(24)
         self.owner = None if principal is None else principal.name
         self.used = time.monotonic()
         self._streams: dict[str, EventStream] = {}
@@ -136,12 +136,14 @@ class HttpSessions:
 
     def __init__(self, extension: McpExtension) -> None:
         self._extension = extension
+        self.home = ""
+        """The name of this worker, if there are others that may get requests of its sessions."""
         self._sessions: dict[str, HttpSession] = {}
 
     def create(self, principal: Principal | None) -> HttpSession:
         """A new session; the longest idle one makes room if there are too many."""
         self._sweep()
-        found = HttpSession(principal)
+        found = HttpSession(principal, self.home)
         self._sessions[found.id] = found
         return found
 

@@ -9,6 +9,7 @@ nothing is kept any more of what came in.
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import TypeAlias
 
 import msgspec
@@ -28,6 +29,7 @@ from midcall.principal import Principal
 from midcall.transports.auth import Authenticator
 from midcall.transports.event_writer import write_events
 from midcall.transports.http_sessions import BatchLine, HttpSession, HttpSessions, SessionLine
+from midcall.transports.relay import Post, Relay
 from midcall.transports.sse import EventStream, HttpLine
 
 Extra: TypeAlias = tuple[tuple[bytes, bytes], ...]
@@ -56,6 +58,13 @@ class Events(Struct, frozen=True):
     """Whose requests end if the client leaves: those of a modern one."""
 
 
+class Elsewhere(Struct, frozen=True):
+    """A request for a session of another worker."""
+
+    home: str
+    body: bytes = b""
+
+
 class McpEndpoint:
     """The ASGI application at `/mcp`."""
 
@@ -63,8 +72,16 @@ class McpEndpoint:
         self._extension = extension
         self._auth = auth
         self._sessions = HttpSessions(extension)
+        self._relay: Relay | None = None
+
+    def share_sessions(self, post: Post) -> Callable[[bytes], None]:
+        """From now on, requests for sessions of other workers are passed on; gives what takes theirs."""
+        self._relay = Relay(post, self)
+        self._sessions.home = post.worker
+        return self._relay.take
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answer: Answer | Events | Elsewhere | None
         match scope["method"]:
             case "POST":
                 answer = await self._post(scope, receive)
@@ -74,6 +91,8 @@ class McpEndpoint:
                 answer = self._delete(scope)
             case _:
                 answer = Answer(405, extra=((b"allow", b"POST, GET, DELETE"),))
+        if isinstance(answer, Elsewhere):
+            answer = await self._pass_on(answer, scope, receive, send)
         if isinstance(answer, Answer):
             length = (b"content-length", b"%d" % len(answer.body))
             headers = [_JSON, length, *answer.extra] if answer.body else [length, *answer.extra]
@@ -84,6 +103,20 @@ class McpEndpoint:
             if not finished and answer.session is not None:
                 self._extension.gone(answer.session, "The caller went away")
 
+    async def _pass_on(
+        self, elsewhere: Elsewhere, scope: Scope, receive: Receive, send: Send
+    ) -> Answer | None:
+        """Let the home of a session serve the request; if it is gone, there is no such session."""
+        if self._relay is not None and not scope.get("midcall.relayed"):
+            principal = scope.get("midcall.principal")
+            headers = [(name, value) for name, value in scope["headers"] if name != b"authorization"]
+            passed = await self._relay.forward(
+                elsewhere.home, scope["method"], headers, elsewhere.body, principal, receive, send
+            )
+            if passed:
+                return None
+        return Answer(404, jsonrpc.error_response(None, -32001, "Session not found"))
+
     def close(self) -> None:
         """The server ends: so do the streams on which it would wait for ever, and open questions fail."""
         self._sessions.stop_listening()
@@ -93,7 +126,7 @@ class McpEndpoint:
 
     # --- POST --------------------------------------------------------------------------------
 
-    async def _post(self, scope: Scope, receive: Receive) -> Answer | Events | None:
+    async def _post(self, scope: Scope, receive: Receive) -> Answer | Events | Elsewhere | None:
         """The answer to a POST; nothing if the client has left before there is one."""
         headers = dict(scope["headers"])
         principal: Principal | None = scope.get("midcall.principal")
@@ -111,14 +144,14 @@ class McpEndpoint:
         except Fault as fault:
             return Answer(400, fault.response())
         if isinstance(message, Batch):
-            return await self._batch(message, headers, principal, receive)
+            return _with_body(await self._batch(message, headers, principal, receive), body)
         version = headers.get(b"mcp-protocol-version")
         if version in _MODERN or (version not in _LEGACY and _REVISION in bytes(message.params)):
             return await self._modern(message, headers, principal, receive)
         if version is not None and version not in _LEGACY:
             text = f"Bad Request: unsupported MCP-Protocol-Version {version.decode('latin-1')}"
             return _refusal(400, text)
-        return await self._legacy(message, headers, principal, receive)
+        return _with_body(await self._legacy(message, headers, principal, receive), body)
 
     async def _modern(
         self, message: Envelope, headers: Headers, principal: Principal | None, receive: Receive
@@ -142,10 +175,10 @@ class McpEndpoint:
 
     async def _legacy(
         self, message: Envelope, headers: Headers, principal: Principal | None, receive: Receive
-    ) -> Answer | Events | None:
+    ) -> Answer | Events | Elsewhere | None:
         begins = message.method == "initialize" and b"mcp-session-id" not in headers
         found = self._sessions.create(principal) if begins else self._find(headers, principal)
-        if isinstance(found, Answer):
+        if isinstance(found, Answer | Elsewhere):
             return found
         if message.method is UNSET:
             self._extension.response(message, found.session)
@@ -164,9 +197,9 @@ class McpEndpoint:
 
     async def _batch(
         self, batch: Batch, headers: Headers, principal: Principal | None, receive: Receive
-    ) -> Answer | Events | None:
+    ) -> Answer | Events | Elsewhere | None:
         found = self._find(headers, principal)
-        if isinstance(found, Answer):
+        if isinstance(found, Answer | Elsewhere):
             return found
         if found.session.caller.revision != revisions.BATCHES:
             return _refusal(400, "Invalid Request: this revision has no batches")
@@ -191,13 +224,17 @@ class McpEndpoint:
             return None
         return self._answer(line)
 
-    def _find(self, headers: Headers, principal: Principal | None) -> HttpSession | Answer:
-        """The session of this request, or the refusal that it gets."""
+    def _find(self, headers: Headers, principal: Principal | None) -> HttpSession | Answer | Elsewhere:
+        """The session of this request, or the worker that has it, or the refusal that it gets."""
         session_id = headers.get(b"mcp-session-id")
         if session_id is None:
             text = "Server not initialized: Mcp-Session-Id is missing"
             return Answer(400, jsonrpc.error_response(None, -32002, text))
         found = self._sessions.get(session_id.decode("latin-1"), principal)
+        if found is None and self._relay is not None:
+            home = session_id.decode("latin-1").partition(".")[0]
+            if home and home != self._sessions.home:
+                return Elsewhere(home)
         return found or Answer(404, jsonrpc.error_response(None, -32001, "Session not found"))
 
     def _answer(self, line: HttpLine, extra: Extra = (), session: Session | None = None) -> Answer | Events:
@@ -213,12 +250,12 @@ class McpEndpoint:
 
     # --- GET and DELETE ----------------------------------------------------------------------
 
-    def _get(self, scope: Scope) -> Answer | Events:
+    def _get(self, scope: Scope) -> Answer | Events | Elsewhere:
         headers = dict(scope["headers"])
         if b"mcp-session-id" not in headers or headers.get(b"mcp-protocol-version") in _MODERN:
             return Answer(405, extra=((b"allow", b"POST"),))
         found = self._find(headers, scope.get("midcall.principal"))
-        if isinstance(found, Answer):
+        if isinstance(found, Answer | Elsewhere):
             return found
         if b"text/event-stream" not in headers.get(b"accept", b"text/event-stream"):
             return _refusal(406, "Accept must have text/event-stream")
@@ -228,12 +265,12 @@ class McpEndpoint:
             return _refusal(404, "Nothing to resume: Last-Event-ID is not known")
         return Events(stream, place)
 
-    def _delete(self, scope: Scope) -> Answer:
+    def _delete(self, scope: Scope) -> Answer | Elsewhere:
         headers = dict(scope["headers"])
         if b"mcp-session-id" not in headers:
             return Answer(405, extra=((b"allow", b"POST"),))
         found = self._find(headers, scope.get("midcall.principal"))
-        if isinstance(found, Answer):
+        if isinstance(found, Answer | Elsewhere):
             return found
         self._sessions.end(found)
         return Answer(200)
@@ -299,6 +336,10 @@ async def _body(receive: Receive) -> bytes | None:
             parts.append(part)
         if not message.get("more_body"):
             return b"".join(parts) if size <= MAX_MESSAGE else None
+
+
+def _with_body(answer: Answer | Events | Elsewhere | None, body: bytes) -> Answer | Events | Elsewhere | None:
+    return Elsewhere(answer.home, body) if isinstance(answer, Elsewhere) else answer
 
 
 def _accepts(accept: bytes) -> bool:

@@ -1,0 +1,380 @@
+"""`midcall serve --workers N`: one process that listens, and N that serve.
+
+The parent binds the sockets, starts the workers as processes of their own (each runs `midcall serve` with
+the sockets it inherits), and starts another one when one ends. It never loads the hub, so that an author's
+code runs in workers only, and a new one has the new code.
+
+What parent and worker tell each other goes over two pipes: the worker writes a byte to the one when it is
+ready to serve, and ends when the other one is closed, however its parent has ended.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from midcall.cli.exits import Exit, UsageError
+
+log = logging.getLogger("midcall.workers")
+
+BACKLOG = 2048
+"""Connections that wait while every worker is busy."""
+
+STARTING = 60.0
+"""Seconds that a worker has to become ready."""
+
+CLOSING = 10.0
+"""Seconds that a worker has, beside its grace, to write its last responses and end."""
+
+PAUSES = (0.1, 1.0, 2.0, 5.0, 10.0, 30.0)
+"""Seconds before a worker that has ended is started again; the last one is repeated."""
+
+HEALTHY = 30.0
+"""A worker that has lived for so many seconds is started again without a pause."""
+
+
+# --- in a worker -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a worker has of its parent: its number, and open files."""
+
+    number: int
+    sockets: tuple[int, ...]
+    ready: int
+    alive: int
+
+    @classmethod
+    def taken(cls, option: str) -> "Place":
+        """The one that an option of the command line tells of; its files go to no other process."""
+        number, sockets, ready, alive = option.split(":")
+        place = cls(int(number), tuple(int(fd) for fd in sockets.split(",")), int(ready), int(alive))
+        for fd in (*place.sockets, place.ready, place.alive):
+            os.set_inheritable(fd, False)
+        return place
+
+    @property
+    def option(self) -> str:
+        return f"{self.number}:{','.join(map(str, self.sockets))}:{self.ready}:{self.alive}"
+
+    def __str__(self) -> str:
+        return f"worker {self.number}"
+
+    def listeners(self) -> list[socket.socket]:
+        """The sockets to serve on."""
+        return [socket.socket(fileno=fd) for fd in self.sockets]
+
+    def is_ready(self) -> None:
+        """Tell the parent that calls are served; from now on, end when the parent does."""
+        with contextlib.suppress(OSError):  # it has ended meanwhile: the other pipe says so
+            os.write(self.ready, b"+")
+        os.close(self.ready)
+        loop = asyncio.get_running_loop()
+
+        def gone() -> None:
+            loop.remove_reader(self.alive)
+            log.warning("The parent is gone: this worker stops")
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        loop.add_reader(self.alive, gone)
+
+
+# --- in the parent ---------------------------------------------------------------------------
+
+
+def refuse_workers(*, stdio: bool, journal: str | None) -> None:
+    """Say why there cannot be several workers. Raises `UsageError`."""
+    from midcall.journal.choose import VARIABLE
+
+    if sys.platform == "win32":
+        raise UsageError("--workers: Windows cannot share a socket this way; start several servers instead")
+    if stdio:
+        raise UsageError(
+            "--workers is for HTTP: on standard input and output there is one caller, and one worker"
+        )
+    if (journal or os.environ.get(VARIABLE)) == "memory":
+        raise UsageError(
+            "--workers needs a journal that all workers share: a file or postgresql://..., not memory"
+        )
+
+
+def run_workers(count: int, host: str, port: int, *, grace: float, argv: Sequence[str], folder: str) -> int:
+    """Serve with so many workers until a signal; gives the exit code.
+
+    `argv` is the command line that each of them gets, after `serve`; `folder` is where it is run.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            sockets = [stack.enter_context(one) for one in listen(host, port)]
+        except OSError as error:
+            log.error("Cannot listen on %s, port %d: %s", host, port, error.strerror or error)  # noqa: TRY400
+            return Exit.FAILED
+        for one in sockets:
+            log.info("Listening on %s, with %d workers", _address(one), count)
+        workers = _Workers(sockets, grace, argv, folder)
+        return asyncio.run(workers.run(count))
+
+
+def listen(host: str, port: int) -> list[socket.socket]:
+    """Sockets at every address of a host. Raises `OSError`."""
+    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    sockets: list[socket.socket] = []
+    try:
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            one = socket.socket(family, kind, protocol)
+            sockets.append(one)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            one.bind(address)
+            one.listen(BACKLOG)
+            one.setblocking(False)
+    except OSError:
+        for one in sockets:
+            one.close()
+        raise
+    return sockets
+
+
+class _Worker:
+    """One process that serves, or is about to."""
+
+    def __init__(self, number: int, process: asyncio.subprocess.Process) -> None:
+        self.number = number
+        self.process = process
+        self.began = time.monotonic()
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(number)
+
+    async def stop(self, limit: float) -> None:
+        """Tell it to stop, and see to it."""
+        self.signal(signal.SIGTERM)
+        self.signal(signal.SIGCONT)  # one that is frozen would not hear it
+        try:
+            async with asyncio.timeout(limit):
+                await self.process.wait()
+        except TimeoutError:
+            log.warning("Worker %d (process %d) does not stop, and is killed", self.number, self.pid)
+            self.signal(signal.SIGKILL)
+            await self.process.wait()
+
+
+class _Place:
+    """A place that has a worker, and gets another one when it ends."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.worker: _Worker | None = None
+        self.changing = asyncio.Lock()
+        """Held while a worker is started in the place of another."""
+
+
+class _Workers:
+    """All workers of a parent."""
+
+    def __init__(
+        self, sockets: Sequence[socket.socket], grace: float, argv: Sequence[str], folder: str
+    ) -> None:
+        self._sockets = sockets
+        self._limit = grace + CLOSING
+        self._argv = argv
+        self._folder = folder
+        self._places: list[_Place] = []
+        self._running: set[_Worker] = set()
+        self._told = 0
+        """How often it was told to stop."""
+        self._stopping = asyncio.Event()
+        self._renewing = asyncio.Event()
+        self._alive: tuple[int, int] = (-1, -1)
+
+    async def run(self, count: int) -> int:
+        self._alive = os.pipe()
+        try:
+            with self._signals():
+                return await self._serve(count)
+        finally:
+            for worker in self._running:
+                worker.signal(signal.SIGKILL)
+            for fd in self._alive:
+                os.close(fd)
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        heard: dict[int, Callable[[], Any]] = {
+            signal.SIGTERM: lambda: self._stop(signal.SIGTERM),
+            signal.SIGINT: lambda: self._stop(signal.SIGINT),
+            signal.SIGHUP: self._renewing.set,
+        }
+        for number, handler in heard.items():
+            loop.add_signal_handler(number, handler)
+        try:
+            yield
+        finally:
+            for number in heard:
+                loop.remove_signal_handler(number)
+
+    def _stop(self, number: int) -> None:
+        self._told += 1
+        self._stopping.set()
+        if self._told > 1 and number == signal.SIGINT:  # pressed again: somebody will not wait
+            for worker in self._running:
+                worker.signal(signal.SIGKILL)
+
+    async def _serve(self, count: int) -> int:
+        code = 0
+        self._places = [_Place(number) for number in range(1, count + 1)]
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        working = asyncio.ensure_future(self._work())
+        try:
+            await asyncio.wait((stopping, working), return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                code = working.result()
+        finally:
+            for task in (working, stopping):
+                task.cancel()
+            await asyncio.wait((working, stopping))
+        log.info("Stopping %d workers", len(self._running))
+        await asyncio.gather(*(worker.stop(self._limit) for worker in list(self._running)))
+        return code
+
+    async def _work(self) -> int:
+        """Start all workers, and keep them; gives an exit code if they cannot be started."""
+        first, *others = self._places  # what is wrong with all of them is said once
+        codes = [await self._begin(first)]
+        if codes == [0]:
+            codes += await asyncio.gather(*(self._begin(place) for place in others))
+        if any(codes):
+            log.error("Nothing is served, as a worker could not be started: see what it says above")
+            return max(codes)
+        log.info("%d workers are ready", len(self._places))
+        async with asyncio.TaskGroup() as group:
+            for place in self._places:
+                group.create_task(self._keep(place))
+            group.create_task(self._renew_when_told())
+        return 0
+
+    async def _begin(self, place: _Place) -> int:
+        """Start the first worker of a place; gives its exit code if it ends before it is ready."""
+        async with place.changing:
+            worker, code = await self._start(place.number)
+            place.worker = worker
+            return code
+
+    async def _keep(self, place: _Place) -> None:
+        """Start a worker again whenever it has ended."""
+        pauses = 0
+        while True:
+            worker = place.worker
+            if worker is not None:
+                code = await worker.process.wait()
+                self._running.discard(worker)
+            async with place.changing:
+                if place.worker is not worker:
+                    continue  # it ended because another one has its place
+                if worker is not None:
+                    if time.monotonic() - worker.began > HEALTHY:
+                        pauses = 0
+                    log.warning(
+                        "Worker %d (process %d) has ended %s, and is started again",
+                        place.number,
+                        worker.pid,
+                        _ending(code),
+                    )
+                await asyncio.sleep(PAUSES[min(pauses, len(PAUSES) - 1)])
+                pauses += 1
+                place.worker, _ = await self._start(place.number)
+
+    async def _renew_when_told(self) -> None:
+        """Put a new worker in the place of each, one after the other, whenever there is a SIGHUP."""
+        while True:
+            await self._renewing.wait()
+            self._renewing.clear()
+            log.info("Starting %d new workers, one at a time", len(self._places))
+            for place in self._places:
+                async with place.changing:
+                    old = place.worker
+                    new, _ = await self._start(place.number)
+                    if new is None:
+                        log.error("The new worker %d cannot be started: the old ones stay", place.number)
+                        break
+                    place.worker = new
+                if old is not None:
+                    await old.stop(self._limit)
+                    self._running.discard(old)
+            else:
+                log.info("%d new workers are ready", len(self._places))
+
+    async def _start(self, number: int) -> tuple[_Worker | None, int]:
+        """Start a worker and wait until it is ready; or nothing, and the exit code that it ended with."""
+        ready, says_ready = os.pipe()
+        place = Place(number, tuple(one.fileno() for one in self._sockets), says_ready, self._alive[0])
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "midcall", "serve", "--as-worker", place.option, *self._argv),
+                stdin=asyncio.subprocess.DEVNULL,
+                cwd=self._folder,
+                pass_fds=(*place.sockets, place.ready, place.alive),
+                process_group=0,  # Ctrl-C is for the parent, which tells them
+            )
+        except OSError as error:
+            log.error("Worker %d cannot be started: %s", number, error)  # noqa: TRY400
+            os.close(ready)
+            return None, Exit.FAILED
+        finally:
+            os.close(says_ready)
+        worker = _Worker(number, process)
+        self._running.add(worker)
+        try:
+            async with asyncio.timeout(STARTING):
+                if await _byte(ready):
+                    return worker, 0
+                code = await process.wait()
+        except TimeoutError:
+            log.error("Worker %d is not ready after %.0f seconds", number, STARTING)  # noqa: TRY400
+            await worker.stop(0)
+            code = Exit.FAILED
+        self._running.discard(worker)
+        log.error("Worker %d ended %s before it was ready", number, _ending(code))
+        return None, code if code > 0 else Exit.FAILED
+
+
+async def _byte(fd: int) -> bytes:
+    """The next byte of a pipe, or nothing at its end; closes it."""
+    loop = asyncio.get_running_loop()
+    came: asyncio.Future[bytes] = loop.create_future()
+
+    def read() -> None:
+        loop.remove_reader(fd)
+        if not came.done():
+            came.set_result(os.read(fd, 1))
+
+    loop.add_reader(fd, read)
+    try:
+        return await came
+    finally:
+        loop.remove_reader(fd)
+        os.close(fd)
+
+
+def _ending(code: int) -> str:
+    return f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+
+
+def _address(one: socket.socket) -> str:
+    host, port, *_ = one.getsockname()
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

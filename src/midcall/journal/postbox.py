@@ -1,0 +1,93 @@
+"""Postbox: how workers on one machine reach each other, by a socket of the file system for each of them.
+
+Used by the journals that are files. Who is not there cannot be written to; what was sent to a worker that
+dies is lost.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import struct
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+_LENGTH = struct.Struct("<I")
+
+
+class Postbox:
+    """The socket of this worker, and lines to others."""
+
+    def __init__(self, journal: Path, worker: str) -> None:
+        # A short path, as the system allows few bytes; the same one for all who share the journal.
+        exact = hashlib.sha256(os.fsencode(journal.resolve())).hexdigest()[:16]
+        self._directory = Path(tempfile.gettempdir()) / f"midcall-{os.getuid()}-{exact}"
+        self._worker = worker
+        self._server: asyncio.Server | None = None
+        self._lines: dict[str, tuple[asyncio.StreamReader, asyncio.StreamWriter]] = {}
+        self._opening = asyncio.Lock()
+        self._incoming: set[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = set()
+
+    async def open(self, take: Callable[[bytes], None]) -> None:
+        """Begin to take messages."""
+
+        async def read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            self._incoming.add((reader, writer))
+            with contextlib.suppress(asyncio.IncompleteReadError, OSError):
+                while True:
+                    (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+                    take(await reader.readexactly(length))
+            self._incoming.discard((reader, writer))
+            writer.close()
+
+        self._directory.mkdir(mode=0o700, exist_ok=True)
+        if self._directory.stat().st_uid != os.getuid():
+            raise OSError(f"{self._directory} belongs to somebody else")
+        self._server = await asyncio.start_unix_server(read, self._path(self._worker))
+
+    async def close(self) -> None:
+        """Take no more messages."""
+        lines = [*self._lines.values(), *self._incoming]
+        self._lines.clear()
+        for _, line in lines:
+            line.close()
+        for _, line in lines:
+            with contextlib.suppress(OSError):
+                await line.wait_closed()
+        if self._server is not None:
+            self._server.close()
+            await self._server.wait_closed()
+            self._server = None
+            self._path(self._worker).unlink(missing_ok=True)
+
+    async def post(self, worker: str, message: bytes) -> bool:
+        """Send a message; false if that worker is gone."""
+        try:
+            line = await self._line(worker)
+            line.write(_LENGTH.pack(len(message)) + message)
+            await line.drain()
+        except OSError:
+            self._lose(worker)
+            with contextlib.suppress(OSError):
+                self._path(worker).unlink()
+            return False
+        return True
+
+    async def _line(self, worker: str) -> asyncio.StreamWriter:
+        async with self._opening:  # one line to each, as messages are to arrive in order
+            line = self._lines.get(worker)
+            if line is not None and (line[0].at_eof() or line[1].is_closing()):
+                self._lose(worker)
+                line = None
+            if line is None:
+                line = self._lines[worker] = await asyncio.open_unix_connection(self._path(worker))
+            return line[1]
+
+    def _lose(self, worker: str) -> None:
+        gone = self._lines.pop(worker, None)
+        if gone is not None:
+            gone[1].close()
+
+    def _path(self, worker: str) -> Path:
+        return self._directory / worker.rpartition("/")[2]

@@ -1,0 +1,80 @@
+"""Logs: lines for people or for machines, with the call that they are about where that is known.
+
+A record says which call it is about by `extra={"call": ..., "method": ...}`, or is written while a kept call
+runs: then also what the author's own code logs belongs to it. Arguments, answers and tokens are never
+logged; a frame of a WebSocket, which would have them, is left out at every level.
+"""
+
+import datetime as dt
+import logging
+import sys
+from typing import Any, Literal, TextIO
+
+import msgspec
+
+from midcall import trace
+
+Format = Literal["text", "json"]
+
+FIELDS = ("call", "method", "segment")
+"""What a line says of its call."""
+
+_TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+def set_up(format: Format = "text", level: str = "info", stream: TextIO | None = None) -> None:
+    """Log to a stream, standard error by default; whatever was set up before stays."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter(_TEXT))
+    handler.addFilter(is_no_frame)
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+
+
+def is_no_frame(record: logging.LogRecord) -> bool:
+    """Whether a record is none of those that show what a WebSocket carries, or its headers."""
+    return record.levelno > logging.DEBUG or not str(record.msg).startswith(("< ", "> "))
+
+
+def about(record: logging.LogRecord) -> dict[str, Any]:
+    """The call that a record is about: those of `FIELDS` that are known."""
+    found = {field: getattr(record, field) for field in FIELDS if hasattr(record, field)}
+    if "call" not in found:
+        running = trace.current()
+        if running is not None:
+            found = {"call": running.call_id, "method": running.method, "segment": running.segment}
+    return {field: found[field] for field in FIELDS if found.get(field) not in (None, "")}
+
+
+class TextFormatter(logging.Formatter):
+    """A line as ever, with the call at its end."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  a name of the standard library
+        line = super().formatMessage(record)
+        found = about(record)
+        if not found:
+            return line
+        return f"{line} [{' '.join(f'{name}={value}' for name, value in found.items())}]"
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time, level, logger, message; call, method and segment; error."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = dt.datetime.fromtimestamp(record.created, dt.UTC)
+        line = {
+            "time": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": _sendable(record.getMessage()),
+            **about(record),
+        }
+        if record.exc_info:
+            line["error"] = _sendable(self.formatException(record.exc_info))
+        if record.stack_info:
+            line["stack"] = _sendable(self.formatStack(record.stack_info))
+        return msgspec.json.encode(line, enc_hook=str).decode()
+
+
+def _sendable(text: str) -> str:
+    """Without lone surrogates, as file names may have them: JSON cannot carry those."""
+    return text.encode(errors="replace").decode()

@@ -1,0 +1,198 @@
+"""Metrics: what a monitor reads of this process, in the text format of Prometheus.
+
+Counts are plain integers that belong to the process, like the calls of all its hubs. Only calls that ask
+count anything; what can be looked up is looked up when somebody reads. Knows no hub, no journal and no HTTP.
+"""
+
+import sys
+import time
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple, TypeAlias
+
+from midcall.questions import PERSON_KINDS
+
+MINUTE, HOUR, DAY = 60, 3600, 24 * 3600
+
+THINKING = (
+    1, 2, 5, 10, 20, 30,
+    MINUTE, 2 * MINUTE, 5 * MINUTE, 10 * MINUTE, 30 * MINUTE,
+    HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR,
+    DAY, 2 * DAY, 4 * DAY, 7 * DAY,
+)  # fmt: skip
+"""Seconds, as people take them."""
+
+WRITING = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+"""Seconds, as a journal takes them."""
+
+Ending: TypeAlias = Literal["answered", "declined", "cancelled", "timed_out", "failed", "withdrawn"]
+"""How a question ends. `failed`: the client could not ask it. `withdrawn`: by the tool, or with its call."""
+
+ENDINGS: tuple[Ending, ...] = ("answered", "declined", "cancelled", "timed_out", "failed", "withdrawn")
+
+
+class Histogram:
+    """How often a value was at most so much."""
+
+    __slots__ = ("bounds", "counts", "sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+
+class Counts:
+    """What has happened in this process."""
+
+    def __init__(self) -> None:
+        self.asked: Counter[str] = Counter()
+        """Questions, by kind."""
+        self.ended: Counter[str] = Counter()
+        """Questions, by their `Ending`."""
+        self.thinking = Histogram(THINKING)
+        """How long people took to answer, also if they took it over several lives of the process."""
+        self.segments: Counter[str] = Counter()
+        """Segments of calls in the journal: `run`, `rebuilt`, `taken_over`, `fenced`."""
+        self.diverged = 0
+        self.journal: dict[str, Histogram] = {}
+        """How long the operations of the journal took, if that is measured."""
+        self.journal_errors: Counter[str] = Counter()
+
+
+counts = Counts()
+
+
+def question_asked(kind: str) -> None:
+    """A question waits that did not wait before."""
+    counts.asked[kind] += 1
+
+
+def question_ended(kind: str, ending: Ending, since: float) -> None:
+    """A question waits no longer; `since` is the time at which it was asked."""
+    counts.ended[ending] += 1
+    if ending in ("answered", "declined", "cancelled") and kind in PERSON_KINDS and since:
+        seconds = max(0.0, time.time() - since)
+        counts.thinking.observe(seconds)
+        if "opentelemetry.metrics" in sys.modules:
+            from midcall.telemetry import record_answer  # noqa: PLC0415  slow to import, and seldom needed
+
+            record_answer(seconds, THINKING, kind, ending)
+
+
+# --- the text format --------------------------------------------------------------------------
+
+
+class Family(NamedTuple):
+    """Figures of one name."""
+
+    name: str
+    type: Literal["counter", "gauge", "histogram"]
+    help: str
+    samples: Iterable[tuple[Mapping[str, str], "float | Histogram"]]
+
+
+def single(name: str, type: Literal["counter", "gauge"], help: str, value: float) -> Family:
+    """One figure without labels."""
+    return Family(name, type, help, [({}, value)])
+
+
+def by_label(
+    name: str, type: Literal["counter", "gauge"], help: str, label: str, values: Mapping[str, float]
+) -> Family:
+    """A figure for each value of a label."""
+    return Family(name, type, help, [({label: one}, value) for one, value in values.items()])
+
+
+def histogram(name: str, help: str, label: str, values: Mapping[str, Histogram]) -> Family:
+    """A histogram for each value of a label; with the label "" just one."""
+    return Family(name, "histogram", help, [({label: o} if label else {}, h) for o, h in values.items()])
+
+
+def own_families() -> list[Family]:
+    """What this process has counted."""
+    return [
+        by_label(
+            "midcall_questions_asked_total", "counter", "Questions that were asked.", "kind", counts.asked
+        ),
+        by_label(
+            "midcall_questions_ended_total",
+            "counter",
+            "Questions that wait no longer, and why.",
+            "outcome",
+            {ending: counts.ended[ending] for ending in ENDINGS},
+        ),
+        histogram("midcall_answer_seconds", "How long people took to answer.", "", {"": counts.thinking}),
+        *(
+            single(f"midcall_segments_{name}_total", "counter", help, counts.segments[name])
+            for name, help in _SEGMENTS.items()
+        ),
+        single(
+            "midcall_calls_diverged_total",
+            "counter",
+            "Calls that stand still because their code has changed.",
+            counts.diverged,
+        ),
+        histogram(
+            "midcall_journal_seconds",
+            "How long operations of the journal took.",
+            "operation",
+            counts.journal,
+        ),
+        by_label(
+            "midcall_journal_errors_total",
+            "counter",
+            "Operations of the journal that failed.",
+            "operation",
+            counts.journal_errors,
+        ),
+    ]
+
+
+_SEGMENTS = {
+    "run": "Segments of calls that were run and written to the journal.",
+    "rebuilt": "Segments for which a call was run again from its journal.",
+    "taken_over": "Segments that were taken over from a worker that is gone.",
+    "fenced": "Writes that were refused because another worker had taken over.",
+}
+
+
+def render(families: Iterable[Family]) -> str:
+    """The text that a monitor reads."""
+    lines: list[str] = []
+    for family in families:
+        lines += (f"# HELP {family.name} {family.help}", f"# TYPE {family.name} {family.type}")
+        for labels, value in family.samples:
+            if isinstance(value, Histogram):
+                lines += _histogram(family.name, labels, value)
+            else:
+                lines.append(f"{family.name}{_labels(labels)} {_number(value)}")
+    return "\n".join((*lines, ""))
+
+
+def _histogram(name: str, labels: Mapping[str, str], value: Histogram) -> Iterable[str]:
+    total = 0
+    for bound, count in zip((*value.bounds, None), value.counts, strict=True):
+        total += count
+        until = "+Inf" if bound is None else _number(bound)
+        yield f"{name}_bucket{_labels({**labels, 'le': until})} {total}"
+    yield f"{name}_sum{_labels(labels)} {_number(value.sum)}"
+    yield f"{name}_count{_labels(labels)} {total}"
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    pairs = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
+    return f"{{{pairs}}}" if pairs else ""
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else repr(float(value))

@@ -1,0 +1,90 @@
+"""Lines to workers: a small synchronous MCP client of the modern revision, which notices when they die."""
+
+import itertools
+import json
+import os
+import signal
+import socket
+from contextlib import suppress
+from typing import Any
+
+MODERN = "2026-07-28"
+META = "io.modelcontextprotocol/"
+SAID = {f"{META}protocolVersion": MODERN, f"{META}clientCapabilities": {"elicitation": {}}}
+KEY = "dev.midcall/idempotencyKey"
+
+LIMIT = 30.0
+"""Seconds that a worker has for an answer: more than it may let anybody wait for another one."""
+
+_ids = itertools.count(1)
+
+
+class Stuck(Exception):
+    """A worker lives, and does not answer."""
+
+
+class Line:
+    """One worker, seen from outside. A request that it did not live to answer is answered with `None`."""
+
+    def __init__(self, pid: int, line: socket.socket) -> None:
+        self.pid = pid
+        self.alive = True
+        self._socket = line
+        self._socket.settimeout(LIMIT)
+        self._read = b""
+
+    def send(self, method: str, params: dict[str, Any], **meta: Any) -> int:
+        """Send a request and give its id."""
+        id = next(_ids)
+        params = {**params, "_meta": {**SAID, **meta}}
+        message = {"jsonrpc": "2.0", "id": id, "method": method, "params": params}
+        with suppress(ConnectionError):
+            self._socket.sendall(json.dumps(message).encode() + b"\n")
+        return id
+
+    def receive(self, id: int) -> dict[str, Any] | None:
+        """The response to a request."""
+        while self.alive:
+            line = self._line()
+            if line is not None:
+                message: dict[str, Any] = json.loads(line)
+                if message.get("id") == id:
+                    return message
+        return None
+
+    def tool(self, name: str, **arguments: Any) -> Any:
+        """What a plain tool gives."""
+        response = self.receive(self.send("tools/call", {"name": name, "arguments": arguments}))
+        return None if response is None else json.loads(response["result"]["content"][0]["text"])
+
+    def kill(self) -> None:
+        """End the worker wherever it is."""
+        if self.alive:
+            os.kill(self.pid, signal.SIGKILL)
+            self._wait_for_end()
+
+    def leave(self) -> None:
+        """Hang up, and let the worker end by itself."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+        self._wait_for_end()
+
+    def _wait_for_end(self) -> None:
+        while self.alive:
+            self._line()
+
+    def _line(self) -> bytes | None:
+        while b"\n" not in self._read:
+            try:
+                data = self._socket.recv(256 * 1024)
+            except ConnectionError:
+                data = b""
+            except TimeoutError:
+                raise Stuck(f"Worker {self.pid} has not answered for {LIMIT:.0f} s") from None
+            if not data:
+                self.alive = False
+                self._socket.close()
+                return None
+            self._read += data
+        line, _, self._read = self._read.partition(b"\n")
+        return line

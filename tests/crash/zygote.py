@@ -1,0 +1,104 @@
+"""The zygote: a process that has everything loaded, and forks workers. It never runs an event loop itself.
+
+It gets what a worker needs on its standard input, a socket, together with the worker's line, and gives back
+the process id. Its workers end with it.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from crash.app import make_hub
+from crash.kept import Ticking, open_store
+from crash.ticks import clock
+from midcall import Hub
+from midcall.journal import keeper
+from midcall.mcp import mcp_of
+from midcall.transports.stdio import serve_stdio
+
+SWEEP = 0.05
+"""Seconds between two looks for calls that nobody looks after: a run must not wait for it for long."""
+
+LARGE = 64 * 1024
+
+
+class Zygote:
+    """The other end: starts workers."""
+
+    def __init__(self) -> None:
+        mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        here = Path(__file__).parent.parent
+        self._socket = mine
+        self._process = subprocess.Popen(
+            (sys.executable, "-m", "crash.zygote"),
+            stdin=its,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join((str(here), os.environ.get("PYTHONPATH", "")))},
+        )
+        its.close()
+
+    def start(self, **settings: Any) -> tuple[int, socket.socket]:
+        """A worker: its process id and its line."""
+        mine, its = socket.socketpair()
+        with its:
+            socket.send_fds(self._socket, [json.dumps(settings).encode()], [its.fileno()])
+        return int(self._socket.recv(LARGE)), mine
+
+    def close(self) -> None:
+        self._socket.close()
+        self._process.wait()
+
+
+def main() -> None:
+    """Fork workers until the other end is closed."""
+    hub = make_hub()
+    mcp_of(hub)
+    _ = hub.hash
+    orders = socket.socket(fileno=os.dup(0))
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
+    while True:
+        order, fds, _, _ = socket.recv_fds(orders, LARGE, 1)
+        if not order:
+            break
+        pid = os.fork()
+        if not pid:
+            orders.close()
+            work(hub, fds[0], json.loads(order))
+        os.close(fds[0])
+        orders.send(str(pid).encode())
+
+
+def work(hub: Hub, line: int, settings: dict[str, Any]) -> None:
+    """Be a worker, to the end of the process."""
+    _end_with_parent()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    log = os.open(settings["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.dup2(log, 2)
+    logging.basicConfig(level="WARNING", format=f"{os.getpid()} %(levelname)s %(name)s: %(message)s")
+    code = 1
+    with contextlib.suppress(BaseException):
+        clock.start(settings["deadly"])
+        store = Ticking(open_store(settings["backend"], settings["place"]))
+        hub.keeper = keeper.Keeper(hub, store, replay_check=settings["forgetful"])
+        keeper.SWEEP = SWEEP
+        asyncio.run(serve_stdio(hub, raw=False, stdin=line, stdout=line))
+        code = 0
+    os._exit(code)
+
+
+def _end_with_parent() -> None:
+    """Where the system can: a test that is killed leaves no worker behind."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

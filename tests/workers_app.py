@@ -1,0 +1,111 @@
+"""A hub for several workers: every effect of a step is one line in the file that `LEDGER` names.
+
+With `STORE` and `LEASE` it has a journal whose workers count as gone after that many seconds, since a test
+cannot wait for as long as people do.
+"""
+
+import asyncio
+import json
+import os
+import uuid
+from typing import Any
+
+from midcall import Ask, Hub, method
+from midcall.errors import StepInterrupted
+from midcall.journal.keeper import Keeper
+
+STEPS = ("one", "two", "three", "four")
+COLOURS = ("red", "blue", "green")
+INTERRUPTED = "interrupted"
+
+
+def effect(run: str, step: str) -> str:
+    """Do something that must not be done twice. Gives what nobody else can know."""
+    made = uuid.uuid4().hex[:12]
+    fd = os.open(os.environ["LEDGER"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(fd, json.dumps({"run": run, "step": step, "made": made, "pid": os.getpid()}).encode() + b"\n")
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    return made
+
+
+class Work:
+    """What the workers do."""
+
+    @method
+    async def wizard(self, run: str, ask: Ask) -> dict[str, Any]:
+        """Ask three things, with an effect before, between and after them."""
+        made: dict[str, str] = {}
+
+        async def do(step: str) -> None:
+            try:
+                made[step] = await ask.step(effect, run, step)
+            except StepInterrupted:
+                made[step] = INTERRUPTED
+
+        await do("one")
+        name = await ask.prompt("Name?", key="name")
+        await do("two")
+        colour = await ask.select("Colour?", COLOURS, key="colour")
+        await do("three")
+        sure = await ask.confirm("Sure?", key="sure")
+        await do("four")
+        return {"answers": [name, colour, sure], "made": made}
+
+    @method
+    async def thinking(self, run: str, seconds: float, ask: Ask) -> str:
+        """Ask, do something, take a while, and do something else."""
+        who = await ask.prompt("Who?", key="who")
+        await ask.step(effect, run, "before")
+        await asyncio.sleep(seconds)
+        await ask.step(effect, run, "after")
+        return f"It is {who}"
+
+    @method
+    async def working(self, run: str, seconds: float, ask: Ask) -> str:
+        """Ask, and take a while inside a step."""
+
+        async def work() -> str:
+            effect(run, "begun")
+            await asyncio.sleep(seconds)
+            return effect(run, "ended")
+
+        who = await ask.prompt("Who?", key="who")
+        try:
+            await ask.step(work)
+        except StepInterrupted:
+            return f"{INTERRUPTED}, {who}"
+        return f"It is {who}"
+
+    @method
+    def pid(self) -> int:
+        """Who serves."""
+        return os.getpid()
+
+    @method
+    async def slow(self, seconds: float) -> int:
+        """Take a while."""
+        await asyncio.sleep(seconds)
+        return os.getpid()
+
+    @method
+    async def count(self) -> dict[str, int]:
+        """How many calls of each status there are in the journal."""
+        keeper: Keeper = hub.keeper
+        return await keeper.journal.count()
+
+
+hub = Hub("workers").register(Work())
+
+if "STORE" in os.environ:
+    lease = float(os.environ["LEASE"])
+    if os.environ["STORE"].startswith("postgresql://"):
+        from midcall.journal.postgres import PostgresJournal
+
+        hub.keeper = Keeper(hub, PostgresJournal(os.environ["STORE"], lease=lease))
+    else:
+        from midcall.journal.sqlite import SqliteJournal
+
+        hub.keeper = Keeper(hub, SqliteJournal(os.environ["STORE"], lease=lease))
