@@ -23,7 +23,7 @@ from typing import Any, Protocol
 import pytest
 from msgspec.structs import replace
 
-from driving import drive
+from driving import drive, until
 from midcall.journal.base import (
     KEEP,
     MOST_CLAIMS,
@@ -939,6 +939,28 @@ class JournalContract:
         assert given[0] in [b"\0%d" % n for n in range(12)]
         assert await (await store.worker()).secret("seal", b"late") == given[0]
         assert await workers[0].secret("other", b"made") == b"made"
+
+    # post
+
+    @in_store
+    async def test_a_message_reaches_another_worker_once_and_in_order(self, store: Store) -> None:
+        journal, other = await store.worker(), await store.worker()
+        got: list[bytes] = []
+        other.on_post = got.append
+        messages = [b"%d" % n for n in range(20)] + [b"", b"\0\xff" * 100_000]
+        for message in messages:
+            assert await journal.post(other.worker, message)
+        await until(lambda: len(got) >= len(messages))
+        await asyncio.sleep(0.05)
+        assert got == messages
+
+    @in_store
+    async def test_a_worker_that_is_gone_gets_no_messages(self, store: Store) -> None:
+        journal, other = await store.worker(), await store.worker()
+        assert await journal.post(other.worker, b"nobody listens, and that is no error")
+        await other.close()
+        assert not await journal.post(other.worker, b"late")
+        assert not await journal.post("nobody", b"lost")
 
     # export, restore
 

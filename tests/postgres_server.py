@@ -43,7 +43,9 @@ HELP = f"""There is no PostgreSQL, and none could be installed. Any of these wil
 OPTIONS = {"listen_addresses": "127.0.0.1", "max_connections": "300", "log_min_messages": "warning"}
 HASTY = {"fsync": "off", "full_page_writes": "off"}
 """Safe against everything but a crash of the machine, which no test brings about."""
-GUARD = 'trap "" INT TERM HUP; cat >/dev/null; "$1" -D "$2/data" -m immediate stop >/dev/null 2>&1; rm -rf "$2"'
+GUARD = (
+    'trap "" INT TERM HUP; cat >/dev/null; "$1" -D "$2/data" -m immediate stop >/dev/null 2>&1; rm -rf "$2"'
+)
 
 
 class Server:

@@ -1,12 +1,14 @@
 """A hub for several workers: every effect of a step is one line in the file that `LEDGER` names.
 
-With `STORE` and `LEASE` it has a journal whose workers count as gone after that many seconds, since a test
+It takes up to twice `PACE` seconds, so that something can fall into it. With `STORE` and `LEASE` it has a journal whose workers count as gone after that many seconds, since a test
 cannot wait for as long as people do.
 """
 
 import asyncio
 import json
 import os
+import random
+import time
 import uuid
 from typing import Any
 
@@ -22,12 +24,15 @@ INTERRUPTED = "interrupted"
 def effect(run: str, step: str) -> str:
     """Do something that must not be done twice. Gives what nobody else can know."""
     made = uuid.uuid4().hex[:12]
+    pace = float(os.environ.get("PACE", "0"))
+    time.sleep(random.uniform(0, pace))
     fd = os.open(os.environ["LEDGER"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         os.write(fd, json.dumps({"run": run, "step": step, "made": made, "pid": os.getpid()}).encode() + b"\n")
         os.fsync(fd)
     finally:
         os.close(fd)
+    time.sleep(random.uniform(0, pace))
     return made
 
 

@@ -326,18 +326,28 @@ class Hub:
             await self.keeper.close(grace)
         await self.calls.close(reason)
 
-    def asgi(self, *, auth: Any = None, hosts: Sequence[str] = (), sse: bool = False) -> Any:
-        """This hub as an ASGI application: `/mcp`, `/ws`, `/health`, and a page at `/`.
+    def asgi(
+        self,
+        *,
+        auth: Any = None,
+        hosts: Sequence[str] = (),
+        sse: bool = False,
+        admin: bool = False,
+        metrics: bool = False,
+    ) -> Any:
+        """This hub as an ASGI application: `/mcp`, `/ws`, `/health`, `/ready`, and a page at `/`.
 
         `auth` tells who calls (see `midcall.transports.auth`); `hosts` are names by which it is reached;
-        `sse` adds the deprecated transport HTTP+SSE at `/sse`, for MCP clients that know no other.
+        `sse` adds the deprecated transport HTTP+SSE at `/sse`, for MCP clients that know no other. With
+        `auth`, `/admin` is for administrators; without it, and with `admin`, for programs of this machine.
+        `metrics` adds `/metrics` for both.
 
         Mounted in another application, it does not see that one's start and end: call
         `await hub.open()` and `await hub.close()` there.
         """
         from midcall.transports.http import asgi_app  # noqa: PLC0415  the one step up the rooms
 
-        return asgi_app(self, auth=auth, hosts=hosts, sse=sse)
+        return asgi_app(self, auth=auth, hosts=hosts, sse=sse, admin=admin, metrics=metrics)
 
 
 class _LocalLine(Line):

@@ -19,13 +19,16 @@ Format = Literal["text", "json"]
 FIELDS = ("call", "method", "segment")
 """What a line says of its call."""
 
-_TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
+def set_up(
+    format: Format = "text", level: str = "info", label: str = "", stream: TextIO | None = None
+) -> None:
+    """Log to a stream, standard error by default; whatever was set up before stays.
 
-def set_up(format: Format = "text", level: str = "info", stream: TextIO | None = None) -> None:
-    """Log to a stream, standard error by default; whatever was set up before stays."""
+    `label` is what this process is called among others.
+    """
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter(_TEXT))
+    handler.setFormatter(JsonFormatter(label) if format == "json" else TextFormatter(label))
     handler.addFilter(is_no_frame)
     logging.basicConfig(level=level.upper(), handlers=[handler])
 
@@ -48,6 +51,9 @@ def about(record: logging.LogRecord) -> dict[str, Any]:
 class TextFormatter(logging.Formatter):
     """A line as ever, with the call at its end."""
 
+    def __init__(self, label: str = "") -> None:
+        super().__init__(f"%(asctime)s %(levelname)s {f'{label} ' if label else ''}%(name)s: %(message)s")
+
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  a name of the standard library
         line = super().formatMessage(record)
         found = about(record)
@@ -57,7 +63,11 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, message; call, method and segment; error."""
+    """One JSON object a line: time, level, logger, message; process; call, method and segment; error."""
+
+    def __init__(self, label: str = "") -> None:
+        super().__init__()
+        self._label = label
 
     def format(self, record: logging.LogRecord) -> str:
         moment = dt.datetime.fromtimestamp(record.created, dt.UTC)
@@ -66,6 +76,7 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": _sendable(record.getMessage()),
+            **({"process": self._label} if self._label else {}),
             **about(record),
         }
         if record.exc_info:

@@ -142,7 +142,7 @@ def own_families() -> list[Family]:
             "midcall_journal_seconds",
             "How long operations of the journal took.",
             "operation",
-            counts.journal,
+            {name: times for name, times in counts.journal.items() if any(times.counts)},
         ),
         by_label(
             "midcall_journal_errors_total",

@@ -283,9 +283,7 @@ class OpenQuestions:
         self._withdraw(question, reason, "timed_out" if isinstance(error, TimedOut) else "withdrawn")
         question.round.fail(error)
 
-    def _withdraw(
-        self, question: OpenQuestion, reason: str, ending: metrics.Ending = "withdrawn"
-    ) -> None:
+    def _withdraw(self, question: OpenQuestion, reason: str, ending: metrics.Ending = "withdrawn") -> None:
         if self._forget(question, ending):
             self._asker.put(RequestCancelled(self._asker.stamp(), question.wanted.request_id, reason))
 

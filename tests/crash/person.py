@@ -26,11 +26,12 @@ class Stuck(Exception):
 class Line:
     """One worker, seen from outside. A request that it did not live to answer is answered with `None`."""
 
-    def __init__(self, pid: int, line: socket.socket) -> None:
+    def __init__(self, pid: int, to: socket.socket, of: socket.socket) -> None:
         self.pid = pid
         self.alive = True
-        self._socket = line
-        self._socket.settimeout(LIMIT)
+        self._to = to
+        self._of = of
+        self._of.settimeout(LIMIT)
         self._read = b""
 
     def send(self, method: str, params: dict[str, Any], **meta: Any) -> int:
@@ -38,8 +39,8 @@ class Line:
         id = next(_ids)
         params = {**params, "_meta": {**SAID, **meta}}
         message = {"jsonrpc": "2.0", "id": id, "method": method, "params": params}
-        with suppress(ConnectionError):
-            self._socket.sendall(json.dumps(message).encode() + b"\n")
+        with suppress(OSError):
+            self._to.sendall(json.dumps(message).encode() + b"\n")
         return id
 
     def receive(self, id: int) -> dict[str, Any] | None:
@@ -65,8 +66,7 @@ class Line:
 
     def leave(self) -> None:
         """Hang up, and let the worker end by itself."""
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_WR)
+        self._to.close()
         self._wait_for_end()
 
     def _wait_for_end(self) -> None:
@@ -76,14 +76,15 @@ class Line:
     def _line(self) -> bytes | None:
         while b"\n" not in self._read:
             try:
-                data = self._socket.recv(256 * 1024)
+                data = self._of.recv(256 * 1024)
             except ConnectionError:
                 data = b""
             except TimeoutError:
                 raise Stuck(f"Worker {self.pid} has not answered for {LIMIT:.0f} s") from None
             if not data:
                 self.alive = False
-                self._socket.close()
+                self._to.close()
+                self._of.close()
                 return None
             self._read += data
         line, _, self._read = self._read.partition(b"\n")

@@ -118,14 +118,14 @@ class Stage:
 
     def start(self, folder: Path, deadly: int | None, *, forgetful: bool) -> Line:
         place = self._url or str(folder / "journal.db")
-        pid, line = self._zygote.start(
+        pid, to, of = self._zygote.start(
             backend=self.backend,
             place=place,
             deadly=deadly,
             forgetful=forgetful,
             log=str(folder / "log"),
         )
-        return Line(pid, line)
+        return Line(pid, to, of)
 
     def close(self) -> None:
         self._zygote.close()

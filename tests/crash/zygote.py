@@ -1,6 +1,6 @@
 """The zygote: a process that has everything loaded, and forks workers. It never runs an event loop itself.
 
-It gets what a worker needs on its standard input, a socket, together with the worker's line, and gives back
+It gets what a worker needs on its standard input, a socket, together with the worker's two ends, and gives back
 the process id. Its workers end with it.
 """
 
@@ -45,12 +45,14 @@ class Zygote:
         )
         its.close()
 
-    def start(self, **settings: Any) -> tuple[int, socket.socket]:
-        """A worker: its process id and its line."""
-        mine, its = socket.socketpair()
-        with its:
-            socket.send_fds(self._socket, [json.dumps(settings).encode()], [its.fileno()])
-        return int(self._socket.recv(LARGE)), mine
+    def start(self, **settings: Any) -> tuple[int, socket.socket, socket.socket]:
+        """A worker: its process id, its input and its output."""
+        to, its_input = socket.socketpair()
+        its_output, of = socket.socketpair()
+        with its_input, its_output:
+            fds = [its_input.fileno(), its_output.fileno()]
+            socket.send_fds(self._socket, [json.dumps(settings).encode()], fds)
+        return int(self._socket.recv(LARGE)), to, of
 
     def close(self) -> None:
         self._socket.close()
@@ -65,18 +67,19 @@ def main() -> None:
     orders = socket.socket(fileno=os.dup(0))
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
     while True:
-        order, fds, _, _ = socket.recv_fds(orders, LARGE, 1)
+        order, fds, _, _ = socket.recv_fds(orders, LARGE, 2)
         if not order:
             break
         pid = os.fork()
         if not pid:
             orders.close()
-            work(hub, fds[0], json.loads(order))
-        os.close(fds[0])
+            work(hub, *fds, json.loads(order))
+        for fd in fds:
+            os.close(fd)
         orders.send(str(pid).encode())
 
 
-def work(hub: Hub, line: int, settings: dict[str, Any]) -> None:
+def work(hub: Hub, input: int, output: int, settings: dict[str, Any]) -> None:
     """Be a worker, to the end of the process."""
     _end_with_parent()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -89,7 +92,7 @@ def work(hub: Hub, line: int, settings: dict[str, Any]) -> None:
         store = Ticking(open_store(settings["backend"], settings["place"]))
         hub.keeper = keeper.Keeper(hub, store, replay_check=settings["forgetful"])
         keeper.SWEEP = SWEEP
-        asyncio.run(serve_stdio(hub, raw=False, stdin=line, stdout=line))
+        asyncio.run(serve_stdio(hub, raw=False, stdin=input, stdout=output))
         code = 0
     os._exit(code)
 

@@ -82,6 +82,17 @@ def add_parser(commands: Any) -> None:
         choices=("debug", "info", "warning", "error"),
         help="how much to log (default: %(default)s)",
     )
+    parser.add_argument(
+        "--log-format",
+        default="text",
+        choices=("text", "json"),
+        help="lines for people, or one JSON object a line (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--metrics",
+        action="store_true",
+        help="figures for Prometheus at /metrics, for programs of this machine and administrators",
+    )
     _add_journal(parser)
     _add_protection(parser)
     parser.set_defaults(run=run)
@@ -142,6 +153,12 @@ def _add_protection(parser: argparse.ArgumentParser) -> None:
         help="a name by which this server is reached, or the origin (https://...) of a site whose pages "
         "may call it; may be repeated",
     )
+    group.add_argument(
+        "--admin",
+        action="store_true",
+        help="without keys, on a loopback address: let programs of this machine administer calls at /admin; "
+        "with keys, those who have the scope midcall:admin always can",
+    )
     group.add_argument("--no-auth", action="store_true", help="let everybody in")
     group.add_argument(
         "--allow-public",
@@ -153,19 +170,15 @@ def _add_protection(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve until the end of the input, Ctrl-C or SIGTERM."""
     import asyncio
-    import logging
     from concurrent.futures import ThreadPoolExecutor
 
     from midcall.cli.load import load_hub
     from midcall.cli.workers import Place
     from midcall.errors import JournalError
+    from midcall.logs import set_up
 
     place = None if args.as_worker is None else Place.taken(args.as_worker)
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=args.log_level.upper(),
-        format=f"%(asctime)s %(levelname)s {'' if place is None else f'{place} '}%(name)s: %(message)s",
-    )
+    set_up(args.log_format, args.log_level, "" if place is None else str(place))
     folder = os.getcwd()  # noqa: PTH109
     if args.cwd is not None:
         _work_in(args.cwd)
@@ -196,6 +209,9 @@ def run(args: argparse.Namespace) -> int:
             sse=args.sse,
             grace=args.grace,
             place=place,
+            admin=args.admin,
+            metrics=args.metrics,
+            own_log=args.log_format == "text",
         )
     _calm_collector()
     with asyncio.Runner(loop_factory=_fast_loop()) as runner:
@@ -224,12 +240,14 @@ def _run_workers(args: argparse.Namespace, folder: str) -> int:
 
 def _checked_authenticator(args: argparse.Namespace, name: str) -> "Authenticator | None":
     """Who may call, if it is safe to listen where it is said."""
-    from midcall.transports.security import Gate, refuse_public_bind
+    from midcall.transports.security import Gate, is_loopback, refuse_public_bind
 
     auth = _authenticator(args, name)
     fault = refuse_public_bind(args.host, auth is not None, args.no_auth and args.allow_public)
     if fault is not None:
         raise UsageError(fault)
+    if args.admin and auth is None and not is_loopback(args.host):
+        raise UsageError("--admin without keys is for a loopback address: give --auth-tokens FILE")
     try:
         Gate(args.allow_host)
     except ValueError as error:

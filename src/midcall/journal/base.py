@@ -119,7 +119,7 @@ class Journal(Protocol):
     """A store. A method raises `JournalError` if it cannot be reached or written; then nothing is changed."""
 
     worker: str
-    """The name of this process, unlike that of any other that ever was; it has no dot and no slash."""
+    """The name of this process, unlike that of any other that ever was; it has no slash."""
     on_post: Callable[[bytes], None] | None
     """Gets what other workers post to this one. What comes while there is nobody is thrown away."""
 

@@ -20,7 +20,7 @@ def choose_journal(where: str | None, target: str, seal: "KeyRing | None" = None
     Without a place, the environment says (`MIDCALL_JOURNAL`), or it is a file of the user's state
     directory that belongs to `target`, the hub that is served. Raises `ValueError` for what is none of these.
     """
-    where = where or os.environ.get(VARIABLE) or str(default_path(target))
+    where = place_of(where, target)
     if where == "memory":
         from midcall.journal.memory import MemoryJournal  # noqa: PLC0415  only the one that is chosen
 
@@ -37,6 +37,11 @@ def choose_journal(where: str | None, target: str, seal: "KeyRing | None" = None
     from midcall.journal.sqlite import SqliteJournal  # noqa: PLC0415  as above
 
     return SqliteJournal(Path(where.removeprefix("sqlite://")), seal=seal)
+
+
+def place_of(where: str | None, target: str) -> str:
+    """The place that is meant, if none is named."""
+    return where or os.environ.get(VARIABLE) or str(default_path(target))
 
 
 def default_path(target: str) -> Path:

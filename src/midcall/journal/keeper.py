@@ -111,7 +111,7 @@ class Keeper:
         """What seals the states that callers come back with, the same for all workers of a journal."""
         self.fronts: dict[str, Revive] = {}
         """Who revives calls, by the first word of their context."""
-        self._looks_after = looks_after
+        self.looks_after = looks_after
         """Whether it goes on with calls that nobody comes back to; who only passes by does not."""
         self._parked_calls = 0 if replay_check else parked_calls
         self._period = 0.0
@@ -238,6 +238,11 @@ class Keeper:
         """A call has ended that nobody can come back for."""
         if front.kept is not None and not front.kept.journaled:
             self._forget(front.kept)
+
+    @property
+    def parked(self) -> int:
+        """How many coroutines wait here for somebody to come back."""
+        return len(self._parked)
 
     def live(self, call_id: str) -> Front | None:
         """The front of a call whose coroutine is in this process."""
@@ -414,7 +419,7 @@ class Keeper:
         """Look after calls that nobody comes back to: their time is up, or their worker is gone."""
         while True:
             try:
-                for record in await self.journal.due() if self._looks_after else ():
+                for record in await self.journal.due() if self.looks_after else ():
                     if record.id in self._live and not self._live[record.id].parked:
                         continue
                     front = await self.claim(record.id, record.segment)
@@ -440,7 +445,7 @@ def new_record(
     """The record of a call that is about to start, under a name that nobody can guess."""
     now = time.time()
     return CallRecord(
-        id=secrets.token_urlsafe(18),
+        id=secrets.token_urlsafe(18).replace("-", "_"),  # a word, also on a command line
         name=name,
         arguments=arguments,
         context=kind.encode() + b" " + context,

@@ -1,9 +1,9 @@
 """The journal in PostgreSQL: for many workers, on one machine or on several.
 
-PostgreSQL does the coordination. Claims are compare-and-set on a row; an advisory lock says that a worker lives, and
-`NOTIFY` that a segment has come to its outcome (`postgres_line`); what many calls ask for at the same time is one
-statement (`postgres_queue`), so that they share a round trip and a commit. If the database goes away, everything
-waits for it for a while, and fails clearly after that (`postgres_reach`).
+PostgreSQL does the coordination. Claims are compare-and-set on a row; an advisory lock says that a worker
+lives, and `NOTIFY` that a segment has come to its outcome (`postgres_line`); what many calls ask for at the
+same time is one statement (`postgres_queue`), so that they share a round trip and a commit. If the database
+goes away, everything waits for it for a while, and fails clearly after that (`postgres_reach`).
 """
 
 import asyncio
@@ -25,6 +25,7 @@ from midcall.journal.base import (
 )
 from midcall.journal.postgres_calls import Addition, Calls, Creation, Settlement
 from midcall.journal.postgres_line import Line, worker_name
+from midcall.journal.postgres_posts import Posts
 from midcall.journal.postgres_queue import Queue
 from midcall.journal.postgres_reach import Reach, Unreachable
 from midcall.journal.postgres_schema import check_name, migrate
@@ -52,8 +53,8 @@ LOOK = 2.0
 class PostgresJournal:
     """A worker on a schema of a PostgreSQL database.
 
-    Behind a pooler that deals out transactions, `direct` is the address of the server itself, for the one session
-    that must be the worker's own; all else goes through `dsn`.
+    Behind a pooler that deals out transactions, `direct` is the address of the server itself, for the one
+    session that must be the worker's own; all else goes through `dsn`.
     """
 
     def __init__(
@@ -70,7 +71,8 @@ class PostgresJournal:
         check_name(schema)
         self.worker = worker_name()
         self._schema = schema
-        sql = Statements(schema, lease)
+        self.on_post: Callable[[bytes], None] | None = None
+        sql, values = Statements(schema, lease), Values(seal)
         self._reach = Reach(dsn, connections=connections, patience=patience, pooled=direct is not None)
         self._line = Line(
             self.worker,
@@ -79,9 +81,11 @@ class PostgresJournal:
             lease,
             busy=lambda: bool(self._calls.running),
             heard=self._on_heard,
+            posted=self._on_posted,
             renamed=self._on_renamed,
         )
-        self._calls = Calls(sql, Values(seal), self._line)
+        self._calls = Calls(sql, values, self._line)
+        self._posts = Posts(self._reach, sql, values, self._line)
         self._waiters: dict[str, set[_Waiter]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_open = False
@@ -99,9 +103,11 @@ class PostgresJournal:
             await self._reach.close()
             raise
         self._creations = self._queue(self._calls.create)
-        self._claims = self._queue(self._calls.claim)
+        self._claims: Queue[tuple[str, int], Claim] = self._queue(self._calls.claim)
         self._additions = self._queue(self._calls.append)
         self._settlements = self._queue(self._calls.settle)
+        self._letters = self._queue(self._posts.send)
+        self._spawn(self._posts.deliver(self._on_post))
         self._spawn(self._line.keep())
         self._is_open = True
 
@@ -191,11 +197,14 @@ class PostgresJournal:
             if kept is not None:
                 return kept
 
+    async def post(self, worker: str, message: bytes) -> bool:
+        self._check()
+        letter = self._posts.letter(worker, message)
+        return await self._letters.ask(f"{letter.serial:020}", letter, len(message))
+
     async def restore(self, exported: dict[str, Any]) -> bool:
         call, entries, outcomes = from_export(exported)
-        return await self._run(
-            lambda connection, _: self._calls.restore(connection, call, entries, outcomes)
-        )
+        return await self._run(lambda connection, _: self._calls.restore(connection, call, entries, outcomes))
 
     # --- reading -----------------------------------------------------------------------------
 
@@ -203,9 +212,7 @@ class PostgresJournal:
         return await self._run(lambda connection, _: self._calls.load(connection, call_id))
 
     async def find(self, principal: str | None, idempotency_key: str) -> CallRecord | None:
-        return await self._run(
-            lambda connection, _: self._calls.find(connection, principal, idempotency_key)
-        )
+        return await self._run(lambda connection, _: self._calls.find(connection, principal, idempotency_key))
 
     async def due(self, limit: int = 100) -> Sequence[CallRecord]:
         return await self._run(lambda connection, _: self._calls.due(connection, limit))
@@ -279,6 +286,13 @@ class PostgresJournal:
 
     # --- inside ------------------------------------------------------------------------------
 
+    def _on_posted(self) -> None:
+        self._posts.arrived()
+
+    def _on_post(self, message: bytes) -> None:
+        if self.on_post is not None:
+            self.on_post(message)
+
     def _on_renamed(self, name: str) -> None:
         """Others have cleared this worker away: what it ran is not its own any more."""
         self.worker = name
@@ -293,9 +307,7 @@ class PostgresJournal:
             self._calls.forget(call_id, fence)
         elif call_id in self._calls.running:
             return  # it has been claimed again since
-        await self._reach.run(
-            lambda connection, _: self._calls.unclaim(connection, call_id, segment, fence)
-        )
+        await self._reach.run(lambda connection, _: self._calls.unclaim(connection, call_id, segment, fence))
 
     async def _until_done(self, work: Callable[[], Awaitable[None]]) -> None:
         """Put right what was left in doubt when the database went away, once it is back."""

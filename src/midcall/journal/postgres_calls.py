@@ -1,8 +1,9 @@
 """What a journal does to its calls, on a connection to PostgreSQL: records become rows, and back.
 
-The functions of `Calls` are those of `Journal`, without the waiting; those that come in numbers take many at once
-and give an answer for each. What is done `again`, because the line broke the last time, comes to what it would
-have come to: a call that is there already is ours, a segment that is settled was settled by us.
+The functions of `Calls` are those of `Journal`, without the waiting; those that come in numbers take many
+at once and give an answer for each. What is done `again`, because the line broke the last time, comes to
+what it would have come to: a call that is there already is ours, a segment that is settled was settled by
+us.
 """
 
 import hashlib
@@ -83,7 +84,8 @@ class Calls:
     ) -> list[CallRecord | JournalError | None]:
         """Nothing if it is written; otherwise the call that has its key."""
         begun = {c.call.id for c in asked if c.outcome is None} - self.running.keys()
-        self.running.update((c.call.id, c.call.fence) for c in asked if c.call.id in begun)  # none can claim it before
+        # Before anybody can claim it.
+        self.running.update((c.call.id, c.call.fence) for c in asked if c.call.id in begun)
         columns = zip(*map(self._new_row, asked), strict=True)
         made = {row[0] for row in await connection.fetch(self._sql.create, *columns)}
         answers: list[CallRecord | JournalError | None] = []
@@ -134,7 +136,7 @@ class Calls:
         done = {row[0] for row in await connection.fetch(self._sql.settle, *columns, self._line.number)}
         answers: list[JournalError | None] = []
         for settlement in asked:
-            if settlement.call_id in done or again and await self._was_settled(connection, settlement):
+            if settlement.call_id in done or (again and await self._was_settled(connection, settlement)):
                 self.forget(settlement.call_id, settlement.fence)
                 answers.append(None)
             else:
@@ -171,7 +173,9 @@ class Calls:
             self.running.pop(call_id, None)
         return segment
 
-    async def outcome(self, connection: "Connection", call_id: str, segment: int) -> tuple[bytes | None, bool]:
+    async def outcome(
+        self, connection: "Connection", call_id: str, segment: int
+    ) -> tuple[bytes | None, bool]:
         """The outcome of a segment, and whether it will be told when there is one."""
         row = await connection.fetchrow(self._sql.wait, call_id, segment)
         if row is None:
@@ -230,7 +234,7 @@ class Calls:
         return Page(calls, page_mark(calls[-1]) if len(rows) > limit else None)
 
     async def count(self, connection: "Connection") -> dict[str, int]:
-        return {status: number for status, number in await connection.fetch(self._sql.count)}
+        return {row[0]: row[1] for row in await connection.fetch(self._sql.count)}
 
     async def secret(self, connection: "Connection", name: str, made: bytes) -> bytes | None:
         """Nothing if another worker has made it just now."""

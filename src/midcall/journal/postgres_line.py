@@ -1,9 +1,9 @@
 """The one session that a worker keeps for itself: its sign of life, and where it hears of outcomes.
 
-The session holds an advisory lock under the worker's number, which PostgreSQL lets go of when the session ends, however
-it ends. So others can tell at once that a worker is gone. While the worker runs something, it also writes the
-time now and then: one that stands still keeps its lock, but not its lease. `NOTIFY` says which calls have an outcome
-that somebody waits for.
+The session holds an advisory lock under the worker's number, which PostgreSQL lets go of when the session
+ends, however it ends. So others can tell at once that a worker is gone. While the worker runs something, it
+also writes the time now and then: one that stands still keeps its lock, but not its lease. `NOTIFY` says
+which calls have an outcome that somebody waits for.
 
 If the session breaks, it is made again, under the same number; unless others have cleared the worker away
 meanwhile, who then goes on under a new name.
@@ -12,6 +12,7 @@ meanwhile, who then goes on under a new name.
 import asyncio
 import contextlib
 import os
+import re
 import secrets
 import socket
 from collections.abc import Callable
@@ -31,8 +32,8 @@ _NOT_PREPARED = (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePrepared
 
 POOLED = (
     "This PostgreSQL is behind a pooler that deals out transactions (as PgBouncer's pool_mode=transaction):"
-    " no session of its own is left to a worker, for its sign of life and for NOTIFY. Give the journal the address of"
-    " the server itself, or both: `direct=` for the one session that must be its own"
+    " no session of its own is left to a worker, for its sign of life and for NOTIFY. Give the journal the"
+    " address of the server itself, or both: `direct=` for the one session that must be its own"
 )
 
 
@@ -48,6 +49,7 @@ class Line:
         *,
         busy: Callable[[], bool],
         heard: Callable[[str | None], None],
+        posted: Callable[[], None],
         renamed: Callable[[str], None],
     ) -> None:
         self.name = name
@@ -60,6 +62,8 @@ class Line:
         """Whether this worker runs anything."""
         self._heard = heard
         """Told which call has an outcome; or nothing, when it may have been any."""
+        self._posted = posted
+        """Told that something is posted to this worker, or may be."""
         self._renamed = renamed
         self._session: Session | None = None
         self._broken = asyncio.Event()
@@ -105,6 +109,7 @@ class Line:
                         await self._connect()
                         self._since = asyncio.get_running_loop().time()
                         self._heard(None)
+                        self._posted()
                     else:
                         await self._beat()
                 pause = 0.02
@@ -123,13 +128,11 @@ class Line:
             self._dsn, timeout=CONNECTING, statement_cache_size=0, server_settings=settings
         )
         try:
-            if await self._is_pooled(session):
-                error = JournalError(POOLED)
-                error.recoverable = False
-                raise error
+            await self._check_own(session)
             self._locked = False
             await self._sign(session)
-            await session.add_listener(self._sql.channel, self._on_notice)
+            await session.add_listener(self._sql.channel, self._on_outcome)
+            await session.add_listener(f"{self._sql.posts}{self.number}", self._on_post)
             session.add_termination_listener(self._on_end)
         except BaseException:
             session.terminate()
@@ -138,7 +141,7 @@ class Line:
         self._broken.clear()
 
     async def _sign(self, session: "Session") -> None:
-        """Take the worker's lock. A session that broke may hold it a little longer, and lives for us meanwhile."""
+        """Take the worker's lock. One that broke may hold it a little longer, and is our sign meanwhile."""
         if self.number:
             self._locked = await session.fetchval(self._sql.lock, self.number)
             if await session.fetchval(self._sql.beat, self.number):
@@ -159,6 +162,12 @@ class Line:
         else:
             await session.execute("SELECT")
 
+    async def _check_own(self, session: "Session") -> None:
+        if await self._is_pooled(session):
+            error = JournalError(POOLED)
+            error.recoverable = False
+            raise error
+
     async def _is_pooled(self, session: "Session") -> bool:
         """Whether what is said on one session may reach another one on the server."""
         ask = "SELECT pg_backend_pid()"
@@ -177,13 +186,17 @@ class Line:
             return True
         return False
 
-    def _on_notice(self, _session: Any, _pid: int, _channel: str, call_id: object) -> None:
+    def _on_outcome(self, _session: Any, _pid: int, _channel: str, call_id: object) -> None:
         self._heard(str(call_id))
+
+    def _on_post(self, _session: Any, _pid: int, _channel: str, _payload: object) -> None:
+        self._posted()
 
     def _on_end(self, _session: Any = None) -> None:
         self._broken.set()
 
 
 def worker_name() -> str:
-    """Unlike that of any other worker that ever was."""
-    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+    """Unlike that of any other worker that ever was; without a dot and a slash."""
+    host = re.sub(r"[^A-Za-z0-9]+", "-", socket.gethostname())
+    return f"{host}-{os.getpid()}-{secrets.token_hex(6)}"

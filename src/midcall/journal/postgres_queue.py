@@ -33,11 +33,9 @@ class _Item(Generic[Ask, Answer]):
 
 
 class Queue(Generic[Ask, Answer]):
-    """One kind of thing to ask for. `send` gives an answer or an error for each, or raises for all of them."""
+    """One kind of thing to ask for. `send` gives an answer or an error for each, or raises for all."""
 
-    def __init__(
-        self, send: "Callable[[Sequence[Ask]], Awaitable[Sequence[Answer | JournalError]]]"
-    ) -> None:
+    def __init__(self, send: "Callable[[Sequence[Ask]], Awaitable[Sequence[Answer | JournalError]]]") -> None:
         self._send = send
         self._items: deque[_Item[Ask, Answer]] = deque()
         self._filled = asyncio.Event()

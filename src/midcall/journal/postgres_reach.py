@@ -1,8 +1,8 @@
 """PostgreSQL, as far as it can be reached: connections, patience, and words for what went wrong.
 
-When the database goes away, what is asked for is tried again for a while, and then refused with a `JournalError`.
-So a restart is hardly noticed. What was under way when the line broke may have been done or not; whoever asks
-is told that it is tried `again`, and must be able to tell.
+When the database goes away, what is asked for is tried again for a while, and then refused with a
+`JournalError`. So a restart is hardly noticed. What was under way when the line broke may have been done or
+not; whoever asks is told that it is tried `again`, and must be able to tell.
 
 Knows no table. What a server says of values is not repeated: values are nobody's business.
 """
@@ -61,8 +61,8 @@ class Unreachable(JournalError):
         self.maybe = maybe
 
 
-class _Connection(asyncpg.Connection):  # type: ignore[type-arg]
-    """One that is not cleaned when it is given back, which would be a round trip: nothing of ours stays on it."""
+class _Connection(asyncpg.Connection):
+    """One that is not cleaned when it is given back, by a round trip: nothing of ours stays on it."""
 
     __slots__ = ()
 
@@ -71,7 +71,7 @@ class _Connection(asyncpg.Connection):  # type: ignore[type-arg]
 
 
 class Reach:
-    """The connections of one worker. With `pooled`, they lead through a pooler that deals out transactions."""
+    """The connections of one worker: with `pooled`, through a pooler that deals out transactions."""
 
     def __init__(self, dsn: str, *, connections: int, patience: float, pooled: bool) -> None:
         self._dsn = dsn
@@ -104,7 +104,7 @@ class Reach:
                 pool.terminate()
 
     async def run(self, work: "Callable[[Connection, bool], Awaitable[T]]") -> T:
-        """Do something on a connection, as soon as there is one; `work` is told whether it may have been done."""
+        """Do something on a connection, as soon as there is one; `work` is told if it may have been done."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._patience
         pause = 0.01
@@ -136,7 +136,7 @@ class Reach:
     ) -> T:
         if not self._pooled:
             return await work(connection, maybe)
-        # Behind a pooler only a transaction is sure to stay on one session, and it has no settings of its own.
+        # Behind a pooler only a transaction is sure to stay on one session, which has other settings.
         async with connection.transaction():
             await connection.execute(_FOR_A_TRANSACTION)
             return await work(connection, maybe)

@@ -1,20 +1,22 @@
 """The tables of a journal in PostgreSQL: to make them, and to bring them up to date.
 
-Everything is in one schema, `midcall` unless another one is given. Whoever owns the schema, or may make one,
-has rights enough. Of workers that start together one migrates, and the others wait for it.
+Everything is in one schema, `midcall` unless another one is given. Whoever owns the schema, or may make
+one, has rights enough. Of workers that start together one migrates, and the others wait for it.
 """
 
 import re
 import zlib
-
-import asyncpg
+from typing import TYPE_CHECKING
 
 from midcall.errors import JournalError
 
+if TYPE_CHECKING:
+    from midcall.journal.postgres_reach import Connection
+
 MIGRATIONS = (
-    # `calls` is what changes often, and small; `parts` is written once. The numbers `n` keep what is new together,
-    # however random the ids are. Every index is as small as the question that it answers, since most
-    # transitions must keep it up; only `append` changes nothing that is indexed, and finds room on its page.
+    # `calls` is what changes often, and small; `parts` is written once. The numbers `n` keep what is new
+    # together, however random the ids are. Every index is as small as the question that it answers, since
+    # most transitions must keep it up; only `append` changes nothing that is indexed, and stays on its page.
     """
     CREATE TABLE midcall.workers (
         number int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -57,9 +59,22 @@ MIGRATIONS = (
         data bytea NOT NULL,
         PRIMARY KEY (call, kind, number)
     );
+    CREATE TABLE midcall.posts (
+        worker int NOT NULL,
+        sender int NOT NULL,
+        serial bigint NOT NULL,         -- counts what the sender has posted
+        message bytea NOT NULL,
+        PRIMARY KEY (worker, sender, serial)
+    );
     CREATE TABLE midcall.secrets (name text PRIMARY KEY, value bytea NOT NULL);
     """,
 )
+
+_META = "SELECT version FROM midcall.midcall_meta"
+_META_MADE = """
+    CREATE TABLE midcall.midcall_meta (version int NOT NULL);
+    INSERT INTO midcall.midcall_meta VALUES (0)"""
+_META_DONE = "UPDATE midcall.midcall_meta SET version = $1"
 
 
 def check_name(schema: str) -> None:
@@ -73,7 +88,7 @@ def lock_class(schema: str) -> int:
     return zlib.crc32(f"midcall {schema}".encode()) - 2**31
 
 
-async def migrate(connection: "asyncpg.Connection[asyncpg.Record]", schema: str) -> None:
+async def migrate(connection: "Connection", schema: str) -> None:
     """Make the tables, or bring them up to date. Raises `JournalError` if they are newer than this code."""
     if await _version(connection, schema) == len(MIGRATIONS):
         return
@@ -90,16 +105,15 @@ async def migrate(connection: "asyncpg.Connection[asyncpg.Record]", schema: str)
         if version == 0:
             if not await connection.fetchval("SELECT to_regnamespace($1) IS NOT NULL", schema):
                 await connection.execute(f"CREATE SCHEMA {schema}")
-            await connection.execute(f"CREATE TABLE {schema}.midcall_meta (version int NOT NULL)")
-            await connection.execute(f"INSERT INTO {schema}.midcall_meta VALUES (0)")
+            await connection.execute(_META_MADE.replace("midcall.", f"{schema}."))
         for script in MIGRATIONS[version:]:
             await connection.execute(script.replace("midcall.", f"{schema}."))
-        await connection.execute(f"UPDATE {schema}.midcall_meta SET version = {len(MIGRATIONS)}")
+        await connection.execute(_META_DONE.replace("midcall.", f"{schema}."), len(MIGRATIONS))
 
 
-async def _version(connection: "asyncpg.Connection[asyncpg.Record]", schema: str) -> int:
+async def _version(connection: "Connection", schema: str) -> int:
     """0 if there are no tables yet."""
     if not await connection.fetchval("SELECT to_regclass($1) IS NOT NULL", f"{schema}.midcall_meta"):
         return 0
-    version: int = await connection.fetchval(f"SELECT version FROM {schema}.midcall_meta")
+    version: int = await connection.fetchval(_META.replace("midcall.", f"{schema}."))
     return version

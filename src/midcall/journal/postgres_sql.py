@@ -1,16 +1,16 @@
 """What a journal does to its calls, as SQL for PostgreSQL: one statement for each thing that it does.
 
-What many calls do at once (`create`, `claim`, `append`, `settle`) takes arrays, with one element for each call: a
-statement is a transaction, so one round trip and one wait for the disk serve them all. No call may be in
-the arrays twice, and they are sorted by id, so that two workers lock their rows in the same order.
+What many calls do at once (`create`, `claim`, `append`, `settle`) takes arrays, with one element for each
+call: a statement is a transaction, so one round trip and one wait for the disk serve them all. No call may
+be in the arrays twice, and they are sorted by id, so that two workers lock their rows in the same order.
 
 PostgreSQL finds rows as they were when the statement began, but changes a row as it is once others have let
-go of it (`READ COMMITTED`). So a statement that changes a row may not trust what it reads elsewhere: `appends` tells
-whether all entries of a claimed call were seen, and a claim that took nothing is judged by what was seen, and
-made again if that could have been taken.
+go of it (`READ COMMITTED`). So a statement that changes a row may not trust what it reads elsewhere:
+`appends` tells whether all entries of a claimed call were seen, and a claim that took nothing is judged by
+what was seen, and made again if that could have been taken.
 
-Only the database's clock counts. A worker is alive while its session holds its advisory lock, as long as it or
-its call was written to within the lease. After a break of the line to the database the lack of a lock
+Only the database's clock counts. A worker is alive while its session holds its advisory lock, as long as it
+or its call was written to within the lease. After a break of the line to the database the lack of a lock
 means nothing for a while (`$5`, `$2`): the others may not be back yet.
 """
 
@@ -21,10 +21,11 @@ from midcall.journal.postgres_schema import lock_class
 
 _NOW = "extract(epoch FROM now())::float8"
 
-# The columns of a call, as `record` in `postgres_rows` reads them.
+# The columns of a call, as `Calls._record` reads them.
 _RECORD = """
-    c.id, c.name, c.principal, c.idempotency_key, c.created, c.expires, c.status, c.segment, c.wake, c.questions,
-    c.fence, coalesce((SELECT w.name FROM {s}.workers w WHERE w.number = c.owner), 'worker ' || c.owner), c.claims,
+    c.id, c.name, c.principal, c.idempotency_key, c.created, c.expires, c.status, c.segment, c.wake,
+    c.questions, c.fence,
+    coalesce((SELECT w.name FROM {s}.workers w WHERE w.number = c.owner), 'worker ' || c.owner), c.claims,
     (SELECT p.data FROM {s}.parts p WHERE p.call = c.n AND p.kind = 0), c.updated"""
 
 _ENTRIES = "ARRAY(SELECT p.data FROM {s}.parts p WHERE p.call = c.n AND p.kind = 1 ORDER BY p.number)"
@@ -34,14 +35,12 @@ _ALIVE = """EXISTS (
         WHERE w.number = c.owner AND greatest(w.seen, c.updated) > {now} - {lease}
         AND NOT ($5 AND pg_try_advisory_xact_lock_shared({locks}, w.number)))"""
 
-# Nobody runs the segment that is asked for. `lost` is what this worker has no knowledge of having claimed: the
-# answer to the claim has not come through.
-# What this worker runs. `+ 0` and `|| ''` leave the planner one way to the rows: by their ids. It would rather go
-# through all that is running, when it believes that this is little.
+# What this worker runs. `+ 0` and `|| ''` leave the planner one way to the rows: by their ids. It would
+# rather go through all that is running, when it believes that this is little.
 _MINE = "(c.status || '') = 'running' AND c.owner + 0 = {me}"
 
-# Nobody runs the segment that is asked for. `lost` is what this worker has no knowledge of having claimed: the
-# answer to the claim has not come through.
+# Nobody runs the segment that is asked for. `lost` is what this worker has no knowledge of having claimed:
+# the answer to the claim has not come through.
 _FREE = """c.id = a.id AND c.segment = a.segment AND (
         (c.status || '') IN ('waiting', 'diverged') OR (c.status || '') = 'running' AND (
             c.owner IS NULL OR c.owner + 0 = $4 AND a.lost OR c.owner + 0 <> $4 AND NOT {alive}))"""
@@ -50,11 +49,11 @@ _GIVEN_UP = "fence = c.fence + 1, owner = NULL, wake = NULL, questions = '\\x00'
 
 _CREATE = """
 WITH asked AS (
-    SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::float8[], $7::float8[],
-        $8::text[], $9::int[], $10::float8[], $11::bytea[], $12::int[], $13::int[], $14::int[],
+    SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::float8[],
+        $7::float8[], $8::text[], $9::int[], $10::float8[], $11::bytea[], $12::int[], $13::int[], $14::int[],
         $15::float8[], $16::bytea[], $17::bytea[], $18::bytea[])
-    AS a(id, name, principal, idempotency_key, key, created, expires, status, segment, wake, questions, fence, owner,
-        claims, updated, body, entries, outcome)
+    AS a(id, name, principal, idempotency_key, key, created, expires, status, segment, wake, questions,
+        fence, owner, claims, updated, body, entries, outcome)
 ), made AS (
     INSERT INTO {s}.calls (id, name, principal, idempotency_key, key, created, expires, status, segment, wake,
         questions, fence, owner, claims, updated, appends)
@@ -81,7 +80,8 @@ WITH asked AS (
     SELECT * FROM unnest($1::text[], $2::int[], $3::bool[]) AS a(id, segment, lost)
 ), taken AS (
     UPDATE {s}.calls c
-    SET status = 'running', before = c.status, owner = $4, fence = c.fence + 1, claims = c.claims + 1, updated = {now}
+    SET status = 'running', before = c.status, owner = $4, fence = c.fence + 1, claims = c.claims + 1,
+        updated = {now}
     FROM asked a
     WHERE c.expires > {now} AND c.claims < {most} AND {free}
     RETURNING c.*
@@ -99,7 +99,8 @@ WITH asked AS (
     SELECT * FROM unnest($1::text[], $2::int[], $3::bool[]) AS a(id, segment, lost)
 )
 UPDATE {s}.calls c
-SET status = CASE WHEN c.expires <= {now} THEN 'expired' ELSE 'poisoned' END, expires = {now} + {keep}, {given_up}
+SET status = CASE WHEN c.expires <= {now} THEN 'expired' ELSE 'poisoned' END, expires = {now} + {keep},
+    {given_up}
 FROM asked a
 WHERE (c.expires <= {now} OR c.claims >= {most}) AND {free}"""
 
@@ -123,8 +124,8 @@ SELECT id FROM grown"""
 
 _SETTLE = """
 WITH asked AS (
-    SELECT * FROM unnest($1::text[], $2::int[], $3::int[], $4::text[], $5::float8[], $6::bytea[], $7::float8[],
-        $8::bytea[], $9::bytea[])
+    SELECT * FROM unnest($1::text[], $2::int[], $3::int[], $4::text[], $5::float8[], $6::bytea[],
+        $7::float8[], $8::bytea[], $9::bytea[])
     AS a(id, fence, segment, status, wake, questions, expires, outcome, entries)
 ), parked AS (
     UPDATE {s}.calls c
@@ -137,7 +138,8 @@ WITH asked AS (
 ), kept AS (
     INSERT INTO {s}.parts (call, kind, number, data)
     SELECT k.n, p.kind, p.number, p.data
-    FROM parked k CROSS JOIN LATERAL (VALUES (1, k.appends, k.entries), (2, k.segment, k.outcome)) AS p(kind, number, data)
+    FROM parked k
+    CROSS JOIN LATERAL (VALUES (1, k.appends, k.entries), (2, k.segment, k.outcome)) AS p(kind, number, data)
     WHERE p.data IS NOT NULL
 )
 SELECT id, CASE WHEN waited >= segment THEN pg_notify({channel}, id) END FROM parked"""
@@ -207,10 +209,14 @@ WITH over AS (
 SELECT count(*) FROM over"""
 
 _SWEEP_WORKERS = """
-DELETE FROM {s}.workers w
-WHERE w.number <> $1 AND $2 AND w.seen < {now} - 4 * {lease}
-AND NOT EXISTS (SELECT FROM {s}.calls c WHERE c.owner = w.number AND c.status = 'running')
-AND pg_try_advisory_xact_lock_shared({locks}, w.number)"""
+WITH gone AS (
+    DELETE FROM {s}.workers w
+    WHERE w.number <> $1 AND $2 AND w.seen < {now} - 4 * {lease}
+    AND NOT EXISTS (SELECT FROM {s}.calls c WHERE c.owner = w.number AND c.status = 'running')
+    AND pg_try_advisory_xact_lock_shared({locks}, w.number)
+    RETURNING w.number
+)
+DELETE FROM {s}.posts p USING gone WHERE p.worker = gone.number"""
 
 _LIST = """
 SELECT {record} FROM {s}.calls c WHERE {where} ORDER BY c.created DESC, c.id DESC LIMIT {limit}"""
@@ -218,14 +224,37 @@ SELECT {record} FROM {s}.calls c WHERE {where} ORDER BY c.created DESC, c.id DES
 _COUNT = """
 SELECT status, count(*) FROM {s}.calls GROUP BY status"""
 
-_SECRET = """
+_SHARED = """
 WITH made AS (INSERT INTO {s}.secrets VALUES ($1, $2) ON CONFLICT DO NOTHING RETURNING value)
 SELECT value FROM made UNION ALL SELECT value FROM {s}.secrets WHERE name = $1"""
 
 _RESTORE_PARTS = """
 INSERT INTO {s}.parts (call, kind, number, data)
-SELECT c.n, 2, o.segment, o.data FROM {s}.calls c CROSS JOIN unnest($2::int[], $3::bytea[]) AS o(segment, data)
+SELECT c.n, 2, o.segment, o.data
+FROM {s}.calls c CROSS JOIN unnest($2::int[], $3::bytea[]) AS o(segment, data)
 WHERE c.id = $1"""
+
+_POST = """
+WITH asked AS (
+    SELECT * FROM unnest($1::text[], $2::bigint[], $3::bytea[]) AS a(worker, serial, message)
+), there AS MATERIALIZED (
+    SELECT w.number, w.name FROM {s}.workers w
+    WHERE w.name = ANY ($1) AND NOT ($5 AND pg_try_advisory_xact_lock_shared({locks}, w.number))
+), put AS (
+    INSERT INTO {s}.posts (worker, sender, serial, message)
+    SELECT t.number, $4, a.serial, a.message FROM asked a JOIN there t ON t.name = a.worker
+    ON CONFLICT DO NOTHING
+)
+SELECT t.name, pg_notify({posts} || t.number, '') FROM there t"""
+
+# Takes away what was read before, and reads what is there; until it is taken away, it is read again.
+_READ_POSTS = """
+WITH taken AS (
+    DELETE FROM {s}.posts p USING unnest($2::int[], $3::bigint[]) AS t(sender, serial)
+    WHERE p.worker = $1 AND p.sender = t.sender AND p.serial <= t.serial
+)
+SELECT p.sender, p.serial, p.message FROM {s}.posts p
+WHERE p.worker = $1 ORDER BY p.sender, p.serial LIMIT 1000"""
 
 _REGISTER = """
 INSERT INTO {s}.workers (name, seen) VALUES ($1, {now}) RETURNING number"""
@@ -237,8 +266,11 @@ _BEAT = """
 UPDATE {s}.workers SET seen = {now} WHERE number = $1 RETURNING number"""
 
 _LEAVE = """
-DELETE FROM {s}.workers w WHERE w.number = $1
-AND NOT EXISTS (SELECT FROM {s}.calls c WHERE c.owner = w.number AND c.status = 'running')"""
+WITH gone AS (
+    DELETE FROM {s}.workers w WHERE w.number = $1
+    AND NOT EXISTS (SELECT FROM {s}.calls c WHERE c.owner = w.number AND c.status = 'running')
+)
+DELETE FROM {s}.posts p WHERE p.worker = $1"""
 
 
 class Statements:
@@ -247,12 +279,15 @@ class Statements:
     def __init__(self, schema: str, lease: float) -> None:
         self.channel = f"{schema}_settled"
         """Where it is told which call has an outcome that somebody waits for."""
+        self.posts = f"{schema}_posts_"
+        """Where a worker is told that there is something for it, with its number."""
         pieces: dict[str, Any] = {
             "s": schema,
             "mine": {number: _MINE.format(me=f"${number}") for number in (2, 3, 4, 10)},
             "lease": repr(float(lease)),
             "locks": str(lock_class(schema)),
             "channel": f"'{self.channel}'",
+            "posts": f"'{self.posts}'",
             "keep": repr(KEEP),
             "most": str(MOST_CLAIMS),
             "now": _NOW,
@@ -279,8 +314,10 @@ class Statements:
         self.sweep = self._fill(_SWEEP)
         self.sweep_workers = self._fill(_SWEEP_WORKERS)
         self.count = self._fill(_COUNT)
-        self.secret = self._fill(_SECRET)
+        self.secret = self._fill(_SHARED)
         self.restore_parts = self._fill(_RESTORE_PARTS)
+        self.post = self._fill(_POST)
+        self.read_posts = self._fill(_READ_POSTS)
         self.register = self._fill(_REGISTER)
         self.lock = self._fill(_LOCK)
         self.beat = self._fill(_BEAT)

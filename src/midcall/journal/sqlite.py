@@ -118,7 +118,9 @@ class SqliteJournal:
                 self._postbox = None
 
     async def post(self, worker: str, message: bytes) -> bool:
-        return self._postbox is not None and await self._postbox.post(worker, message)
+        if self._postbox is None or not self._sign.alive(worker):  # a line to it may not know yet
+            return False
+        return await self._postbox.post(worker, message)
 
     def _take(self, message: bytes) -> None:
         if self.on_post is not None:

@@ -58,8 +58,8 @@ _ADD_PART = "INSERT INTO parts VALUES (?, ?, ?, ?)"
 _ADD_ENTRIES = (
     "INSERT INTO parts SELECT ?1, 1, coalesce(max(number) + 1, 0), ?2 FROM parts WHERE call = ?1 AND kind = 1"
 )
-_PARTS = "SELECT data FROM parts WHERE call = ? AND kind = ? ORDER BY number"
 _PART = "SELECT data FROM parts WHERE call = ? AND kind = ? AND number = ?"
+_BODY_AND_ENTRIES = "SELECT data FROM parts WHERE call = ? AND kind < 2 ORDER BY kind, number"
 _OUTCOME_OF = (
     "SELECT data FROM parts WHERE call = (SELECT n FROM calls WHERE id = ?) AND kind = 2 AND number = ?"
 )
@@ -137,7 +137,7 @@ class Calls:
         if given_up is not None:
             self._sql(_END, (now, given_up, now + KEEP, 0, NOTHING, n))
             return Gone(given_up), None
-        record, entries = self._record(row), self._entries(row)
+        record, entries = self._whole(row)
         self._sql(_TAKE, (now, self._worker, n))
         record = replace(
             record,
@@ -226,7 +226,7 @@ class Calls:
 
     def load(self, call_id: str) -> tuple[CallRecord, Sequence[Entry]] | None:
         row = self._sql(_BY_ID, (call_id,)).fetchone()
-        return None if row is None else (self._record(row), self._entries(row))
+        return None if row is None else self._whole(row)
 
     def outcomes(self, call_id: str) -> dict[int, bytes]:
         rows = self._sql(
@@ -331,10 +331,18 @@ class Calls:
             raise _fenced(call_id)
         return int(row[0])
 
-    def _record(self, row: Row) -> CallRecord:
+    def _whole(self, row: Row) -> tuple[CallRecord, Entries]:
+        (body,), *some = self._sql(_BODY_AND_ENTRIES, row[:1]).fetchall()
+        entries: Entries = []
+        for (data,) in some:
+            entries += _decode_entries(self._values.open(data, "entries", row[_ID]))
+        return self._record(row, body), entries
+
+    def _record(self, row: Row, body: bytes | None = None) -> CallRecord:
         (n, call_id, name, principal, key, created, updated, expires, status, segment, wake, *rest) = row
         questions, fence, owner, claims = rest
-        (body,) = self._sql(_PART, (n, _BODY, 0)).fetchone()
+        if body is None:
+            (body,) = self._sql(_PART, (n, _BODY, 0)).fetchone()
         arguments, context = _decode_body(self._values.open(body, "body", call_id))
         return CallRecord(
             id=call_id,
@@ -354,12 +362,6 @@ class Calls:
             owner=owner,
             claims=claims,
         )
-
-    def _entries(self, row: Row) -> Entries:
-        entries: Entries = []
-        for (data,) in self._sql(_PARTS, (row[_N], _ENTRIES)):
-            entries += _decode_entries(self._values.open(data, "entries", row[_ID]))
-        return entries
 
     def _outcome(self, call_id: str, n: int, segment: int) -> bytes | None:
         row = self._sql(_PART, (n, _OUTCOME, segment)).fetchone()

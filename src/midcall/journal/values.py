@@ -1,7 +1,7 @@
 """How a journal keeps what it must not read: as it is, or sealed.
 
-The first byte says which, so that a journal can be sealed from now on, and what is older is still read. A sealed
-value is bound to its place: one that was moved to another call, or to another column, does not open.
+The first byte says which, so that a journal can be sealed from now on, and what is older is still read. A
+sealed value is bound to its place: one that was moved to another call, or to another column, does not open.
 """
 
 from midcall.errors import JournalError

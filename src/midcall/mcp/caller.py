@@ -4,6 +4,7 @@ A legacy caller said so once, when its session began; a modern one says so in ev
 way of asking is chosen from here, and nothing is sent that a caller did not declare.
 """
 
+import functools
 from typing import Any
 
 from msgspec import Struct
@@ -37,18 +38,15 @@ class Caller(Struct, frozen=True):
     @property
     def kinds(self) -> frozenset[str]:
         """The kinds of question that it can answer by the protocol's own means."""
-        kinds: set[str] = set()
-        elicitation = self.capabilities.elicitation
-        if elicitation is not None and self.revision >= revisions.ELICITATION:
-            if elicitation.form is not None or elicitation.url is None:
-                kinds |= _FORM_KINDS
-            if elicitation.url is not None and self.revision >= revisions.URL_ELICITATION:
-                kinds.add("url")
-        if self.capabilities.sampling is not None:
-            kinds.add("sample")
-        if self.capabilities.roots is not None:
-            kinds.add("roots")
-        return frozenset(kinds)
+        can = self.capabilities
+        return _kinds(
+            self.revision,
+            form=can.elicitation is not None
+            and (can.elicitation.form is not None or can.elicitation.url is None),
+            url=can.elicitation is not None and can.elicitation.url is not None,
+            sample=can.sampling is not None,
+            roots=can.roots is not None,
+        )
 
     @property
     def elicits(self) -> bool:
@@ -58,6 +56,20 @@ class Caller(Struct, frozen=True):
     def hears(self, level: str) -> bool:
         """Whether it wants log of this level."""
         return self.log_level is not None and LEVELS.index(level) >= LEVELS.index(self.log_level)
+
+
+@functools.cache  # the same few callers come again and again
+def _kinds(revision: str, *, form: bool, url: bool, sample: bool, roots: bool) -> frozenset[str]:
+    kinds: set[str] = set()
+    if form and revision >= revisions.ELICITATION:
+        kinds |= _FORM_KINDS
+    if url and revision >= revisions.URL_ELICITATION:
+        kinds.add("url")
+    if sample:
+        kinds.add("sample")
+    if roots:
+        kinds.add("roots")
+    return frozenset(kinds)
 
 
 NOBODY = Capabilities()

@@ -10,7 +10,7 @@ import hmac
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -27,6 +27,7 @@ __all__ = [
     "Principal",
     "StaticKeys",
     "Unauthorized",
+    "authorization_of",
     "challenge",
     "check_scopes",
     "metadata_url",
@@ -63,6 +64,12 @@ class Unauthorized(Exception):
         self.status = status
         self.www_authenticate = www_authenticate
         self.message = message
+
+
+def authorization_of(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """The `Authorization` header, if there is exactly one."""
+    found = [value for name, value in headers if name == b"authorization"]
+    return found[0].decode("latin-1") if len(found) == 1 else None
 
 
 class Authenticator(Protocol):

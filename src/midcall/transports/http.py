@@ -1,8 +1,9 @@
 """HTTP: the hub as an ASGI application, and a server for it.
 
-`/mcp` is for MCP clients, `/ws` is the WebSocket endpoint, `/health` answers a load balancer, `/`
-says what is here, and with OAuth `/.well-known/oauth-protected-resource` says where to get a token.
-Only if wanted, `/sse` and `/messages` are for MCP clients of the past.
+`/mcp` is for MCP clients, `/ws` is the WebSocket endpoint, `/health` and `/ready` answer a load balancer,
+`/` says what is here, and with OAuth `/.well-known/oauth-protected-resource` says where to get a token.
+Only if wanted, `/sse` and `/messages` are for MCP clients of the past, `/admin` for administrators, and
+`/metrics` for Prometheus.
 """
 
 import asyncio
@@ -19,20 +20,25 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route, WebSocketRoute
+from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute, request_response
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.config import LOGGING_CONFIG
 
 from midcall import jsonrpc
 from midcall.connection import MAX_MESSAGE
 from midcall.hub import Hub
+from midcall.journal.measured import measure
+from midcall.logs import is_no_frame
 from midcall.mcp import mcp_of
 from midcall.transports import cors
-from midcall.transports.auth import Authenticator, Unauthorized
+from midcall.transports.admin import admin_pages
+from midcall.transports.auth import Authenticator, Unauthorized, authorization_of
 from midcall.transports.http_sse import SseEndpoint
 from midcall.transports.mcp_http import McpEndpoint
 from midcall.transports.one_write import OneWrite
-from midcall.transports.security import Gate, refuse_public_bind
+from midcall.transports.probes import Probes
+from midcall.transports.restricted import Restricted
+from midcall.transports.security import Gate, is_loopback, refuse_public_bind
 from midcall.transports.websocket import serve_websocket
 from midcall.version import __version__
 
@@ -62,13 +68,22 @@ class Place(Protocol):
 
 
 def asgi_app(
-    hub: Hub, *, auth: Authenticator | None = None, hosts: Sequence[str] = (), sse: bool = False
+    hub: Hub,
+    *,
+    auth: Authenticator | None = None,
+    hosts: Sequence[str] = (),
+    sse: bool = False,
+    admin: bool = False,
+    metrics: bool = False,
 ) -> "Application":
     """An ASGI application to serve, or to mount in another one.
 
     `auth` tells who calls at `/mcp` and `/ws`. `hosts` are the names by which the server is reached
     beside loopback ones and its own address, and the origins of other sites whose pages may call it
     (see `security.Gate`). `sse` adds the deprecated transport HTTP+SSE of MCP at `/sse`.
+
+    With `auth`, `/admin` is for those who have the scope `midcall:admin`; without it, and with `admin`, for
+    programs of this machine. `metrics` adds `/metrics` for both.
     """
 
     async def root(request: Request) -> Response:
@@ -94,11 +109,19 @@ def asgi_app(
         await hub.close()
 
     mcp = McpEndpoint(mcp_of(hub), auth)
-    routes = [
+    probes = Probes(hub)
+    routes: list[BaseRoute] = [
         Route("/", root),
         Route("/health", health),
+        Route("/ready", probes.ready),
         WebSocketRoute("/ws", Protected(_Endpoint(hub), auth)),
     ]
+    if auth is not None or admin:
+        routes.append(Mount("/admin", Restricted(admin_pages(mcp_of(hub)), auth, local=auth is None)))
+    if metrics:
+        routes.append(Route("/metrics", Restricted(request_response(probes.metrics), auth, local=True)))
+        if hub.keeper is not None:
+            measure(hub.keeper.journal)
     if auth is not None and auth.metadata() is not None:
         routes += [Route(METADATA_PATH, metadata), Route(f"{METADATA_PATH}/{{path:path}}", metadata)]
     old = SseEndpoint(hub) if sse else None
@@ -182,7 +205,7 @@ class Protected:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._auth is not None:
             try:
-                principal = await self._auth.authenticate(_authorization(scope["headers"]))
+                principal = await self._auth.authenticate(authorization_of(scope["headers"]))
             except Unauthorized as refusal:
                 await refuse(scope, receive, send, refusal)
                 return
@@ -220,13 +243,7 @@ async def _refuse(
 
 def _is_open(path: str) -> bool:
     """Whether anybody may read it: what a load balancer asks for, and what leads to a token."""
-    return path == "/health" or path.startswith(METADATA_PATH)
-
-
-def _authorization(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
-    """The header, if there is exactly one."""
-    found = [value for name, value in headers if name == b"authorization"]
-    return found[0].decode("latin-1") if len(found) == 1 else None
+    return path in ("/health", "/ready") or path.startswith(METADATA_PATH)
 
 
 def server(
@@ -241,17 +258,27 @@ def server(
     sse: bool = False,
     grace: float = GRACE,
     place: Place | None = None,
+    admin: bool = False,
+    metrics: bool = False,
+    own_log: bool = True,
 ) -> uvicorn.Server:
     """A server that is ready to be run; its log goes to standard error, with its place among others.
 
     Told to stop, it lets calls run on for up to `grace` seconds, and answers the others that it is closing.
+
+    With `own_log=False` it is logged as the process has set it up. `admin` and `metrics` are as for
+    `asgi_app`.
 
     Raises `ValueError` for an address that others can reach, unless there is `auth` or `allow_public`.
     """
     fault = refuse_public_bind(host, auth is not None, allow_public)
     if fault is not None:
         raise ValueError(fault)
-    app = asgi_app(hub, auth=auth, hosts=[*hosts, *_names_of(host)], sse=sse)
+    if admin and auth is None and not is_loopback(host):
+        raise ValueError("Without authentication, calls are administered on a loopback address only")
+    names = [*hosts, *_names_of(host)]
+    app = asgi_app(hub, auth=auth, hosts=names, sse=sse, admin=admin, metrics=metrics)
+    logging.getLogger("uvicorn.error").addFilter(is_no_frame)
     return _Server(
         app,
         hub,
@@ -262,7 +289,7 @@ def server(
             host=host,
             port=port,
             log_level=log_level,
-            log_config=_log_to_stderr("" if place is None else f"{place}: "),
+            log_config=_log_to_stderr("" if place is None else f"{place}: ") if own_log else None,
             access_log=log_level in ("trace", "debug", "info"),  # else each line is made and thrown away
             proxy_headers=False,  # nothing here depends on what a proxy says of the client
             http=OneWrite,
@@ -340,6 +367,9 @@ async def serve_http(
     sse: bool = False,
     grace: float = GRACE,
     place: Place | None = None,
+    admin: bool = False,
+    metrics: bool = False,
+    own_log: bool = True,
 ) -> None:
     """Serve the hub until the process is told to stop; with a `place`, on the sockets of that.
 
@@ -357,6 +387,9 @@ async def serve_http(
         sse=sse,
         grace=grace,
         place=place,
+        admin=admin,
+        metrics=metrics,
+        own_log=own_log,
     )
     await http.serve(None if place is None else place.listeners())
 

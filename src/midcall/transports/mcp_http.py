@@ -34,6 +34,9 @@ from midcall.transports.sse import EventStream, HttpLine
 
 Extra: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
+TURNS = 8
+"""Within so many turns of the loop most calls end, or ask: only after them is it worth while to watch."""
+
 _JSON = (b"content-type", b"application/json")
 _MODERN = frozenset(revision.encode() for revision in revisions.MODERN)
 _LEGACY = frozenset(revision.encode() for revision in revisions.LEGACY)
@@ -232,7 +235,7 @@ class McpEndpoint:
             return Answer(400, jsonrpc.error_response(None, -32002, text))
         found = self._sessions.get(session_id.decode("latin-1"), principal)
         if found is None and self._relay is not None:
-            home = session_id.decode("latin-1").partition(".")[0]
+            home = session_id.decode("latin-1").rpartition(".")[0]
             if home and home != self._sessions.home:
                 return Elsewhere(home)
         return found or Answer(404, jsonrpc.error_response(None, -32001, "Session not found"))
@@ -298,7 +301,7 @@ class _Watch:
 
 async def _until_decided(line: HttpLine, receive: Receive) -> bool:
     """Wait for the first word of the server; false if the client leaves before."""
-    for _ in range(2):  # most calls end, or ask, within a turn or two of the loop
+    for _ in range(TURNS):
         await asyncio.sleep(0)
         if line.decided:
             return True

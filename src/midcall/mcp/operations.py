@@ -1,0 +1,362 @@
+"""Operations: what an administrator does with calls: list, look, answer, abort, and move to another journal.
+
+All of it is told in JSON, so that it is the same over HTTP and on the command line. A call that waits for an
+MCP client and one that waits on a WebSocket look alike from here. With a `Desk` answers can be given, as it
+runs the calls; without one there is only a journal to look into.
+"""
+
+import datetime as dt
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, NamedTuple, get_args
+
+import msgspec
+from msgspec import Raw
+
+from midcall.call import Call
+from midcall.call import Status as CallStatus
+from midcall.calls import Calls
+from midcall.errors import Aborted, MidcallError, NotWaiting, UnknownCall, UnknownQuestion, WrongAnswer
+from midcall.items import Error, encode_item, to_json
+from midcall.journal import subscriptions
+from midcall.journal.base import ENDED, CallRecord, Entry, Journal, Status
+from midcall.journal.keeper import KEPT, kind_of
+from midcall.mcp.desk import PATIENCE, Desk
+from midcall.mcp.elicitation import answer_from, question_from, result_for
+from midcall.mcp.exchange import McpError
+from midcall.mcp.outcomes import decode_outcome, encode_outcome
+from midcall.questions import (
+    KINDS,
+    Answer,
+    AnyQuestion,
+    Custom,
+    CustomAnswer,
+    Form,
+    answer_to_wire,
+    question_from_wire,
+    question_to_wire,
+    read_answer,
+    refusal_in,
+)
+from midcall.recalled import Failure
+
+STATUSES: tuple[Status, ...] = get_args(Status)
+
+MOST = 1000
+"""How many calls are listed at once."""
+
+_ACTIONS = ("accept", "decline", "cancel")
+_LOOK = 0.5
+
+
+class Waiting(NamedTuple):
+    """An open question of a call in the journal."""
+
+    key: str
+    request_id: str
+    question: AnyQuestion
+
+
+class Operations:
+    """The calls of a journal and, on a server, those that run there without one."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        *,
+        desk: Desk | None = None,
+        calls: Calls | None = None,
+        patience: float = PATIENCE,
+    ) -> None:
+        self.journal = journal
+        self._desk = desk
+        self._calls = calls or Calls()
+        self._patience = patience
+        """Seconds to wait for what a call does with its answers."""
+
+    # --- looking -----------------------------------------------------------------------------
+
+    async def list(
+        self,
+        *,
+        status: Sequence[Status] = (),
+        name: str | None = None,
+        principal: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> dict[str, Any]:
+        """Calls, the newest first; `after` is the `next` of the page before."""
+        await self._open()
+        page = await self.journal.list(
+            status=status, principal=principal, name=name, after=after, limit=max(1, min(limit, MOST))
+        )
+        calls = [_summary(record) for record in page.calls]
+        if after is None and principal is None:
+            here = [_active(call) for call in self._calls if not _is_journaled(call)]
+            calls[:0] = [
+                call
+                for call in here
+                if (not status or call["status"] in status) and name in (None, call["method"])
+            ]
+        return {"calls": calls, "next": page.next}
+
+    async def show(self, call_id: str, *, values: bool = False) -> dict[str, Any]:
+        """All that is known of a call; what it was answered and what its steps gave only with `values`."""
+        here = self._calls.get(call_id)
+        if here is not None:
+            return _active(here)
+        record, entries = await self._load(call_id)
+        shown = {
+            **_summary(record),
+            "arguments": _read(record.arguments or b"{}"),
+            "entries": [_entry(entry, values=values) for entry in _latest(entries)],
+        }
+        if values and record.segment > 0 and record.status in ENDED:
+            outcome = await self.journal.wait(call_id, record.segment - 1, 0)
+            shown["outcome"] = None if outcome is None else _outcome(record, outcome)
+        return shown
+
+    # --- acting ------------------------------------------------------------------------------
+
+    async def answer(self, call_id: str, answers: Mapping[str, Any]) -> dict[str, Any]:
+        """Answer for the person: by key, each as an answer or as the result of an elicitation.
+
+        Gives the call as it stands after that. Raises `UnknownCall`, `NotWaiting`, `UnknownQuestion` or
+        `WrongAnswer`; then nothing is changed.
+        """
+        if self._desk is None:
+            raise MidcallError("Nobody here can run this call")
+        here = self._calls.get(call_id)
+        if here is not None and not _is_journaled(here):
+            raise NotWaiting(call_id, _status(here), "This call is not kept: only its caller can answer")
+        record, _ = await self._load(call_id)
+        if record.status != "waiting":
+            raise NotWaiting(call_id, record.status)
+        waiting = {one.key: one for one in open_questions(record)}
+        given: list[tuple[Waiting, Answer]] = []
+        for key, answer in answers.items():
+            if key not in waiting:
+                raise UnknownQuestion(key)
+            given.append((waiting[key], read_any_answer(waiting[key].question, answer)))
+        if not given:
+            raise WrongAnswer(f"an answer to {', '.join(waiting)}")
+        if kind_of(record) == subscriptions.KIND:
+            wired = {one.request_id: answer_to_wire(answer) for one, answer in given}
+            taken = await self._desk.keeper.subscriptions.answer_for(record, wired)
+        else:
+            results = {one.key: Raw(to_json(result_for(one.question, answer))) for one, answer in given}
+            taken = await self._desk.answer_for(record, results)
+        if not taken:
+            record, _ = await self._load(call_id)
+            raise NotWaiting(call_id, record.status, "Somebody else was faster, or the call cannot go on")
+        return await self._settled(call_id)
+
+    async def abort(self, call_id: str, reason: str = "An administrator aborted the call") -> dict[str, Any]:
+        """End a call. Raises `UnknownCall`, or `NotWaiting` if it has ended."""
+        here = self._calls.get(call_id)
+        if here is not None:
+            here.abort(reason)
+            return {**_active(here), "status": "aborted"}
+        record, _ = await self._load(call_id)
+        outcome = _aborted(record, reason)
+        if self._desk is None:
+            ended = await self.journal.end(call_id, "aborted", outcome, time.time() + KEPT)
+        else:
+            keeper = self._desk.keeper
+            front = keeper.live(call_id)
+            parked = front is not None and front.kept is not None and front.kept.parked
+            ended = await keeper.abort(call_id, reason, outcome)
+            if front is not None and parked and ended:
+                front.stopped(Aborted(reason))  # whoever is on the line hears of it
+        if not ended:
+            raise NotWaiting(call_id, record.status, f"Call {call_id} has ended already: {record.status}")
+        return await self._settled(call_id)
+
+    # --- moving ------------------------------------------------------------------------------
+
+    async def export(self, call_id: str) -> dict[str, Any]:
+        """All of a call, for `restore` in another journal. Raises `UnknownCall`."""
+        await self._open()
+        exported = await self.journal.export(call_id)
+        if exported is None:
+            raise UnknownCall(call_id)
+        return exported
+
+    async def export_all(self, status: Sequence[Status] = ()) -> AsyncIterator[dict[str, Any]]:
+        """All calls, the newest first."""
+        await self._open()
+        after: str | None = None
+        while True:
+            page = await self.journal.list(status=status, after=after, limit=MOST)
+            for record in page.calls:
+                exported = await self.journal.export(record.id)
+                if exported is not None:  # else it was forgotten in this moment
+                    yield exported
+            if page.next is None:
+                return
+            after = page.next
+
+    async def restore(self, exported: dict[str, Any]) -> bool:
+        """Take a call in; false if it is known already. Raises `JournalError` for what is no call."""
+        await self._open()
+        return await self.journal.restore(exported)
+
+    # --- inside ------------------------------------------------------------------------------
+
+    async def _open(self) -> None:
+        if self._desk is not None:
+            await self._desk.keeper.open()
+
+    async def _load(self, call_id: str) -> tuple[CallRecord, Sequence[Entry]]:
+        await self._open()
+        found = await self.journal.load(call_id)
+        if found is None:
+            raise UnknownCall(call_id)
+        return found
+
+    async def _settled(self, call_id: str) -> dict[str, Any]:
+        """The call as soon as it does not run, or after a while as it is."""
+        end = time.monotonic() + self._patience
+        while True:
+            record, _ = await self._load(call_id)
+            left = end - time.monotonic()
+            if record.status != "running" or left <= 0:
+                return _summary(record)
+            await self.journal.wait(call_id, record.segment, min(left, _LOOK))
+
+
+# --- questions and answers ------------------------------------------------------------------------
+
+
+def open_questions(record: CallRecord) -> list[Waiting]:
+    """What a call in the journal waits for."""
+    if record.status not in ("waiting", "diverged") or not record.questions:
+        return []
+    asked = msgspec.json.decode(record.questions)
+    if kind_of(record) == subscriptions.KIND:
+        keys = [one.get("key") for one in asked]
+        return [
+            Waiting(
+                key if key and keys.count(key) == 1 else one["request_id"],
+                one["request_id"],
+                question_from_wire(one["request_type"]),
+            )
+            for key, one in zip(keys, asked, strict=True)
+        ]
+    return [Waiting(key, key, question_from(one["method"], one["params"])) for key, one in asked.items()]
+
+
+def read_any_answer(question: AnyQuestion, given: Any) -> Answer:
+    """An answer in any accepted form, or the result of an elicitation. Raises `WrongAnswer`."""
+    if isinstance(given, dict) and given.get("action") in _ACTIONS:
+        given = answer_from(question, given)
+    answer = read_answer(question, given)
+    if isinstance(answer, CustomAnswer) and isinstance(question, Form | Custom) and question.schema:
+        from midcall.schema import json_schema_fault  # noqa: PLC0415  slow to import: only when needed
+
+        fault = json_schema_fault(question.schema)(answer.value)
+        if fault is not None:
+            raise WrongAnswer(f"a value that fits the schema ({fault})")
+    return answer
+
+
+# --- how it is told -------------------------------------------------------------------------------
+
+
+def _summary(record: CallRecord) -> dict[str, Any]:
+    return {
+        "id": record.id,
+        "method": record.name,
+        "status": record.status,
+        "kept": True,
+        "principal": record.principal,
+        "created": _iso(record.created),
+        "updated": _iso(record.updated or record.created),
+        "expires": _iso(record.expires),
+        "wakes": None if record.wake is None else _iso(record.wake),
+        "segment": record.segment,
+        "worker": record.owner,
+        "questions": [_question(one.key, one.question) for one in open_questions(record)],
+    }
+
+
+def _question(key: str, question: AnyQuestion) -> dict[str, Any]:
+    wire = msgspec.to_builtins(question_to_wire(question))
+    return {"key": key, "kind": question.kind, "message": question.message, "question": wire}
+
+
+def _active(call: Call) -> dict[str, Any]:
+    """A call that only this process knows."""
+    info = call.info()
+    return {
+        "id": info.id,
+        "method": info.method,
+        "status": _status(call),
+        "kept": False,
+        "principal": None,
+        "created": _iso(time.time() - info.age),
+        "questions": [{"key": q.request_id, "kind": q.kind, "message": q.message} for q in info.questions],
+    }
+
+
+def _status(call: Call) -> Status:
+    return "waiting" if call.status in (CallStatus.AWAITING_ANSWER, CallStatus.AWAITING_SAMPLE) else "running"
+
+
+def _is_journaled(call: Call) -> bool:
+    return call.trace is not None and call.trace.journaled
+
+
+def _latest(entries: Sequence[Entry]) -> list[Entry]:
+    """The entries that count: a later one takes the place of an earlier one."""
+    return list({entry.key: entry for entry in entries}.values())
+
+
+def _entry(entry: Entry, *, values: bool) -> dict[str, Any]:
+    what = entry.fingerprint.rpartition(" (")[0] or entry.fingerprint
+    first = what.partition(" ")[0]
+    kind = first if first == "step" else "question" if first in KINDS else "value"
+    shown: dict[str, Any] = {"place": entry.key, "type": kind, "what": what.removeprefix("step ")}
+    shown["state"] = _question_state(entry) if kind == "question" else entry.state
+    if values and entry.value and not (kind == "question" and entry.state == "begun"):
+        shown["value"] = _read(entry.value)
+    return shown
+
+
+def _question_state(entry: Entry) -> str:
+    match entry.state:
+        case "begun":
+            return "open"
+        case "failed":
+            return msgspec.json.decode(entry.value, type=Failure).code
+        case "done":
+            refusal = refusal_in(_read(entry.value))
+            return "answered" if refusal is None else refusal.how.lower()
+
+
+def _outcome(record: CallRecord, encoded: bytes) -> Any:
+    if kind_of(record) == subscriptions.KIND:
+        return _read(encoded)
+    outcome = decode_outcome(encoded)
+    if isinstance(outcome, McpError):
+        return {"error": {"code": outcome.code, "message": outcome.message, "data": outcome.data}}
+    return {"result": outcome}
+
+
+def _aborted(record: CallRecord, reason: str) -> bytes:
+    """What whoever comes back for the call is told."""
+    if kind_of(record) == subscriptions.KIND:
+        error = encode_item(Error(subscriptions.NOWHEN, reason, Aborted.code))
+        return to_json(subscriptions.Outcome(error=Raw(error)))
+    return encode_outcome(McpError(-32603, reason, {"code": Aborted.code}))
+
+
+def _read(encoded: bytes) -> Any:
+    try:
+        return msgspec.json.decode(encoded)
+    except msgspec.DecodeError:
+        return encoded.decode(errors="replace")
+
+
+def _iso(moment: float) -> str:
+    return dt.datetime.fromtimestamp(moment, dt.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,0 +1,225 @@
+"""Admin: what an administrator does with calls, over HTTP (see `mcp.operations`).
+
+    GET  /admin/calls?status=waiting&name=...&principal=...&after=...&limit=...
+    GET  /admin/calls/{id}?values=true
+    POST /admin/calls/{id}/answers   {"answers": {key: answer}}
+    POST /admin/calls/{id}/abort     {"reason": "..."}
+    GET  /admin/calls/{id}/export    one call, for an import
+    GET  /admin/export?status=...    all of them, one a line
+    POST /admin/import               lines of an export
+
+Errors are `{"error": {"code", "message", "data"}}`. Who may come here is not decided here (see `restricted`).
+"""
+
+import functools
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route, Router
+
+from midcall.connection import MAX_MESSAGE
+from midcall.errors import (
+    JournalError,
+    MidcallError,
+    NotWaiting,
+    TooManyCalls,
+    UnknownCall,
+    UnknownQuestion,
+    WrongAnswer,
+)
+from midcall.journal.base import Status
+from midcall.mcp import McpExtension
+from midcall.mcp.operations import STATUSES, Operations
+from midcall.transports.restricted import error_body, name_of
+
+log = logging.getLogger("midcall.admin")
+
+LINES = "application/x-ndjson"
+
+_HTTP: dict[type[MidcallError], int] = {
+    UnknownCall: 404,
+    NotWaiting: 409,
+    UnknownQuestion: 422,
+    WrongAnswer: 422,
+    TooManyCalls: 503,
+    JournalError: 503,
+}
+
+
+class BadRequest(Exception):
+    """A request that cannot be understood."""
+
+
+class _Answers(msgspec.Struct, forbid_unknown_fields=True):
+    answers: dict[str, Any]
+
+
+class _Abort(msgspec.Struct, forbid_unknown_fields=True):
+    reason: str = "An administrator aborted the call"
+
+
+_Handler = Callable[[Request], Awaitable[Response]]
+
+
+def admin_pages(extension: McpExtension) -> Router:
+    """The application below `/admin`."""
+    admin = _Admin(extension)
+    return Router(
+        [
+            Route("/calls", _guarded(admin.list), methods=["GET"]),
+            Route("/calls/{id}", _guarded(admin.show), methods=["GET"]),
+            Route("/calls/{id}/answers", _guarded(admin.answer), methods=["POST"]),
+            Route("/calls/{id}/abort", _guarded(admin.abort), methods=["POST"]),
+            Route("/calls/{id}/export", _guarded(admin.export), methods=["GET"]),
+            Route("/export", _guarded(admin.export_all), methods=["GET"]),
+            Route("/import", _guarded(admin.restore), methods=["POST"]),
+        ]
+    )
+
+
+def _guarded(handler: _Handler) -> _Handler:
+    @functools.wraps(handler)
+    async def guarded(request: Request) -> Response:
+        try:
+            return await handler(request)
+        except BadRequest as error:
+            return _json(error_body("bad_request", str(error)), 400)
+        except MidcallError as error:
+            status = next((s for kind, s in _HTTP.items() if isinstance(error, kind)), 500)
+            return _json(error_body(error.code, str(error), error.data), status)
+
+    return guarded
+
+
+class _Admin:
+    def __init__(self, extension: McpExtension) -> None:
+        self._extension = extension
+
+    @functools.cached_property
+    def _operations(self) -> Operations:
+        desk = self._extension.desk
+        return Operations(desk.keeper.journal, desk=desk, calls=self._extension.hub.calls)
+
+    async def list(self, request: Request) -> Response:
+        asked = request.query_params
+        limit = asked.get("limit", "100")
+        if not limit.isdecimal() or not 0 < len(limit) < 9:
+            raise BadRequest("limit is a number")
+        found = await self._operations.list(
+            status=_statuses(request),
+            name=asked.get("name"),
+            principal=asked.get("principal"),
+            after=asked.get("after"),
+            limit=int(limit),
+        )
+        return _json(found)
+
+    async def show(self, request: Request) -> Response:
+        values = request.query_params.get("values", "") in ("1", "true", "yes")
+        if values:
+            _note(request, "answers and results are shown")
+        return _json(await self._operations.show(request.path_params["id"], values=values))
+
+    async def answer(self, request: Request) -> Response:
+        given = await _read(request, _Answers)
+        found = await self._operations.answer(request.path_params["id"], given.answers)
+        _note(request, "answered")
+        return _json(found, 202 if found["status"] == "running" else 200)
+
+    async def abort(self, request: Request) -> Response:
+        given = await _read(request, _Abort)
+        found = await self._operations.abort(request.path_params["id"], given.reason)
+        _note(request, "aborted")
+        return _json(found, 202 if found["status"] == "running" else 200)
+
+    async def export(self, request: Request) -> Response:
+        exported = await self._operations.export(request.path_params["id"])
+        _note(request, "exported")
+        return Response(_line(exported), media_type=LINES)
+
+    async def export_all(self, request: Request) -> Response:
+        exported = self._operations.export_all(_statuses(request))
+        first = await anext(exported, None)  # an error has a status of its own, as long as nothing is sent
+        _note(request, "all calls are exported")
+
+        async def lines() -> AsyncIterator[bytes]:
+            if first is not None:
+                yield _line(first)
+            async for one in exported:
+                yield _line(one)
+
+        return StreamingResponse(lines(), media_type=LINES)
+
+    async def restore(self, request: Request) -> Response:
+        taken = known = 0
+        async for line in _lines(request):
+            try:
+                is_new = await self._operations.restore(msgspec.json.decode(line, type=dict[str, Any]))
+            except (msgspec.DecodeError, JournalError) as error:
+                if isinstance(error, JournalError) and not _is_no_call(error):
+                    raise
+                text = f"Line {taken + known + 1} is no exported call: {error}. Those before it are taken in"
+                raise BadRequest(text) from None
+            taken, known = (taken + 1, known) if is_new else (taken, known + 1)
+        _note(request, f"{taken} calls are imported")
+        return _json({"imported": taken, "known": known})
+
+
+def _is_no_call(error: JournalError) -> bool:
+    return isinstance(error.__context__, msgspec.ValidationError)
+
+
+def _statuses(request: Request) -> list[Status]:
+    asked = [one for text in request.query_params.getlist("status") for one in text.split(",") if one]
+    found = [status for status in STATUSES if status in asked]
+    if len(found) < len(set(asked)):
+        raise BadRequest(f"A status is one of {', '.join(STATUSES)}")
+    return found
+
+
+async def _read(request: Request, kind: Any) -> Any:
+    """The body of a request. It must say that it is JSON, as a form of a web page cannot."""
+    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+        raise BadRequest("Content-Type must be application/json")
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > MAX_MESSAGE:
+            raise BadRequest(f"More than {MAX_MESSAGE} bytes")
+    try:
+        return msgspec.json.decode(body or b"{}", type=kind)
+    except msgspec.DecodeError as error:
+        raise BadRequest(str(error)) from None
+
+
+async def _lines(request: Request) -> AsyncIterator[bytes]:
+    if request.headers.get("content-type", "").partition(";")[0].strip() != LINES:
+        raise BadRequest(f"Content-Type must be {LINES}")
+    rest = b""
+    async for part in request.stream():
+        *lines, rest = (rest + part).split(b"\n")
+        for line in lines:
+            if line.strip():
+                yield line
+        if len(rest) > 4 * MAX_MESSAGE:
+            raise BadRequest(f"A line of more than {4 * MAX_MESSAGE} bytes")
+    if rest.strip():
+        yield rest
+
+
+def _note(request: Request, what: str) -> None:
+    """Write down who did what; never what was answered."""
+    who = name_of(request.scope.get("midcall.principal"))
+    log.info("%s by %s", what, who, extra={"call": request.path_params.get("id")})
+
+
+def _line(exported: dict[str, Any]) -> bytes:
+    return msgspec.json.encode(exported) + b"\n"
+
+
+def _json(body: dict[str, Any], status: int = 200) -> Response:
+    return Response(msgspec.json.encode(body), status, media_type="application/json")

@@ -1,0 +1,124 @@
+"""Probes: what load balancers and monitors ask: whether it can be called, and how it goes.
+
+`/ready` is asked often and by anybody, and `/metrics` may be asked by many: what they need of the journal is
+remembered for a moment.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from midcall import metrics
+from midcall.errors import JournalError
+from midcall.hub import Hub
+from midcall.mcp.operations import STATUSES
+from midcall.metrics import by_label, own_families, render, single
+from midcall.version import __version__
+
+PATIENCE = 2.0
+"""Seconds that the journal has to answer."""
+
+FRESH = 1.0
+"""Seconds for which it is believed that the journal can be reached, or cannot."""
+
+COUNTING = 5.0
+"""Seconds that it has to count all its calls."""
+
+COUNTED = 5.0
+"""Seconds for which the calls of the journal are not counted again."""
+
+log = logging.getLogger("midcall.journal")
+
+TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Probes:
+    """The probes of one hub."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._looking = asyncio.Lock()
+        self._looked = 0.0
+        self._fault: str | None = None
+        self._counting = asyncio.Lock()
+        self._counted = 0.0
+        self._counts: Mapping[str, int] | None = None
+
+    async def ready(self, request: Request) -> Response:
+        """200, or 503 with the reason why no new call should come here."""
+        fault = await self._why_not()
+        body = {"status": "ready"} if fault is None else {"status": "not ready", "reason": fault}
+        return Response(
+            msgspec.json.encode(body), 200 if fault is None else 503, media_type="application/json"
+        )
+
+    async def metrics(self, request: Request) -> Response:
+        """All figures, for Prometheus."""
+        hub, keeper = self._hub, self._hub.keeper
+        families = [
+            metrics.Family(
+                "midcall_info", "gauge", "What runs here.", [({"version": __version__, "hub": hub.name}, 1)]
+            ),
+            single("midcall_calls_active", "gauge", "Calls that run, or wait in memory.", len(hub.calls)),
+            single("midcall_questions_open", "gauge", "Open questions here.", hub.calls.open_questions),
+        ]
+        if keeper is not None:
+            fault = await self._fault_of_journal()
+            families += [
+                single("midcall_calls_parked", "gauge", "Kept calls that wait in memory.", keeper.parked),
+                single("midcall_journal_up", "gauge", "Whether the journal answers.", fault is None),
+            ]
+            counts = None if fault is not None else await self._count()
+            if counts is not None:
+                every: dict[str, float] = {status: counts.get(status, 0) for status in STATUSES}
+                families.append(
+                    by_label("midcall_calls_kept", "gauge", "Calls in the journal.", "status", every)
+                )
+        return PlainTextResponse(render((*families, *own_families())), media_type=TEXT_FORMAT)
+
+    async def _why_not(self) -> str | None:
+        keeper = self._hub.keeper
+        if keeper is None:
+            return None
+        if keeper.stopping:
+            return "The server is closing"
+        return await self._fault_of_journal()
+
+    async def _fault_of_journal(self) -> str | None:
+        """Why the journal cannot be used; without what only its owner should know."""
+        async with self._looking:
+            if time.monotonic() - self._looked > FRESH:
+                fault = await self._look()
+                if fault != self._fault and fault is not None:
+                    log.warning("the server is not ready: %s", fault)
+                self._fault = fault
+                self._looked = time.monotonic()
+        return None if self._fault is None else "The journal cannot be reached"
+
+    async def _look(self) -> str | None:
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await self._hub.keeper.open()
+                await self._hub.keeper.journal.load("")
+        except TimeoutError:
+            return f"the journal does not answer within {PATIENCE:g} seconds"
+        except JournalError as error:
+            return str(error)
+        return None
+
+    async def _count(self) -> Mapping[str, int] | None:
+        """How many calls the journal has; nothing if it does not answer."""
+        async with self._counting:
+            if time.monotonic() - self._counted > COUNTED:
+                try:
+                    async with asyncio.timeout(COUNTING):
+                        self._counts = await self._hub.keeper.journal.count()
+                except (TimeoutError, JournalError):
+                    self._counts = None
+                self._counted = time.monotonic()
+            return self._counts
