@@ -22,6 +22,8 @@ class Pooler:
         self._idle: deque[Streams] = deque()
         self._free = asyncio.Condition()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._unread: dict[asyncio.StreamReader, asyncio.Task[tuple[bytes, bytes]]] = {}
+        """What a client says next, of those whose transaction has just ended."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -53,40 +55,44 @@ class Pooler:
             kind, body = await _message(server[0])
             if kind == b"K":
                 body = struct.pack("!II", 999_999, 1)
-            writer.write(kind + struct.pack("!I", len(body) + 4) + body)
+            _send(writer, kind, body)
             if kind == b"R" and struct.unpack("!I", body[:4])[0] in (3, 5, 10, 11):
-                answer, words = await _message(reader)
-                server[1].write(answer + struct.pack("!I", len(words) + 4) + words)
+                _send(server[1], *await _message(reader))
             if kind == b"Z":
                 break
         await self._give_back(server)
         return True
 
     async def _transaction(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        first = await _message(reader)
+        first = await (self._unread.pop(reader, None) or _message(reader))
         if first[0] == b"X":
             raise ConnectionError
         async with self._free:
             await self._free.wait_for(lambda: self._idle)
             server = self._idle.popleft()
-        message: tuple[bytes, bytes] | None = first
-        while True:
-            while message is None or message[0] not in b"SQ":
-                if message is None:
-                    message = await _message(reader)
-                else:
-                    server[1].write(message[0] + struct.pack("!I", len(message[1]) + 4) + message[1])
-                    message = None
-            server[1].write(message[0] + struct.pack("!I", len(message[1]) + 4) + message[1])
-            message = None
+        _send(server[1], *first)
+        due = int(first[0] in b"SQ")  # answers that end with "ready"
+        asking: asyncio.Task[tuple[bytes, bytes]] | None = None
+        try:
             while True:
-                kind, body = await _message(server[0])
-                writer.write(kind + struct.pack("!I", len(body) + 4) + body)
-                if kind == b"Z":
+                asking = asking or asyncio.create_task(_message(reader))
+                answering = asyncio.create_task(_message(server[0]))
+                while not answering.done():
+                    await asyncio.wait((asking, answering), return_when=asyncio.FIRST_COMPLETED)
+                    if asking.done():
+                        kind, body = asking.result()
+                        _send(server[1], kind, body)
+                        due += kind in b"SQ"
+                        asking = asyncio.create_task(_message(reader))
+                kind, body = answering.result()
+                _send(writer, kind, body)
+                due -= kind == b"Z"
+                if due == 0 and (kind, body) == (b"Z", b"I"):
                     break
-            if body == b"I":
-                await self._give_back(server)
-                return
+        finally:
+            if asking is not None:
+                self._unread[reader] = asking
+        await self._give_back(server)
 
     async def _give_back(self, server: Streams) -> None:
         async with self._free:
@@ -94,7 +100,7 @@ class Pooler:
             self._free.notify()
 
     async def close(self) -> None:
-        for task in list(self._tasks):
+        for task in (*self._tasks, *self._unread.values()):
             task.cancel()
         while self._tasks:
             await asyncio.sleep(0.001)
@@ -106,6 +112,10 @@ async def _message(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
     kind = await reader.readexactly(1)
     (size,) = struct.unpack("!I", await reader.readexactly(4))
     return kind, await reader.readexactly(size - 4)
+
+
+def _send(writer: asyncio.StreamWriter, kind: bytes, body: bytes) -> None:
+    writer.write(kind + struct.pack("!I", len(body) + 4) + body)
 
 
 @asynccontextmanager

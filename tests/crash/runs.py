@@ -7,6 +7,7 @@ key, or else begins anew (under another name, so that the two are told apart).
 
 import json
 import random
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any, Literal
@@ -141,6 +142,7 @@ class Run:
         self._ledger = folder / "ledger"
         self._stage = stage
         self._schedule = schedule
+        self._began = time.monotonic()
         self._name = f"{stage.folder.name} {name}"
         self._folder = folder
         self._chance = random.Random(schedule.seed)
@@ -183,6 +185,9 @@ class Run:
     def _run(self) -> str:
         return f"{self._name} try {self._attempt}"
 
+    def _note(self, what: str) -> None:
+        self.trail.append(f"{time.monotonic() - self._began:8.3f} {what}")
+
     # --- the client --------------------------------------------------------------------------
 
     def _answers(self, requests: dict[str, Any]) -> dict[str, Any]:
@@ -210,9 +215,9 @@ class Run:
         sent = [(line, line.send("tools/call", self._params, **self._meta)) for line in lines]
         told = []
         for line, id in sent:
-            self.trail.append(f"{line.pid} <- {_short(self._params)}")
+            self._note(f"{line.pid} <- {_short(self._params)}")
             response = line.receive(id)
-            self.trail.append(f"{line.pid} -> {'died' if response is None else _short(response)}")
+            self._note(f"{line.pid} -> {'died' if response is None else _short(response)}")
             if response is not None:
                 if "error" in response:
                     raise Wrong(f"an error: {response['error']}")
@@ -229,7 +234,7 @@ class Run:
         while len(self._workers) < self._schedule.workers:
             deadly = self._deaths.pop(0) if self._deaths else None
             line = self._stage.start(self._folder, deadly, forgetful=self._schedule.forgetful)
-            self.trail.append(f"{line.pid} starts, to die at {deadly}")
+            self._note(f"{line.pid} starts, to die at {deadly}")
             self._workers.append(line)
         return self._chance.choice(self._workers) if self._schedule.roams else self._workers[0]
 
@@ -243,7 +248,7 @@ class Run:
         how: Break = self._breaks.pop(0) if self._breaks else "stay"
         if how != "stay" and self._workers:
             line = self._workers[0]
-            self.trail.append(f"{line.pid} is to {how}")
+            self._note(f"{line.pid} is to {how}")
             line.kill() if how == "kill" else line.leave()
 
     def _calm(self) -> list[Line]:
@@ -254,7 +259,7 @@ class Run:
             if None not in ticks:
                 self.report.ticks = max(ticks)
                 return self._workers
-            self.trail.append("a worker dies at the end")
+            self._note("a worker dies at the end")
 
     def close(self) -> None:
         for line in self._workers:

@@ -1,4 +1,4 @@
-"""The command line: `midcall serve`, `call`, `tools`, `install` and `demo`.
+"""The command line: `midcall serve`, `call`, `calls`, `tools`, `install` and `demo`.
 
 Each command is one file with `add_parser` (its options) and `run` (what it does). Only `run` imports
 the rest of midcall, pydantic, rich and questionary, so that `--help` is quick. This is the one room
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from midcall.cli.call import add_parser as add_call
+from midcall.cli.calls import add_parser as add_calls
 from midcall.cli.demo import add_parser as add_demo
 from midcall.cli.exits import EXIT_CODES_HELP, Exit, UsageError
 from midcall.cli.install import add_parser as add_install
@@ -27,6 +28,7 @@ examples:
   midcall call app:hub files.delete --ids a --yes  the same in a script
   midcall serve app:hub --port 8000                WebSocket at ws://127.0.0.1:8000/ws
   midcall serve app:hub --stdio                    JSON-RPC 2.0, one message a line
+  midcall calls list --target app:hub              what waits for a person
   midcall install claude-code app:hub --write      make it known to an MCP client
 
 TARGET is where the hub is: a module or a file, and the name in it (`hub` if left out):
@@ -76,6 +78,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"midcall {__version__}")
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for add_command in (add_serve, add_call, add_tools, add_install, add_demo):
+    for add_command in (add_serve, add_call, add_calls, add_tools, add_install, add_demo):
         add_command(commands)
     return parser

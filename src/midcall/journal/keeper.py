@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from msgspec.structs import replace
 
 from midcall.call import Call
-from midcall.errors import Diverged, Fenced, JournalError, MidcallError
+from midcall.errors import Diverged, Fenced, JournalError, MidcallError, TooManyCalls
 from midcall.hub import Hub, Resolved
 from midcall.journal.base import Busy, CallRecord, Claimed, Entry, Gone, Journal, Parking, Settled, Status
 from midcall.journal.memory import MemoryJournal
@@ -134,7 +134,10 @@ class Keeper:
             if self._sweeper is None:
                 await self.journal.open()
                 await self._take_keys()
-                _ = self.subscriptions  # so that it is there to revive calls
+                _ = self.subscriptions  # so that it is there to revive calls, and so are the others
+                for protocol in self.hub.protocols:
+                    if hasattr(protocol, "keep_with"):
+                        protocol.keep_with(self)
                 self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
 
     async def _take_keys(self) -> None:
@@ -341,7 +344,17 @@ class Keeper:
         call = front.call
         if call is not None and call.task is None:
             front.begin_again()
-            self.hub.calls.start(call)
+            try:
+                self.hub.calls.start(call)
+            except TooManyCalls:
+                self.spawn(self._hand_back(_kept(front)))
+                raise
+
+    async def _hand_back(self, kept: Kept) -> None:
+        """There is no room for a claimed call here: let others have it."""
+        self._drop(kept)
+        with contextlib.suppress(JournalError):
+            await self.journal.release(kept.id, kept.record.fence)
 
     async def go_on_alone(self, front: Front) -> bool:
         """A parked call goes on without an answer: take its next segment. False if others have."""
@@ -422,9 +435,12 @@ class Keeper:
                 for record in await self.journal.due() if self.looks_after else ():
                     if record.id in self._live and not self._live[record.id].parked:
                         continue
+                    if kind_of(record) not in self.fronts:
+                        continue  # somebody else's, who shares the journal
                     front = await self.claim(record.id, record.segment)
                     if not isinstance(front, Settled | Busy | Gone):
-                        self.resume(front)
+                        with contextlib.suppress(TooManyCalls):
+                            self.resume(front)
                 await self.journal.sweep()
                 if time.time() // PERIOD != self._period:
                     await self._take_keys()

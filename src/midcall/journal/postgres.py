@@ -70,7 +70,6 @@ class PostgresJournal:
     ) -> None:
         check_name(schema)
         self.worker = worker_name()
-        self._schema = schema
         self.on_post: Callable[[bytes], None] | None = None
         sql, values = Statements(schema, lease), Values(seal)
         self._reach = Reach(dsn, connections=connections, patience=patience, pooled=direct is not None)
@@ -79,11 +78,13 @@ class PostgresJournal:
             direct or dsn,
             sql,
             lease,
+            prepare=lambda session: migrate(session, schema),
             busy=lambda: bool(self._calls.running),
             heard=self._on_heard,
             posted=self._on_posted,
             renamed=self._on_renamed,
         )
+        self._patience = patience
         self._calls = Calls(sql, values, self._line)
         self._posts = Posts(self._reach, sql, values, self._line)
         self._waiters: dict[str, set[_Waiter]] = {}
@@ -97,9 +98,10 @@ class PostgresJournal:
             return
         await self._reach.open()
         try:
-            await self._reach.run(lambda connection, _: migrate(connection, self._schema))
-            await self._line.open()
+            await self._line.open(self._patience)
+            await self._reach.run(lambda connection, _: connection.execute("SELECT"))
         except BaseException:
+            await self._line.close()
             await self._reach.close()
             raise
         self._creations = self._queue(self._calls.create)

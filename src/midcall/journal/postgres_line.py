@@ -15,7 +15,7 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
@@ -47,6 +47,7 @@ class Line:
         sql: Statements,
         lease: float,
         *,
+        prepare: "Callable[[Session], Awaitable[None]]",
         busy: Callable[[], bool],
         heard: Callable[[str | None], None],
         posted: Callable[[], None],
@@ -58,6 +59,8 @@ class Line:
         self._dsn = dsn
         self._sql = sql
         self._lease = lease
+        self._prepare = prepare
+        """Makes the tables."""
         self._busy = busy
         """Whether this worker runs anything."""
         self._heard = heard
@@ -77,12 +80,19 @@ class Line:
             return False
         return self._since is None or asyncio.get_running_loop().time() - self._since > self._lease
 
-    async def open(self) -> None:
-        """Get the session, for the first time. Raises `JournalError`."""
-        try:
-            await self._connect()
-        except _BROKEN as error:
-            raise explain(error) from error
+    async def open(self, patience: float) -> None:
+        """Get the session, for the first time, and wait for the database a while. Raises `JournalError`."""
+        until = asyncio.get_running_loop().time() + patience
+        while True:
+            try:
+                await self._connect()
+            except _BROKEN as error:
+                away = isinstance(error, OSError | asyncpg.CannotConnectNowError)
+                if not away or asyncio.get_running_loop().time() > until:
+                    raise explain(error) from error
+            else:
+                return
+            await asyncio.sleep(0.1)
 
     async def close(self) -> None:
         """Be gone."""
@@ -129,6 +139,7 @@ class Line:
         )
         try:
             await self._check_own(session)
+            await self._prepare(session)
             self._locked = False
             await self._sign(session)
             await session.add_listener(self._sql.channel, self._on_outcome)

@@ -90,7 +90,8 @@ class Reach:
             timeout=CONNECTING,
             command_timeout=ANSWERING,
             statement_cache_size=0 if self._pooled else 100,
-            server_settings=None if self._pooled else SETTINGS | {"application_name": "midcall"},
+            server_settings={"application_name": "midcall"},
+            init=None if self._pooled else _set,
         )
         await self._pool
 
@@ -140,6 +141,10 @@ class Reach:
         async with connection.transaction():
             await connection.execute(_FOR_A_TRANSACTION)
             return await work(connection, maybe)
+
+
+async def _set(connection: "Connection") -> None:
+    await connection.execute(_FOR_A_TRANSACTION.replace("LOCAL ", ""))  # poolers refuse settings at the start
 
 
 _FOR_A_TRANSACTION = "; ".join(f"SET LOCAL {name} = '{value}'" for name, value in SETTINGS.items())

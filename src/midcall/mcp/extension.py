@@ -20,7 +20,7 @@ from midcall.connection import MAX_CALLS, Connection
 from midcall.errors import MidcallError, NotAllowed
 from midcall.hub import Hub
 from midcall.items import to_json
-from midcall.journal.keeper import keeper_of
+from midcall.journal.keeper import Keeper, keeper_of
 from midcall.journal.seal import KeyRing
 from midcall.jsonrpc import Envelope, Id
 from midcall.mcp import messages, revisions
@@ -107,6 +107,10 @@ class McpExtension:
                 keeper.time_limit = self._time_limit
             self._desk = Desk(keeper, self._keys, self.running.find)
         return self._desk
+
+    def keep_with(self, keeper: Keeper) -> None:
+        """Be ready to go on with calls of a journal, also of those that nobody comes back to."""
+        _ = self.desk
 
     @property
     def names(self) -> frozenset[str]:

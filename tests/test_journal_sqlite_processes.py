@@ -22,11 +22,11 @@ HERE = Path(__file__).parent
 
 
 class Process:
-    """A worker of `journal_worker.py`."""
+    """A worker of `sqlite_worker.py`."""
 
     def __init__(self, path: Path, lease: float = LEASE) -> None:
         self._running = subprocess.Popen(
-            [sys.executable, HERE / "journal_worker.py", path, str(lease)],
+            [sys.executable, HERE / "sqlite_worker.py", path, str(lease)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -1,0 +1,300 @@
+"""`midcall calls`: look at calls that wait for a person, answer in their place, end them, move them.
+
+On a journal, or through a server that runs. Only `answer` with `--target` runs the author's code, in this
+process; all else only reads and writes the journal, or asks the server.
+"""
+
+import argparse
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+from midcall.cli.exits import Exit, UsageError
+
+if TYPE_CHECKING:
+    from midcall.hub import Hub
+    from midcall.journal.base import Journal
+
+STATUSES = ("running", "waiting", "completed", "failed", "aborted", "expired", "diverged", "poisoned")
+TOKEN_VARIABLE = "MIDCALL_TOKEN"  # noqa: S105  a name
+
+_EXAMPLES = """\
+examples:
+  midcall calls list --target app:hub                     in the journal of `midcall serve app:hub`
+  midcall calls list --journal postgresql://db/calls --status waiting --json
+  midcall calls show ID --url http://127.0.0.1:8000       as the server that runs there knows it
+  midcall calls answer ID --url http://127.0.0.1:8000     be asked here, in place of the person
+  midcall calls answer ID name=Ada 2=yes --url http://127.0.0.1:8000
+  midcall calls answer ID name=Ada --target app:hub       no server runs: go on with the call here
+  midcall calls abort ID --reason "wrong customer" --target app:hub
+  midcall calls export --all --journal calls.db > calls.jsonl
+  midcall calls import calls.jsonl --journal postgresql://db/calls
+
+"""
+_EXIT_CODES = """\
+exit codes:
+  0  done
+  1  it could not be done, or the call that was answered failed
+  2  wrong usage, or no such call
+  3  cancelled: Ctrl-C
+  4  not answered: an answer does not fit, or matches no question
+"""
+
+
+class Office(Protocol):
+    """What is done with calls, here or through a server (see `mcp.operations`)."""
+
+    async def list(
+        self,
+        *,
+        status: Sequence[Any] = (),
+        name: str | None = None,
+        principal: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> dict[str, Any]: ...
+    async def show(self, call_id: str, *, values: bool = False) -> dict[str, Any]: ...
+    async def answer(self, call_id: str, answers: Mapping[str, Any]) -> dict[str, Any]: ...
+    async def abort(self, call_id: str, reason: str) -> dict[str, Any]: ...
+    async def export(self, call_id: str) -> dict[str, Any]: ...
+    def export_all(self, status: Sequence[Any] = ()) -> AsyncIterator[dict[str, Any]]: ...
+    async def restore(self, exported: dict[str, Any]) -> bool: ...
+
+
+# --- options ----------------------------------------------------------------------------------
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to the command line."""
+    parser = commands.add_parser(
+        "calls",
+        help="list, answer, abort and move calls that wait",
+        description="Look after calls that wait for a person: in a journal, or in a server that runs.",
+        epilog=_EXAMPLES + _EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(run=lambda _: parser.print_help() or Exit.USAGE)
+    actions = parser.add_subparsers(title="actions", metavar="ACTION")
+    _add_list(_action(actions, "list", "list calls, the newest first"))
+    _add_show(_action(actions, "show", "show all that is known of a call"))
+    _add_answer(_action(actions, "answer", "answer for the person"))
+    _add_abort(_action(actions, "abort", "end a call"))
+    _add_export(_action(actions, "export", "write calls as JSON, one a line"))
+    _add_import(_action(actions, "import", "take in calls that were exported"))
+
+
+def _action(actions: Any, name: str, help: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = actions.add_parser(
+        name,
+        help=help,
+        description=f"{help[0].upper()}{help[1:]}.",
+        epilog=_EXAMPLES + _EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(run=run, action=name)
+    where = parser.add_argument_group("which calls")
+    where.add_argument("--url", help="those of the server that runs there, as http://127.0.0.1:8000")
+    where.add_argument(
+        "--token",
+        help=f"a key for that server, with the scope midcall:admin (default: {TOKEN_VARIABLE} of the environment)",
+    )
+    where.add_argument(
+        "--journal",
+        metavar="PLACE",
+        help="those in this journal: a file, or postgresql://... (default: as `midcall serve TARGET` has it)",
+    )
+    where.add_argument(
+        "--target",
+        help="where the hub is, as in app:hub; its code is run by `answer` alone",
+    )
+    where.add_argument(
+        "--encrypt-journal", action="store_true", help="the journal is written with the keys of MIDCALL_KEYS"
+    )
+    where.add_argument("--cwd", metavar="DIR", help="work in this folder, as the server does")
+    return parser
+
+
+def _add_list(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--status",
+        action="append",
+        choices=STATUSES,
+        default=[],
+        help="only calls of this status; may be repeated",
+    )
+    parser.add_argument("--name", metavar="METHOD", help="only calls of this method")
+    parser.add_argument("--principal", metavar="NAME", help="only calls of this caller")
+    parser.add_argument("--limit", metavar="N", type=_positive, default=50, help="how many (default: 50)")
+    parser.add_argument("--json", action="store_true", help="print JSON, one call a line")
+
+
+def _add_show(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID", help="the id of the call")
+    parser.add_argument(
+        "--values", action="store_true", help="also what was answered, what steps gave, and the result"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _add_answer(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID", help="the id of the call")
+    parser.add_argument(
+        "answers",
+        metavar="KEY=VALUE",
+        nargs="*",
+        help="an answer; KEY is the key of a question, its number, words of its message or its kind; VALUE is "
+        "text or JSON. Without any, the questions are asked here",
+    )
+    refusals = parser.add_mutually_exclusive_group()
+    refusals.add_argument("--decline", action="store_true", help="decline what is not answered")
+    refusals.add_argument("--cancel", action="store_true", help="cancel what is not answered")
+    parser.add_argument("--json", action="store_true", help="print the call as JSON, as it is after that")
+
+
+def _add_abort(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID", help="the id of the call")
+    parser.add_argument(
+        "--reason", default="An administrator aborted the call", help="what its caller is told"
+    )
+
+
+def _add_export(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID", nargs="?", help="the id of the call")
+    parser.add_argument("--all", action="store_true", help="all calls")
+    parser.add_argument(
+        "--status",
+        action="append",
+        choices=STATUSES,
+        default=[],
+        help="with --all: only calls of this status; may be repeated",
+    )
+
+
+def _add_import(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="what `export` wrote; - for standard input")
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
+
+
+# --- which calls ------------------------------------------------------------------------------
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do it."""
+    import asyncio
+    import os
+
+    from midcall.errors import MidcallError
+
+    if args.cwd is not None:
+        try:
+            os.chdir(args.cwd)
+        except OSError as error:
+            raise UsageError(f"--cwd: {error}") from None
+    if args.url is not None and (args.journal is not None or args.target is not None):
+        raise UsageError("--url is a server, which knows its journal and its code: leave out the others")
+    try:
+        return asyncio.run(_do(args))
+    except MidcallError as error:
+        print(f"midcall: {error}", file=sys.stderr)  # noqa: T201
+        return _EXIT_BY_CODE.get(error.code, Exit.FAILED)
+
+
+_EXIT_BY_CODE = {
+    "unknown_call": Exit.USAGE,
+    "wrong_answer": Exit.NOT_ANSWERED,
+    "unknown_request": Exit.NOT_ANSWERED,
+}
+
+
+async def _do(args: argparse.Namespace) -> Exit:
+    from midcall.cli import office
+
+    async with _office(args) as opened:
+        code: Exit = await getattr(office, f"{args.action}_calls")(opened, args)
+        return code
+
+
+def _office(args: argparse.Namespace) -> "AbstractAsyncContextManager[Office]":
+    if args.url is not None:
+        return _of_server(args)
+    if args.action == "answer":
+        if args.target is None:
+            raise UsageError(
+                "Who goes on with the call? Give --url of the server that runs it, or --target to run it here"
+            )
+        return _of_target(args)
+    return _of_journal(args)
+
+
+@asynccontextmanager
+async def _of_server(args: argparse.Namespace) -> AsyncIterator[Office]:
+    import os
+
+    from midcall.cli.remote import RemoteOperations
+
+    yield RemoteOperations(args.url, args.token or os.environ.get(TOKEN_VARIABLE))
+
+
+@asynccontextmanager
+async def _of_journal(args: argparse.Namespace) -> AsyncIterator[Office]:
+    """A journal alone: nothing is run."""
+    from midcall.mcp.operations import Operations
+
+    reads = args.action in ("list", "show", "export")  # with the keys also what is not sealed can be read
+    journal = _journal(args, create=args.action == "import", sealed=reads or args.encrypt_journal)
+    await journal.open()
+    try:
+        yield Operations(journal)
+    finally:
+        await journal.close()
+
+
+@asynccontextmanager
+async def _of_target(args: argparse.Namespace) -> AsyncIterator[Office]:
+    """A journal and the code: this process is one of its workers, for the one call that is answered."""
+    from midcall.cli.load import load_hub
+    from midcall.journal.keeper import Keeper
+    from midcall.mcp import mcp_of
+    from midcall.mcp.operations import Operations
+
+    hub: Hub = load_hub(args.target)
+    if hub.keeper is None or args.journal is not None:
+        hub.keeper = Keeper(hub, _journal(args, create=False, sealed=args.encrypt_journal))
+    hub.keeper.looks_after = False
+    desk = mcp_of(hub).desk
+    try:
+        yield Operations(desk.keeper.journal, desk=desk, calls=hub.calls, patience=float("inf"))
+    finally:
+        await hub.close("The command was stopped", grace=1.0)
+
+
+def _journal(args: argparse.Namespace, *, create: bool, sealed: bool) -> "Journal":
+    from pathlib import Path
+
+    from midcall.cli.serve import BUILT_IN
+    from midcall.journal.choose import choose_journal, default_path, place_of
+    from midcall.journal.seal import default_ring
+
+    target = args.target or BUILT_IN
+    where = place_of(args.journal, target)
+    if where == "memory":
+        raise UsageError("A journal in memory is known to its server alone: give --url")
+    path = Path(where.removeprefix("sqlite://"))
+    if not create and "postgres" not in where.partition("://")[0] and not path.exists():
+        others = sorted(default_path(target).parent.glob("*.db"))
+        hint = "".join(f"\n  --journal {one}" for one in others)
+        known = f"; there are{hint}" if others else ""
+        raise UsageError(f"There is no journal at {where}: give --target, --journal or --url{known}")
+    try:
+        return choose_journal(args.journal, target, default_ring() if sealed else None)
+    except ValueError as error:
+        raise UsageError(f"--journal: {error}") from None

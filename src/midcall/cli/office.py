@@ -1,0 +1,367 @@
+"""Office: what each action of `midcall calls` does, and how it is shown.
+
+Lists and calls go to standard output; what is said beside them, to standard error.
+"""
+
+import argparse
+import asyncio
+import datetime as dt
+import itertools
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text as Styled
+
+from midcall.cli.answers import Answers
+from midcall.cli.calls import Office
+from midcall.cli.exits import Exit, Interrupted, UsageError
+from midcall.cli.screens import has_person, readable
+from midcall.errors import JournalError, MidcallError, NotWaiting, UnknownQuestion, WrongAnswer
+from midcall.items import Metadata, Request
+from midcall.questions import (
+    CANCELLED,
+    DECLINED,
+    Answer,
+    AnyQuestion,
+    CustomAnswer,
+    Prompt,
+    Roots,
+    Sample,
+    Text,
+    answer_to_wire,
+    question_from_wire,
+    read_answer,
+)
+
+PAGE = 1000
+
+TOGETHER = 64
+"""How many calls are imported side by side: a journal writes together what comes together."""
+
+LOOK = 1.0
+"""Seconds between two looks at a call that runs on."""
+
+_FAILED = ("failed", "poisoned", "diverged", "expired")
+
+
+async def list_calls(office: Office, args: argparse.Namespace) -> Exit:
+    """`midcall calls list`."""
+    calls: list[dict[str, Any]] = []
+    after: str | None = None
+    while True:
+        left = args.limit - len(calls)
+        page = await office.list(
+            status=args.status, name=args.name, principal=args.principal, after=after, limit=min(left, PAGE)
+        )
+        calls += page["calls"]
+        after = page["next"]
+        if after is None or len(calls) >= args.limit:
+            break
+    more = after is not None or len(calls) > args.limit
+    calls = calls[: args.limit]
+    if args.json:
+        for call in calls:
+            _write_json(call)
+    elif calls:
+        _show_table(calls)
+    else:
+        _say("There are no such calls.")
+    if more:
+        _say(f"There are more: --limit {2 * args.limit}")
+    return Exit.SUCCESS
+
+
+async def show_calls(office: Office, args: argparse.Namespace) -> Exit:
+    """`midcall calls show`."""
+    call = await office.show(args.id, values=args.values)
+    if args.json:
+        _write_json(call)
+    else:
+        _show_call(call)
+    return Exit.SUCCESS
+
+
+async def abort_calls(office: Office, args: argparse.Namespace) -> Exit:
+    """`midcall calls abort`."""
+    call = await office.abort(args.id, args.reason)
+    _say(f"Call {args.id} is {call['status']}.")
+    return Exit.SUCCESS
+
+
+async def export_calls(office: Office, args: argparse.Namespace) -> Exit:
+    """`midcall calls export`."""
+    if args.all == (args.id is not None):
+        raise UsageError("Export what? Give an ID, or --all")
+    running = count = 0
+    if args.id is not None:
+        _write_json(await office.export(args.id))
+        return Exit.SUCCESS
+    async for exported in office.export_all(args.status):
+        _write_json(exported)
+        count += 1
+        running += exported["call"]["status"] == "running" and exported["call"]["owner"] is not None
+    _say(f"{count} calls exported. Arguments, answers and results are in it, in the clear.")
+    if running:
+        _say(f"{running} of them run at this moment: stop their server before you import them elsewhere.")
+    return Exit.SUCCESS
+
+
+async def import_calls(office: Office, args: argparse.Namespace) -> Exit:
+    """`midcall calls import`."""
+    if args.file == "-":
+        return await _import_from(office, sys.stdin)
+    try:
+        file = Path(args.file).open(encoding="utf-8")  # noqa: ASYNC230, SIM115  nothing else runs
+    except OSError as error:
+        raise UsageError(f"Cannot read {args.file}: {error.strerror or error}") from None
+    with file:
+        return await _import_from(office, file)
+
+
+async def _import_from(office: Office, lines: Iterable[str]) -> Exit:
+    taken = known = 0
+
+    async def restore(line: str) -> bool:
+        return await office.restore(msgspec.json.decode(line, type=dict[str, Any]))
+
+    numbered = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
+    while some := list(itertools.islice(numbered, TOGETHER)):
+        done = await asyncio.gather(*(restore(line) for _, line in some), return_exceptions=True)
+        taken += done.count(True)
+        known += done.count(False)
+        for (number, _), one in zip(some, done, strict=True):
+            if isinstance(one, MidcallError | msgspec.DecodeError):
+                again = f"{taken} calls were imported; those are left alone if you try again"
+                raise JournalError(f"Line {number}: {one}. {again}")
+            if isinstance(one, BaseException):
+                raise one
+    _say(f"{taken} calls imported" + (f", {known} were known already." if known else "."))
+    return Exit.SUCCESS
+
+
+# --- answering ----------------------------------------------------------------------------------
+
+
+async def answer_calls(office: Office, args: argparse.Namespace) -> Exit:
+    """`midcall calls answer`."""
+    call = await office.show(args.id)
+    refusal = DECLINED if args.decline else CANCELLED if args.cancel else None
+    asks = not args.answers and refusal is None
+    if asks and not has_person():
+        raise UsageError("Without a terminal, give answers: KEY=VALUE, --decline or --cancel")
+    person = _Person() if asks else None
+    while True:
+        if call["status"] != "waiting":
+            raise NotWaiting(args.id, call["status"])
+        questions = {one["key"]: question_from_wire(one["question"]) for one in _answerable(call)}
+        if person is not None:
+            try:
+                answers = await person.ask(questions)
+            except Interrupted:
+                _say("Nothing was answered.")
+                return Exit.CANCELLED
+        else:
+            answers = _given(questions, args.answers, refusal)
+        call = await office.answer(args.id, {key: answer_to_wire(one) for key, one in answers.items()})
+        if person is not None and call["status"] == "running":
+            _say("The call runs on.")
+            while call["status"] == "running":
+                await asyncio.sleep(LOOK)
+                call = await office.show(args.id)
+        if person is None or call["status"] != "waiting":
+            break
+    if args.json:
+        _write_json(call)
+    else:
+        _tell(call)
+    return Exit.FAILED if call["status"] in _FAILED else Exit.SUCCESS
+
+
+def _answerable(call: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    if not call["kept"]:
+        raise NotWaiting(call["id"], call["status"], "This call is not kept: only its caller can answer")
+    return call["questions"]  # type: ignore[no-any-return]
+
+
+def _tell(call: Mapping[str, Any]) -> None:
+    """Where the call stands after its answers."""
+    _say(f"Answered. Call {call['id']} is {call['status']}.")
+    for one in call["questions"]:
+        _say(f"It asks: {one['message']}  ({one['key']}, {one['kind']})")
+
+
+def _given(
+    questions: Mapping[str, AnyQuestion], pairs: Sequence[str], refusal: Answer | None
+) -> dict[str, Answer]:
+    """The answers of a command line, by key. Raises `UnknownQuestion` or `WrongAnswer`."""
+    answers: dict[str, Answer] = {}
+    for pair in pairs:
+        if "=" not in pair:
+            raise UsageError(f"An answer is KEY=VALUE, as in 1=yes or prompt=Ada, not {pair!r}")
+        key, answer = _match(questions, pair)
+        answers[key] = answer
+    if refusal is not None:
+        answers = {key: answers.get(key, refusal) for key in questions}
+    return answers
+
+
+def _match(questions: Mapping[str, AnyQuestion], pair: str) -> tuple[str, Answer]:
+    """The question that is meant, by its key or as with `midcall call --answer`, and the answer."""
+    word, _, value = pair.partition("=")
+    for number, (key, question) in enumerate(questions.items(), 1):
+        own = Answers([f"{number}={value}" if word.strip() == key else pair])
+        found = own.find(Request(_NOWHEN, key, question), number)
+        if found is not None:
+            try:
+                return key, read_answer(question, found.answer)
+            except WrongAnswer as error:
+                raise WrongAnswer(f'{error.expected} for "{question.message}"') from None
+    raise _NoSuchQuestion(word, questions)
+
+
+class _NoSuchQuestion(UnknownQuestion):
+    def __init__(self, word: str, questions: Mapping[str, AnyQuestion]) -> None:
+        MidcallError.__init__(self, f"No open question is {word!r}, only: {', '.join(questions)}")
+
+
+_NOWHEN = Metadata((), "", 0)
+
+
+class _Person:
+    """Whoever sits at this terminal, and answers in the place of another."""
+
+    def __init__(self) -> None:
+        from midcall.cli.prompts import Prompts  # slow to import: only when something is asked
+
+        self._prompts = Prompts(_say)
+
+    async def ask(self, questions: Mapping[str, AnyQuestion]) -> dict[str, Answer]:
+        """Answers to all of them. Raises `Interrupted`."""
+        return {key: await self._ask(key, question) for key, question in questions.items()}
+
+    async def _ask(self, key: str, question: AnyQuestion) -> Answer:
+        match question:
+            case Sample():
+                said = await self._prompts.ask(key, Prompt(f"A model is asked: {question.message}"))
+                return CustomAnswer({"text": said.value if isinstance(said, Text) else ""})
+            case Roots():
+                raise UsageError(f'Folders are not asked for here: give {key}=\'[{{"uri": "file:///..."}}]\'')
+        return await self._prompts.ask(key, question)
+
+
+# --- showing ------------------------------------------------------------------------------------
+
+
+def _show_table(calls: Sequence[Mapping[str, Any]]) -> None:
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    for title in ("age", "id", "method", "status", "principal", "asks", "expires in"):
+        table.add_column(title, no_wrap=title != "asks", header_style="dim")
+    now = dt.datetime.now(dt.UTC)
+    for call in calls:
+        asks = "; ".join(one["message"] for one in call["questions"])
+        ends = call["status"] in ("running", "waiting", "diverged") and call["kept"]
+        table.add_row(
+            _span(now - _time(call["created"])),
+            Styled(call["id"], style="bold"),
+            Styled(call["method"]),
+            Styled(call["status"] if call["kept"] else f"{call['status']}, not kept", style=_style(call)),
+            Styled(call["principal"] or "-"),
+            Styled(" ".join(asks.split()) or "-"),
+            _span(_time(call["expires"]) - now) if ends else "-",
+        )
+    _console().print(table)
+
+
+def _show_call(call: Mapping[str, Any]) -> None:
+    console = _console()
+    now = dt.datetime.now(dt.UTC)
+    facts = {
+        "call": call["id"],
+        "method": call["method"],
+        "status": call["status"] if call["kept"] else f"{call['status']}, not kept: it ends with its process",
+        "principal": call["principal"],
+        "created": f"{call['created']}, {_span(now - _time(call['created']))} ago",
+    }
+    if call["kept"]:
+        facts |= {
+            "changed": f"{call['updated']}, {_span(now - _time(call['updated']))} ago",
+            "expires": f"{call['expires']}, in {_span(_time(call['expires']) - now)}",
+            "segment": call["segment"],
+            "worker": call["worker"],
+            "arguments": readable(call["arguments"]),
+        }
+    if call.get("outcome") is not None:
+        facts["outcome"] = readable(call["outcome"])
+    _grid(
+        console, [(Styled(name, style="dim"), Styled(str(v))) for name, v in facts.items() if v is not None]
+    )
+    if call["questions"]:
+        console.print(Styled("\nasks", style="dim"))
+        _grid(
+            console,
+            [
+                (Styled(f"  {one['key']}", style="bold"), Styled(one["kind"]), Styled(one["message"]))
+                for one in call["questions"]
+            ],
+        )
+    if call.get("entries"):
+        console.print(Styled("\ndone so far", style="dim"))
+        _grid(console, [_entry_row(entry) for entry in call["entries"]])
+
+
+def _entry_row(entry: Mapping[str, Any]) -> tuple[Styled, ...]:
+    value = readable(entry["value"]) if "value" in entry else ""
+    cells = (f"  {entry['place']}", entry["type"], entry["what"], entry["state"], value)
+    return tuple(Styled(cell) for cell in cells)
+
+
+def _grid(console: Console, rows: Sequence[tuple[Styled, ...]]) -> None:
+    grid = Table.grid(padding=(0, 3, 0, 0))
+    for row in rows:
+        grid.add_row(*row)
+    console.print(grid)
+
+
+def _console() -> Console:
+    # A pipe has no width: what reads it wants whole lines.
+    return Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+
+
+def _style(call: Mapping[str, Any]) -> str:
+    return {"waiting": "yellow", "running": "cyan", "completed": "green"}.get(
+        call["status"], "red" if call["status"] in _FAILED else ""
+    )
+
+
+def _time(text: str) -> dt.datetime:
+    return dt.datetime.fromisoformat(text)
+
+
+def _span(span: dt.timedelta) -> str:
+    """A time in its two largest units: `6d 23h`."""
+    seconds = max(0, int(span.total_seconds()))
+    parts = [
+        f"{number}{unit}"
+        for number, unit in (
+            (seconds // 86400, "d"),
+            (seconds // 3600 % 24, "h"),
+            (seconds // 60 % 60, "m"),
+            (seconds % 60, "s"),
+        )
+        if number
+    ]
+    return " ".join(parts[:2]) or "0s"
+
+
+def _write_json(value: Any) -> None:
+    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
