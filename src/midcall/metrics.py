@@ -7,9 +7,11 @@ count anything; what can be looked up is looked up when somebody reads. Knows no
 import sys
 import time
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple, TypeAlias
+
+from msgspec import Struct, field
 
 from midcall.questions import PERSON_KINDS
 
@@ -32,37 +34,60 @@ Ending: TypeAlias = Literal["answered", "declined", "cancelled", "timed_out", "f
 ENDINGS: tuple[Ending, ...] = ("answered", "declined", "cancelled", "timed_out", "failed", "withdrawn")
 
 
-class Histogram:
+class Histogram(Struct):
     """How often a value was at most so much."""
 
-    __slots__ = ("bounds", "counts", "sum")
+    bounds: tuple[float, ...]
+    counts: list[int]
+    sum: float = 0.0
 
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.sum = 0.0
+    @classmethod
+    def empty(cls, bounds: tuple[float, ...]) -> "Histogram":
+        return cls(bounds, [0] * (len(bounds) + 1))
 
     def observe(self, value: float) -> None:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
+    def add(self, other: "Histogram") -> None:
+        self.counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
+        self.sum += other.sum
 
-class Counts:
+
+def _none() -> dict[str, int]:
+    return defaultdict(int)
+
+
+class Counts(Struct):
     """What has happened in this process."""
 
-    def __init__(self) -> None:
-        self.asked: Counter[str] = Counter()
-        """Questions, by kind."""
-        self.ended: Counter[str] = Counter()
-        """Questions, by their `Ending`."""
-        self.thinking = Histogram(THINKING)
-        """How long people took to answer, also if they took it over several lives of the process."""
-        self.segments: Counter[str] = Counter()
-        """Segments of calls in the journal: `run`, `rebuilt`, `taken_over`, `fenced`."""
-        self.diverged = 0
-        self.journal: dict[str, Histogram] = {}
-        """How long the operations of the journal took, if that is measured."""
-        self.journal_errors: Counter[str] = Counter()
+    asked: dict[str, int] = field(default_factory=_none)
+    """Questions, by kind."""
+    ended: dict[str, int] = field(default_factory=_none)
+    """Questions, by their `Ending`."""
+    thinking: Histogram = field(default_factory=lambda: Histogram.empty(THINKING))
+    """How long people took to answer, also if they took it over several lives of the process."""
+    segments: dict[str, int] = field(default_factory=_none)
+    """Segments of calls in the journal: `run`, `rebuilt`, `taken_over`, `fenced`."""
+    diverged: int = 0
+    journal: dict[str, Histogram] = {}
+    """How long the operations of the journal took, if that is measured."""
+    journal_errors: dict[str, int] = field(default_factory=_none)
+
+    def add(self, other: "Counts") -> None:
+        """Count also what has happened in another process."""
+        for mine, theirs in (
+            (self.asked, other.asked),
+            (self.ended, other.ended),
+            (self.segments, other.segments),
+            (self.journal_errors, other.journal_errors),
+        ):
+            for name, number in theirs.items():
+                mine[name] = mine.get(name, 0) + number
+        self.diverged += other.diverged
+        self.thinking.add(other.thinking)
+        for name, times in other.journal.items():
+            self.journal.setdefault(name, Histogram.empty(times.bounds)).add(times)
 
 
 counts = Counts()
@@ -114,8 +139,8 @@ def histogram(name: str, help: str, label: str, values: Mapping[str, Histogram])
     return Family(name, "histogram", help, [({label: o} if label else {}, h) for o, h in values.items()])
 
 
-def own_families() -> list[Family]:
-    """What this process has counted."""
+def families_of(counts: Counts) -> list[Family]:
+    """What was counted, here or in several processes."""
     return [
         by_label(
             "midcall_questions_asked_total", "counter", "Questions that were asked.", "kind", counts.asked
@@ -125,11 +150,11 @@ def own_families() -> list[Family]:
             "counter",
             "Questions that wait no longer, and why.",
             "outcome",
-            {ending: counts.ended[ending] for ending in ENDINGS},
+            {ending: counts.ended.get(ending, 0) for ending in ENDINGS},
         ),
         histogram("midcall_answer_seconds", "How long people took to answer.", "", {"": counts.thinking}),
         *(
-            single(f"midcall_segments_{name}_total", "counter", help, counts.segments[name])
+            single(f"midcall_segments_{name}_total", "counter", help, counts.segments.get(name, 0))
             for name, help in _SEGMENTS.items()
         ),
         single(

@@ -12,6 +12,7 @@ import inspect
 import time
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import msgspec
@@ -25,6 +26,14 @@ ATTEMPTS = 3
 
 FIRST_PAUSE = 0.2
 """Seconds before its second try; each pause is twice as long as the one before."""
+
+
+_inside: ContextVar[bool] = ContextVar("midcall_step", default=False)
+
+
+def in_step() -> bool:
+    """Whether this is run by a step."""
+    return _inside.get()
 
 
 class Failure(msgspec.Struct):
@@ -102,10 +111,14 @@ async def _attempt(
 
 
 async def _once(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    if inspect.iscoroutinefunction(function):
-        return await function(*args, **kwargs)
-    given = await asyncio.to_thread(function, *args, **kwargs)
-    return await given if inspect.isawaitable(given) else given
+    token = _inside.set(True)
+    try:
+        if inspect.iscoroutinefunction(function):
+            return await function(*args, **kwargs)
+        given = await asyncio.to_thread(function, *args, **kwargs)
+        return await given if inspect.isawaitable(given) else given
+    finally:
+        _inside.reset(token)
 
 
 def _fingerprint(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:

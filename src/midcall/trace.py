@@ -70,6 +70,11 @@ class Branch:
 _branch: ContextVar[Branch | None] = ContextVar("midcall_branch", default=None)
 
 
+def in_call() -> bool:
+    """Whether this is run by a call that may be run again."""
+    return _branch.get() is not None
+
+
 class Trace:
     """The entries of one call."""
 

@@ -99,7 +99,7 @@ def _action(actions: Any, name: str, help: str) -> argparse.ArgumentParser:
     where.add_argument("--url", help="those of the server that runs there, as http://127.0.0.1:8000")
     where.add_argument(
         "--token",
-        help=f"a key for that server, with the scope midcall:admin (default: {TOKEN_VARIABLE} of the environment)",
+        help=f"a key for that server, with the scope midcall:admin (default: the variable {TOKEN_VARIABLE})",
     )
     where.add_argument(
         "--journal",
@@ -145,8 +145,8 @@ def _add_answer(parser: argparse.ArgumentParser) -> None:
         "answers",
         metavar="KEY=VALUE",
         nargs="*",
-        help="an answer; KEY is the key of a question, its number, words of its message or its kind; VALUE is "
-        "text or JSON. Without any, the questions are asked here",
+        help="an answer; KEY is the key of a question, its number, words of its message or its kind; VALUE "
+        "is text or JSON. Without any, the questions are asked here",
     )
     refusals = parser.add_mutually_exclusive_group()
     refusals.add_argument("--decline", action="store_true", help="decline what is not answered")

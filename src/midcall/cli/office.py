@@ -46,6 +46,7 @@ TOGETHER = 64
 LOOK = 1.0
 """Seconds between two looks at a call that runs on."""
 
+_ENDED = ("completed", "failed", "aborted", "expired", "poisoned")
 _FAILED = ("failed", "poisoned", "diverged", "expired")
 
 
@@ -105,9 +106,9 @@ async def export_calls(office: Office, args: argparse.Namespace) -> Exit:
         _write_json(exported)
         count += 1
         running += exported["call"]["status"] == "running" and exported["call"]["owner"] is not None
-    _say(f"{count} calls exported. Arguments, answers and results are in it, in the clear.")
+    _say(f"{_calls(count)} exported. Arguments, answers and results are in it, in the clear.")
     if running:
-        _say(f"{running} of them run at this moment: stop their server before you import them elsewhere.")
+        _say(f"{_calls(running)} of them run right now: stop the server before you import them elsewhere.")
     return Exit.SUCCESS
 
 
@@ -136,11 +137,11 @@ async def _import_from(office: Office, lines: Iterable[str]) -> Exit:
         known += done.count(False)
         for (number, _), one in zip(some, done, strict=True):
             if isinstance(one, MidcallError | msgspec.DecodeError):
-                again = f"{taken} calls were imported; those are left alone if you try again"
+                again = f"{_calls(taken)} imported; what is known is left alone if you try again"
                 raise JournalError(f"Line {number}: {one}. {again}")
             if isinstance(one, BaseException):
                 raise one
-    _say(f"{taken} calls imported" + (f", {known} were known already." if known else "."))
+    _say(f"{_calls(taken)} imported" + (f", {known} known already." if known else "."))
     return Exit.SUCCESS
 
 
@@ -290,7 +291,9 @@ def _show_call(call: Mapping[str, Any]) -> None:
     if call["kept"]:
         facts |= {
             "changed": f"{call['updated']}, {_span(now - _time(call['updated']))} ago",
-            "expires": f"{call['expires']}, in {_span(_time(call['expires']) - now)}",
+            "forgotten" if call["status"] in _ENDED else "expires": (
+                f"{call['expires']}, in {_span(_time(call['expires']) - now)}"
+            ),
             "segment": call["segment"],
             "worker": call["worker"],
             "arguments": readable(call["arguments"]),
@@ -356,6 +359,10 @@ def _span(span: dt.timedelta) -> str:
         if number
     ]
     return " ".join(parts[:2]) or "0s"
+
+
+def _calls(number: int) -> str:
+    return f"{number} call{'s' * (number != 1)}"
 
 
 def _write_json(value: Any) -> None:

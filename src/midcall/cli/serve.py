@@ -121,6 +121,11 @@ def _add_journal(parser: argparse.ArgumentParser) -> None:
         help="how long a call waits for its person (default: 7 days)",
     )
     group.add_argument(
+        "--dev",
+        action="store_true",
+        help="warn of files, connections and programs that a call uses outside a step",
+    )
+    group.add_argument(
         "--replay-check",
         action="store_true",
         help="for tests: run each call again from its journal at every answer, to show what does not replay",
@@ -185,6 +190,10 @@ def run(args: argparse.Namespace) -> int:
     if args.workers is not None and args.as_worker is None:
         return _run_workers(args, folder)
     hub = load_hub(args.target)
+    if args.dev:
+        from midcall.dev import watch
+
+        watch()
     _keep_calls(args, hub)
     serving: Coroutine[Any, Any, None]
     if args.stdio:
@@ -229,13 +238,20 @@ def run(args: argparse.Namespace) -> int:
 
 def _run_workers(args: argparse.Namespace, folder: str) -> int:
     """Check what can be checked without the hub, and have it served by several processes."""
+    import os
+    import tempfile
+
     from midcall.cli.workers import refuse_workers, run_workers
+    from midcall.transports.siblings import VARIABLE
 
     refuse_workers(stdio=args.stdio, journal=args.journal)
     _checked_authenticator(args, "")
-    return run_workers(
-        args.workers, args.host, args.port, grace=args.grace, argv=args.command_line[1:], folder=folder
-    )
+    with tempfile.TemporaryDirectory(prefix="midcall-", ignore_cleanup_errors=True) as figures:
+        if args.metrics:
+            os.environ[VARIABLE] = figures
+        return run_workers(
+            args.workers, args.host, args.port, grace=args.grace, argv=args.command_line[1:], folder=folder
+        )
 
 
 def _checked_authenticator(args: argparse.Namespace, name: str) -> "Authenticator | None":

@@ -24,7 +24,7 @@ def measure(journal: Journal) -> None:
 
 
 def _measured(name: str, operation: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    times = counts.journal.setdefault(name, Histogram(WRITING))
+    times = counts.journal.setdefault(name, Histogram.empty(WRITING))
 
     @functools.wraps(operation)
     async def measured(*args: Any, **kwargs: Any) -> Any:

@@ -34,12 +34,15 @@ class Postbox:
 
         async def read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             self._incoming.add((reader, writer))
-            with contextlib.suppress(asyncio.IncompleteReadError, OSError):
-                while True:
+            try:
+                while self._server is not None:  # a line may be made while this is closed
                     (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
                     take(await reader.readexactly(length))
-            self._incoming.discard((reader, writer))
-            writer.close()
+            except (asyncio.IncompleteReadError, OSError):
+                pass
+            finally:
+                self._incoming.discard((reader, writer))
+                writer.close()
 
         self._directory.mkdir(mode=0o700, exist_ok=True)
         if self._directory.stat().st_uid != os.getuid():

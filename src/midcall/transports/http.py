@@ -105,7 +105,8 @@ def asgi_app(
         await hub.open()
         if hub.keeper is not None:
             hub.keeper.journal.on_post = mcp.share_sessions(hub.keeper.journal)
-        yield
+        async with probes.siblings.sharing():
+            yield
         await hub.close()
 
     mcp = McpEndpoint(mcp_of(hub), auth)

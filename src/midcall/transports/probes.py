@@ -13,11 +13,11 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from midcall import metrics
 from midcall.errors import JournalError
 from midcall.hub import Hub
 from midcall.mcp.operations import STATUSES
-from midcall.metrics import by_label, own_families, render, single
+from midcall.metrics import Family, by_label, families_of, render, single
+from midcall.transports.siblings import Siblings
 from midcall.version import __version__
 
 PATIENCE = 2.0
@@ -34,6 +34,12 @@ COUNTED = 5.0
 
 log = logging.getLogger("midcall.journal")
 
+_PRESENT = {
+    "midcall_calls_active": "Calls that run, or wait in memory.",
+    "midcall_questions_open": "Open questions of those.",
+    "midcall_calls_parked": "Those of them that are in the journal, and wait.",
+}
+
 TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -48,6 +54,7 @@ class Probes:
         self._counting = asyncio.Lock()
         self._counted = 0.0
         self._counts: Mapping[str, int] | None = None
+        self.siblings = Siblings(self.present)
 
     async def ready(self, request: Request) -> Response:
         """200, or 503 with the reason why no new call should come here."""
@@ -57,29 +64,37 @@ class Probes:
             msgspec.json.encode(body), 200 if fault is None else 503, media_type="application/json"
         )
 
+    def present(self) -> dict[str, int]:
+        """What there is at this moment."""
+        hub, keeper = self._hub, self._hub.keeper
+        return {
+            "midcall_calls_active": len(hub.calls),
+            "midcall_questions_open": hub.calls.open_questions,
+            "midcall_calls_parked": 0 if keeper is None else keeper.parked,
+        }
+
     async def metrics(self, request: Request) -> Response:
         """All figures, for Prometheus."""
         hub, keeper = self._hub, self._hub.keeper
+        total, present = self.siblings.figures()
         families = [
-            metrics.Family(
+            Family(
                 "midcall_info", "gauge", "What runs here.", [({"version": __version__, "hub": hub.name}, 1)]
             ),
-            single("midcall_calls_active", "gauge", "Calls that run, or wait in memory.", len(hub.calls)),
-            single("midcall_questions_open", "gauge", "Open questions here.", hub.calls.open_questions),
+            *(single(name, "gauge", help, present.get(name, 0)) for name, help in _PRESENT.items()),
         ]
         if keeper is not None:
             fault = await self._fault_of_journal()
-            families += [
-                single("midcall_calls_parked", "gauge", "Kept calls that wait in memory.", keeper.parked),
-                single("midcall_journal_up", "gauge", "Whether the journal answers.", fault is None),
-            ]
+            families.append(
+                single("midcall_journal_up", "gauge", "Whether the journal answers.", fault is None)
+            )
             counts = None if fault is not None else await self._count()
             if counts is not None:
                 every: dict[str, float] = {status: counts.get(status, 0) for status in STATUSES}
                 families.append(
                     by_label("midcall_calls_kept", "gauge", "Calls in the journal.", "status", every)
                 )
-        return PlainTextResponse(render((*families, *own_families())), media_type=TEXT_FORMAT)
+        return PlainTextResponse(render((*families, *families_of(total))), media_type=TEXT_FORMAT)
 
     async def _why_not(self) -> str | None:
         keeper = self._hub.keeper
