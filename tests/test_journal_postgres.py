@@ -1,18 +1,27 @@
 """The journal in PostgreSQL: the contract, and what only many workers on a database can do or suffer."""
 
+import asyncio
+import contextlib
 import itertools
 import os
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import asyncpg
+import pytest
 
 import postgres_server
-from journal_contract import JournalContract, Store
+from driving import drive
+from journal_contract import COMPLETED, WAITING, JournalContract, Store, claimed, new_call, parked, step
 from journal_model import JournalModel
-from midcall.journal.base import Journal
+from journal_worker import worker
+from midcall.journal.base import Busy, Claimed, Fenced, Gone, Journal, JournalError, Settled
 from midcall.journal.postgres import PostgresJournal
 from midcall.journal.seal import KeyRing
+from postgres_cut import Cut, cuttable
+from postgres_pooler import pooler
 
 RING = KeyRing([b"k" * 32])
 _numbers = itertools.count(1)
@@ -21,40 +30,49 @@ _numbers = itertools.count(1)
 class PostgresStore:
     """A schema of its own, which several workers share, here in one process."""
 
-    def __init__(self, seal: KeyRing | None = None) -> None:
+    def __init__(self, **options: Any) -> None:
         self.dsn = postgres_server.shared()
         self.schema = f"test_{os.getpid()}_{next(_numbers)}"
-        self.seal = seal
+        self.options = options
         self.opened: list[PostgresJournal] = []
 
-    async def worker(self) -> PostgresJournal:
-        journal = PostgresJournal(self.dsn, schema=self.schema, seal=self.seal)
+    async def worker(self, **options: Any) -> PostgresJournal:
+        given = {"dsn": self.dsn, "schema": self.schema} | self.options | options
+        journal = PostgresJournal(**given)
         await journal.open()
         self.opened.append(journal)
         return journal
 
     async def die(self, worker: Journal) -> None:
         """PostgreSQL lets go of the lock of a session that has ended."""
-        await self.freeze(worker)
-
-    async def freeze(self, worker: Journal) -> None:
         assert isinstance(worker, PostgresJournal)
         session = worker._line._session
         assert session is not None
         session.remove_termination_listener(worker._line._on_end)
         await session.close()
 
+    async def freeze(self, worker: Journal) -> None:
+        """It still holds its lock, but has not stirred for long."""
+        assert isinstance(worker, PostgresJournal)
+        await self.sql(f"UPDATE {self.schema}.workers SET seen = 0 WHERE number = {worker._line.number}")
+        await self.sql(f"UPDATE {self.schema}.calls SET updated = 0 WHERE owner = {worker._line.number}")
+
+    async def sql(self, statement: str) -> Any:
+        connection = await asyncpg.connect(self.dsn)
+        try:
+            return await connection.fetchval(statement)
+        finally:
+            await connection.close()
+
     async def close(self) -> None:
         for journal in self.opened:
             await journal.close()
-        connection = await asyncpg.connect(self.dsn)
-        await connection.execute(f"DROP SCHEMA IF EXISTS {self.schema} CASCADE")
-        await connection.close()
+        await self.sql(f"DROP SCHEMA IF EXISTS {self.schema} CASCADE")
 
 
 @asynccontextmanager
-async def postgres_store(seal: KeyRing | None = None) -> AsyncIterator[PostgresStore]:
-    store = PostgresStore(seal)
+async def postgres_store(**options: Any) -> AsyncIterator[PostgresStore]:
+    store = PostgresStore(**options)
     try:
         yield store
     finally:
@@ -71,7 +89,7 @@ class TestPostgresJournal(JournalContract):
 class TestSealedPostgresJournal(JournalContract):
     @asynccontextmanager
     async def store(self) -> AsyncIterator[Store]:
-        async with postgres_store(RING) as store:
+        async with postgres_store(seal=RING) as store:
             yield store
 
 
@@ -82,3 +100,489 @@ class TestPostgresAgainstTheModel(JournalModel):
     async def store(self) -> AsyncIterator[Store]:
         async with postgres_store() as store:
             yield store
+
+
+# --- workers in processes of their own ----------------------------------------------------------
+
+
+def test_a_notice_wakes_who_waits_in_another_process_within_100_ms() -> None:
+    async def main() -> None:
+        async with postgres_store() as store, worker(dsn=store.dsn, schema=store.schema) as other:
+            journal = await store.worker()
+            for _ in range(5):
+                call_id = await parked(journal)
+                call = await claimed(journal, call_id, 1)
+                waiting = asyncio.create_task(other.do("wait", call_id, 1, 10))
+                await asyncio.sleep(0.1)
+                settled = time.time()
+                await journal.settle(call_id, call.fence, 1, b"second", WAITING)
+                answer = await waiting
+                assert answer["result"] == "second"
+                assert answer["at"] - settled < 0.1
+
+    drive(main())
+
+
+def test_the_segment_of_a_killed_process_is_free_at_once() -> None:
+    async def main() -> None:
+        async with postgres_store() as store, worker(dsn=store.dsn, schema=store.schema) as victim:
+            journal = await store.worker()
+            call_id = await parked(journal)
+            assert (await victim.do("claim", call_id, 1))["result"]["kind"] == "Claimed"
+            assert isinstance(await journal.claim(call_id, 1), Busy)
+            victim.kill()
+            killed = time.monotonic()
+            while isinstance(claim := await journal.claim(call_id, 1), Busy):
+                await asyncio.sleep(0.01)
+            assert isinstance(claim, Claimed)
+            assert time.monotonic() - killed < 1
+
+    drive(main())
+
+
+def test_a_frozen_process_loses_its_lease_and_is_fenced_when_it_goes_on() -> None:
+    async def main() -> None:
+        lease = 1.5
+        options = {"lease": lease}
+        async with (
+            postgres_store(**options) as store,
+            worker(dsn=store.dsn, schema=store.schema, **options) as frozen,
+        ):
+            journal = await store.worker()
+            call_id, untouched = await parked(journal), await parked(journal)
+            fence = (await frozen.do("claim", call_id, 1))["result"]["fence"]
+            kept = (await frozen.do("claim", untouched, 1))["result"]["fence"]
+            await asyncio.sleep(2 * lease)  # a worker that lives keeps its lease
+            assert isinstance(await journal.claim(call_id, 1), Busy)
+            frozen.freeze()
+            stopped = time.monotonic()
+            while isinstance(claim := await journal.claim(call_id, 1), Busy):
+                await asyncio.sleep(0.05)
+            assert isinstance(claim, Claimed)
+            assert lease / 2 < time.monotonic() - stopped < 2 * lease
+            assert {call.id for call in await journal.due()} == {untouched}
+            frozen.go_on()
+            assert (await frozen.do("append", call_id, fence, ["late"]))["error"] == "Fenced"
+            assert (await frozen.do("settle", call_id, fence, 1, "late", "completed"))["error"] == "Fenced"
+            assert (await frozen.do("settle", untouched, kept, 1, "done", "completed"))["result"] is None
+            await journal.settle(call_id, claim.call.fence, 1, b"result", COMPLETED)
+            loaded = await journal.load(call_id)
+            assert loaded is not None
+            assert [entry.key for entry in loaded[1]] == ["1"]
+            assert (await frozen.do("wait", call_id, 1, 1))["result"] == "result"
+
+    drive(main())
+
+
+# --- the database goes away ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def server() -> Iterator[postgres_server.Server]:
+    """A server that waits for the disk, and may be stopped."""
+    server = postgres_server.Server(durable=True).start()
+    yield server
+    server.stop()
+
+
+def test_a_crash_of_the_database_loses_nothing_that_was_acknowledged(server: postgres_server.Server) -> None:
+    async def main() -> None:
+        journals = [PostgresJournal(server.dsn, patience=20) for _ in range(2)]
+        for journal in journals:
+            await journal.open()
+        names = [journal.worker for journal in journals]
+        kept: dict[str, list[str]] = {}
+        done: set[str] = set()
+        over = asyncio.Event()
+
+        async def person(number: int) -> None:
+            asks, goes_on = journals[number % 2], journals[number // 2 % 2]
+            while not over.is_set():
+                call_id = await parked(asks)
+                kept[call_id] = ["1"]
+                call = await claimed(goes_on, call_id, 1)
+                await goes_on.append(call_id, call.fence, [step("2")])
+                kept[call_id].append("2")
+                await goes_on.settle(call_id, call.fence, 1, b"result", COMPLETED, [step("3")])
+                kept[call_id].append("3")
+                done.add(call_id)
+
+        async with asyncio.TaskGroup() as people:
+            for number in range(12):
+                people.create_task(person(number))
+            await asyncio.sleep(0.3)
+            for _ in range(2):
+                before = len(done)
+                await asyncio.to_thread(server.halt, "immediate")
+                await asyncio.to_thread(server.start)
+                async with asyncio.timeout(20):
+                    while len(done) < before + 50:
+                        await asyncio.sleep(0.01)
+            over.set()
+        assert [journal.worker for journal in journals] == names
+        for call_id, keys in kept.items():
+            loaded = await journals[0].load(call_id)
+            assert loaded is not None
+            found = dict.fromkeys(entry.key for entry in loaded[1])  # what was sent again is there twice
+            assert list(found) == keys
+            assert loaded[0].status == "completed"
+            assert await journals[1].claim(call_id, 1) == Settled(b"result")
+        for journal in journals:
+            await journal.close()
+
+    drive(main())
+
+
+def test_while_the_database_is_away_everything_says_so_and_then_goes_on(
+    server: postgres_server.Server,
+) -> None:
+    async def main() -> None:
+        journal = PostgresJournal(server.dsn, patience=0.3)
+        await journal.open()
+        name, call = journal.worker, new_call()
+        call_id = await parked(journal)
+        await journal.create(call)
+        waiting = asyncio.create_task(journal.wait(call.id, 0, 30))
+        await asyncio.to_thread(server.halt)
+        started = time.monotonic()
+        for ask in (
+            lambda: journal.load(call.id),
+            lambda: journal.claim(call_id, 1),
+            lambda: journal.create(new_call()),
+            lambda: journal.append(call.id, call.fence, [step("1")]),
+            lambda: journal.settle(call.id, call.fence, 0, b"", COMPLETED),
+            lambda: journal.due(),
+        ):
+            with pytest.raises(JournalError, match="PostgreSQL") as raised:
+                await ask()
+            assert "password" not in str(raised.value)
+            assert raised.value.recoverable
+        assert time.monotonic() - started < 10
+        await asyncio.to_thread(server.start)
+        async with asyncio.timeout(10):
+            while True:
+                with contextlib.suppress(JournalError):
+                    await journal.append(call.id, call.fence, [step("1")])
+                    break
+                await asyncio.sleep(0.05)
+        assert journal.worker == name
+        if waiting.done():  # it was told that the database is away
+            assert isinstance(waiting.exception(), JournalError)
+            waiting = asyncio.create_task(journal.wait(call.id, 0, 30))
+        await journal.settle(call.id, call.fence, 0, b"result", COMPLETED)
+        assert await waiting == b"result"
+        await claimed(journal, call_id, 1)
+        await journal.close()
+
+    drive(main())
+
+
+def test_workers_that_come_back_together_do_not_take_each_other_for_dead(
+    server: postgres_server.Server,
+) -> None:
+    async def main() -> None:
+        quick, slow = [PostgresJournal(server.dsn, lease=3) for _ in range(2)]
+        for journal in (quick, slow):
+            await journal.open()
+        call = new_call()
+        await slow.create(call)
+        line, slow._line._dsn = slow._line._dsn, "postgresql://nobody@127.0.0.1:9/"
+        await asyncio.to_thread(server.halt)
+        await asyncio.to_thread(server.start)
+        assert list(await quick.due()) == []
+        assert isinstance(await quick.claim(call.id, 0), Busy)
+        slow._line._dsn = line
+        await asyncio.sleep(1.2)  # the slow one tries again
+        await slow.append(call.id, call.fence, [step("1")])
+        await asyncio.sleep(3)
+        assert isinstance(await quick.claim(call.id, 0), Busy)
+        for journal in (quick, slow):
+            await journal.close()
+
+    drive(main())
+
+
+# --- the line breaks when it was done already ----------------------------------------------------
+
+
+@asynccontextmanager
+async def cut_line(patience: float) -> AsyncIterator[tuple[Cut, PostgresJournal, PostgresJournal]]:
+    """A worker whose connections can be cut, but not its sign of life; and another one."""
+    async with postgres_store() as store, cuttable(store.dsn) as cut:
+        journal = PostgresJournal(cut.dsn, schema=store.schema, patience=patience)
+        journal._line._dsn = store.dsn
+        await journal.open()
+        store.opened.append(journal)
+        for _ in range(2):  # every statement is prepared
+            call_id = await parked(journal)
+            call = await claimed(journal, call_id, 1)
+            await journal.append(call_id, call.fence, [step("2")])
+            await journal.settle(call_id, call.fence, 1, b"", COMPLETED)
+        yield cut, journal, await store.worker()
+
+
+def test_what_was_done_when_the_line_broke_is_done_once() -> None:
+    async def main() -> None:
+        async with cut_line(patience=5) as (cut, journal, other):
+            cut.cuts = 1
+            call = new_call(idempotency_key="k")
+            assert await journal.create(call) is None
+            assert cut.cuts == 0
+            assert isinstance(await other.claim(call.id, 0), Busy)
+            cut.cuts = 1
+            await journal.settle(call.id, call.fence, 0, b"asked", WAITING, [step("1")])
+            assert cut.cuts == 0
+            assert await other.claim(call.id, 0) == Settled(b"asked")
+            with pytest.raises(Fenced):
+                await journal.settle(call.id, call.fence, 0, b"asked", WAITING)
+            cut.cuts = 1
+            claim = await journal.claim(call.id, 1)
+            assert isinstance(claim, Claimed)
+            assert cut.cuts == 0
+            assert isinstance(await other.claim(call.id, 1), Busy)
+            cut.cuts = 1
+            await journal.release(call.id, claim.call.fence)
+            assert cut.cuts == 0
+            loaded = await other.load(call.id)
+            assert loaded is not None
+            assert [entry.key for entry in loaded[1]] == ["1"]
+
+    drive(main())
+
+
+def test_what_is_left_in_doubt_is_taken_back() -> None:
+    async def main() -> None:
+        async with cut_line(patience=0) as (cut, journal, other):
+            call_id, call = await parked(journal), new_call()
+            cut.cuts = 1
+            with pytest.raises(JournalError):
+                await journal.claim(call_id, 1)
+            async with asyncio.timeout(10):
+                while isinstance(claim := await other.claim(call_id, 1), Busy):
+                    await asyncio.sleep(0.02)
+            assert isinstance(claim, Claimed)
+            assert claim.call.claims == 1
+            cut.cuts = 1
+            with pytest.raises(JournalError):
+                await journal.create(call)
+            async with asyncio.timeout(10):
+                while await other.load(call.id):
+                    await asyncio.sleep(0.02)
+
+    drive(main())
+
+
+# --- poolers ------------------------------------------------------------------------------------
+
+
+def test_behind_a_pooler_of_transactions_it_says_that_it_cannot() -> None:
+    async def main() -> None:
+        async with pooler(postgres_server.shared()) as pooled:
+            journal = PostgresJournal(pooled)
+            with pytest.raises(JournalError, match=r"pooler .* `direct=`") as raised:
+                await journal.open()
+            assert not raised.value.recoverable
+
+    drive(main())
+
+
+class TestPostgresJournalBehindAPooler(JournalContract):
+    """With a session of its own for what needs one, it works there too."""
+
+    @asynccontextmanager
+    async def store(self) -> AsyncIterator[Store]:
+        async with pooler(postgres_server.shared()) as pooled, postgres_store() as store:
+            store.options = {"direct": store.dsn, "dsn": pooled}
+            yield store
+
+
+# --- opening ------------------------------------------------------------------------------------
+
+
+def test_of_twenty_workers_that_start_at_once_one_makes_the_tables() -> None:
+    async def main() -> None:
+        async with postgres_store(connections=2) as store:
+            journals = await asyncio.gather(*(store.worker() for _ in range(20)))
+            assert len({journal.worker for journal in journals}) == 20
+            assert await store.sql(f"SELECT count(*) FROM {store.schema}.midcall_meta") == 1
+            call_id = await parked(journals[0])
+            claims = await asyncio.gather(*(journal.claim(call_id, 1) for journal in journals))
+            assert sorted(type(claim).__name__ for claim in claims) == ["Busy"] * 19 + ["Claimed"]
+
+    drive(main())
+
+
+def test_tables_of_a_newer_version_are_left_alone() -> None:
+    async def main() -> None:
+        async with postgres_store() as store:
+            await store.worker()
+            await store.sql(f"UPDATE {store.schema}.midcall_meta SET version = 99")
+            with pytest.raises(JournalError, match=r"newer midcall \(its format is 99"):
+                await store.worker()
+
+    drive(main())
+
+
+def test_an_ordinary_user_who_owns_the_schema_has_rights_enough() -> None:
+    async def main() -> None:
+        async with postgres_store() as store:
+            user = f"{store.schema}_user"
+            await store.sql(f"CREATE ROLE {user} LOGIN PASSWORD 'p'")
+            own = f"postgresql://{user}:p@{store.dsn.partition('@')[2]}"
+            with pytest.raises(JournalError, match="does not let this user"):
+                await store.worker(dsn=own)
+            await store.sql(f"CREATE SCHEMA {store.schema} AUTHORIZATION {user}")
+            journal = await store.worker(dsn=own)
+            await claimed(journal, await parked(journal), 1)
+            await journal.close()
+            await store.sql(f"DROP OWNED BY {user} CASCADE")
+            await store.sql(f"DROP ROLE {user}")
+
+    drive(main())
+
+
+@pytest.mark.parametrize(
+    ("dsn", "said"),
+    [
+        ("postgresql://nobody:wrong@{place}/postgres", "does not know this user"),
+        ("postgresql://{login}@{place}/nowhere", "no such database"),
+        ("postgresql://{login}@127.0.0.1:9/postgres", "cannot be reached"),
+    ],
+)
+def test_what_cannot_be_opened_says_why_without_the_password(dsn: str, said: str) -> None:
+    login, _, rest = postgres_server.shared().removeprefix("postgresql://").partition("@")
+
+    async def main() -> None:
+        journal = PostgresJournal(dsn.format(login=login, place=rest.partition("/")[0]), patience=0)
+        with pytest.raises(JournalError, match=said) as raised:
+            await journal.open()
+        assert login.partition(":")[2] not in str(raised.value)
+
+    drive(main())
+
+
+def test_the_name_of_a_schema_is_checked() -> None:
+    for name in ("", "Upper", "a; DROP TABLE x", "pg_own", 'a"b', "x" * 60):
+        with pytest.raises(ValueError, match="schema"):
+            PostgresJournal("postgresql://x", schema=name)
+
+
+# --- running ------------------------------------------------------------------------------------
+
+
+def test_who_finds_no_free_connection_waits_for_one() -> None:
+    async def main() -> None:
+        async with postgres_store() as store:
+            journal = await store.worker(connections=1)
+            ids = await asyncio.gather(*(parked(journal) for _ in range(50)))
+            loaded = await asyncio.gather(*(journal.load(call_id) for call_id in ids))
+            assert all(loaded)
+            claims = await asyncio.gather(*(journal.claim(call_id, 1) for call_id in ids))
+            assert all(isinstance(claim, Claimed) for claim in claims)
+
+    drive(main())
+
+
+def test_what_cannot_be_written_does_not_keep_others_from_it() -> None:
+    async def main() -> None:
+        async with postgres_store() as store:
+            journal = await store.worker()
+            calls = [new_call(name="no\0name" if n % 4 == 0 else "name") for n in range(20)]
+            given = await asyncio.gather(*(journal.create(call) for call in calls), return_exceptions=True)
+            for call, answer in zip(calls, given, strict=True):
+                if "\0" in call.name:
+                    assert isinstance(answer, JournalError)
+                    assert await journal.claim(call.id, 0) == Gone()
+                else:
+                    assert answer is None
+                    await journal.settle(call.id, call.fence, 0, b"", COMPLETED)
+
+    drive(main())
+
+
+def test_workers_that_are_gone_are_cleared_away_when_nothing_of_theirs_is_left() -> None:
+    async def main() -> None:
+        async with postgres_store(lease=0.2) as store:
+            idle, dead, journal = [await store.worker() for _ in range(3)]
+            call = new_call()
+            await dead.create(call)
+            await store.die(dead)
+            await asyncio.sleep(1)
+            await journal.sweep()
+            workers = f"SELECT count(*) FROM {store.schema}.workers"
+            assert await store.sql(workers) == 3
+            taken = await claimed(journal, call.id, 0)
+            assert taken.owner == journal.worker
+            await journal.sweep()
+            assert await store.sql(workers) == 2
+            assert isinstance(await idle.claim(call.id, 0), Busy)
+
+    drive(main())
+
+
+def test_a_worker_that_was_cleared_away_goes_on_under_a_new_name() -> None:
+    async def main() -> None:
+        async with postgres_store() as store:
+            journal, other = await store.worker(), await store.worker()
+            name, call = journal.worker, new_call()
+            await journal.create(call)
+            await store.sql(f"DELETE FROM {store.schema}.workers WHERE name = '{name}'")
+            session = journal._line._session
+            assert session is not None
+            session.terminate()
+            async with asyncio.timeout(5):
+                while journal.worker == name:
+                    await asyncio.sleep(0.01)
+            with pytest.raises(Fenced):
+                await journal.append(call.id, call.fence, [step("1")])
+            assert (await claimed(other, call.id, 0)).owner == other.worker
+            assert (await claimed(journal, await parked(journal), 1)).owner == journal.worker
+
+    drive(main())
+
+
+def test_a_row_that_somebody_keeps_locked_is_not_waited_for_for_ever() -> None:
+    async def main() -> None:
+        async with postgres_store() as store:
+            journal = await store.worker()
+            held, free = await parked(journal), await parked(journal)
+            connection = await asyncpg.connect(store.dsn)
+            async with connection.transaction():
+                await connection.execute(f"SELECT FROM {store.schema}.calls WHERE id = $1 FOR UPDATE", held)
+                claims = await asyncio.gather(
+                    journal.claim(held, 1), journal.claim(free, 1), return_exceptions=True
+                )
+            assert isinstance(claims[0], JournalError)
+            assert "locked" in str(claims[0])
+            assert isinstance(claims[1], Claimed)
+            await connection.close()
+            await claimed(journal, held, 1)
+
+    drive(main())
+
+
+def test_what_is_posted_arrives_once_and_in_order_also_when_it_is_large() -> None:
+    async def main() -> None:
+        async with postgres_store(seal=RING) as store:
+            sender, reader = await store.worker(), await store.worker()
+            got: list[bytes] = []
+            reader.on_post = got.append
+            sent = [b"%d " % n + b"x" * (20_000 if n % 10 == 0 else 0) for n in range(100)]
+            assert all(await asyncio.gather(*(sender.post(reader.worker, one) for one in sent[:50])))
+            session = reader._line._session
+            assert session is not None
+            session.terminate()  # what comes while it is away waits for it
+            for one in sent[50:]:
+                assert await sender.post(reader.worker, one) in (True, False)
+            assert not await sender.post("nobody", b"x")
+            async with asyncio.timeout(5):
+                while len(got) < 50:
+                    await asyncio.sleep(0.01)
+            assert got == sorted(got, key=sent.index)
+            assert got[:50] == sent[:50]
+            name = reader.worker
+            await reader.close()
+            assert not await sender.post(name, b"late")
+            assert await store.sql(f"SELECT count(*) FROM {store.schema}.posts") == 0
+
+    drive(main())

@@ -255,6 +255,8 @@ def is_open(outcome: dict[str, Any]) -> bool:
 async def trouble(fleet: Fleet, rng: random.Random, seen: Counter[str], pause: float) -> None:
     """Kill, freeze, stop and start workers, until cancelled."""
     async with asyncio.TaskGroup() as group:
+        while len(fleet.pids()) < fleet.count:
+            await asyncio.sleep(0.1)  # a fleet that is not there yet cannot be in trouble
         while True:
             await asyncio.sleep(rng.uniform(0.5, 1.5) * pause)
             seen["workers started"] += fleet.start_the_dead()
@@ -293,7 +295,7 @@ async def chaos(
     pause: float = 1.0,
     halfway: Callable[[], Any] | None = None,
 ) -> Counter[str]:
-    """Let callers loose on the fleet. First all calls wait; then they are answered, at random moments."""
+    """Let callers loose on the fleet, for some seconds and for not much more than that. First all calls wait; then they are answered, at random moments."""
     rng = random.Random(seed)
     seen: Counter[str] = Counter()
     for port in fleet.ports:
@@ -318,7 +320,7 @@ async def chaos(
 
     breaking = asyncio.ensure_future(trouble(fleet, rng, seen, pause))
     try:
-        async with asyncio.TaskGroup() as group:
+        async with asyncio.timeout(3 * seconds + 60), asyncio.TaskGroup() as group:
             for caller in callers:
                 moments = sorted(rng.uniform(0.4, 1.0) * seconds for _ in range(3))
                 group.create_task(one(caller, [rng.uniform(0, 0.3) * seconds, *moments]))

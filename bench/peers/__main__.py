@@ -6,14 +6,19 @@ the servers use of the CPU is told too, as that depends less on what else goes o
 """
 
 import argparse
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 
 from bench.peers import chart, report
 from bench.peers.contenders import Contender, contenders
 from bench.peers.http import HttpLoad
 from bench.peers.meter import Pace
 from bench.peers.stdio import StdioLoad
+
+sys.path.append(str(Path(__file__).parents[2] / "tests"))
+from postgres_server import Server
 
 
 def main() -> None:
@@ -22,9 +27,22 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.8, help="how long each time (default: 0.8)")
     parser.add_argument("--waiting", type=int, default=1200, help="calls that wait (default: 1200)")
     parser.add_argument("--only", default="", help="only servers whose name has this in it; implies --dry")
+    parser.add_argument(
+        "--postgres", metavar="URL", help="a PostgreSQL for durable calls (default: one that is started)"
+    )
     parser.add_argument("--dry", action="store_true", help="print only, and leave the docs alone")
     options = parser.parse_args()
-    servers = [one for one in contenders(print) if options.only in one.name]
+    database = None if options.postgres else Server(durable=True).start()
+    try:
+        measure(options, options.postgres or (database.dsn if database else None))
+    finally:
+        if database is not None:
+            database.stop()
+
+
+def measure(options: argparse.Namespace, postgres: str | None) -> None:
+    """Measure everything, print it, and write it to the docs."""
+    servers = [one for one in contenders(print, postgres) if options.only in one.name]
     paces: dict[str, dict[str, Pace]] = {}
     paces |= take_turns("stdio", servers, on_stdio, options.rounds, options.seconds)
     paces |= take_turns("http", servers, over_http, options.rounds, options.seconds)

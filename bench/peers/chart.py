@@ -28,7 +28,7 @@ def chart(panels: Mapping[str, Sequence[tuple[str, float, str]]]) -> str:
         longest = max(length for _, length, _ in bars)
         for name, length, label in bars:
             width = max(1.0, length / longest * (WIDTH - LEFT - RIGHT))
-            color = {"midcall": OURS, "floor": FLOOR}.get(name, THEIRS)
+            color = OURS if name.startswith("midcall") else FLOOR if name == "floor" else THEIRS
             middle = top + BAR - 6
             body.append(f'<text x="{LEFT - 8}" y="{middle}" text-anchor="end">{escape(name)}</text>')
             body.append(

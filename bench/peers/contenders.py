@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,8 +42,8 @@ class Contender:
         return "legacy session" if self.ask_modern is None else "modern"
 
 
-def contenders(say: Callable[[str], None]) -> list[Contender]:
-    """All of them, ready to be started."""
+def contenders(say: Callable[[str], None], postgres: str | None = None) -> list[Contender]:
+    """All of them, ready to be started; `postgres` is the URL of a PostgreSQL to keep calls in."""
     runtime = str(node(CACHE, say))
     sdk1 = npm_package(CACHE, "@modelcontextprotocol/sdk", "1.32.2", say)
     sdk2 = npm_package(CACHE, "@modelcontextprotocol/server", "2.4.0", say)
@@ -62,19 +63,27 @@ def contenders(say: Callable[[str], None]) -> list[Contender]:
     constant = [sys.executable, str(SERVERS / "constant.py")]
     return [
         Contender("floor", FLOOR, constant, is_floor=True),
-        Contender(
-            "midcall",
-            [*MIDCALL, "--stdio", "--mcp-only"],
-            [*MIDCALL, "--port"],
-            once="bench.once",
-            ask="bench.ask",
-            ask_modern="bench.ask",
-        ),
+        _midcall("midcall", "memory"),
+        _midcall("midcall on SQLite", str(Path(tempfile.mkdtemp(prefix="midcall-bench-")) / "journal.db")),
+        *([_midcall("midcall on PostgreSQL", postgres)] if postgres else []),
         Contender("mcp 2.3.0", python_sdk, python_sdk),
         Contender("fastmcp 4.1.4", fastmcp, fastmcp),
         Contender("TypeScript sdk 1.32.2", typescript1, typescript1, ask_modern=None),
         Contender("TypeScript server 2.4.0", typescript2, typescript2),
     ]
+
+
+def _midcall(name: str, journal: str) -> Contender:
+    """midcall with a journal: only the one in memory is lost with the process, as all that the peers have."""
+    command = [*MIDCALL, "--journal", journal]
+    return Contender(
+        name,
+        [*command, "--stdio", "--mcp-only"],
+        [*command, "--port"],
+        once="bench.once",
+        ask="bench.ask",
+        ask_modern="bench.ask",
+    )
 
 
 def _beside(prefix: Path, script: str) -> str:

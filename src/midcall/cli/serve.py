@@ -238,7 +238,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _run_workers(args: argparse.Namespace, folder: str) -> int:
     """Check what can be checked without the hub, and have it served by several processes."""
-    import os
     import tempfile
 
     from midcall.cli.workers import refuse_workers, run_workers

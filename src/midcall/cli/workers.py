@@ -255,13 +255,12 @@ class _Workers:
     async def _work(self) -> int:
         """Start all workers, and keep them; gives an exit code if they cannot be started."""
         first, *others = self._places  # what is wrong with all of them is said once
-        codes = [await self._begin(first)]
-        if codes == [0]:
-            codes += await asyncio.gather(*(self._begin(place) for place in others))
-        if any(codes):
-            log.error("Nothing is served, as a worker could not be started: see what it says above")
-            return max(codes)
-        log.info("%d workers are ready", len(self._places))
+        code = await self._begin(first)
+        if code:
+            log.error("Nothing is served, as no worker can be started: see what it says above")
+            return code
+        await asyncio.gather(*(self._begin(place) for place in others))
+        log.info("%d workers are ready", sum(place.worker is not None for place in self._places))
         async with asyncio.TaskGroup() as group:
             for place in self._places:
                 group.create_task(self._keep(place))

@@ -4,6 +4,7 @@ The calls themselves are kept by the `Keeper` of the hub. Here is what MCP adds:
 `requestState`, who may come back with it, and what he gets who comes while somebody else runs the call.
 """
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import Any
@@ -25,6 +26,8 @@ from midcall.mcp.outcomes import Context, Ticket, deliver_encoded, encode_outcom
 
 PATIENCE = 20.0
 """Seconds that a request waits for a segment that somebody else runs."""
+
+CLOSING = "The server is closing: try again"
 
 KIND = "mcp"
 
@@ -142,16 +145,27 @@ class Desk:
 
     async def _wait(self, exchange: Exchange, state: State) -> None:
         """Somebody else runs the segment: wait for its outcome, but not for ever."""
-        outcome = await self.keeper.journal.wait(state.call_id, state.segment, PATIENCE)
+        try:
+            outcome = await self.keeper.journal.wait(state.call_id, state.segment, PATIENCE)
+        except asyncio.CancelledError:
+            self._send_back(exchange, state)
+            raise
         if outcome is not None:
             deliver_encoded(exchange, outcome)
-            return
+        else:
+            self._send_back(exchange, state)
+
+    def _send_back(self, exchange: Exchange, state: State) -> None:
+        """There is no outcome yet: whoever asks is to come again, here or to another worker."""
         again = self.seal(state.call_id, state.segment, state.ticket)
         exchange.result({"resultType": "input_required", "requestState": again})
 
     async def _guarded(self, exchange: Exchange, work: Any) -> None:
         try:
             await work
+        except asyncio.CancelledError:  # the process ends; if there was an answer, this is none
+            exchange.error(McpError(-32603, CLOSING, {"code": JournalError.code, "recoverable": True}))
+            raise
         except McpError as error:
             exchange.error(error)
         except JournalError as error:

@@ -376,7 +376,6 @@ async def serve_http(
 
     Raises `JournalError` if the hub has a journal that cannot be opened.
     """
-    await hub.open()
     http = server(
         hub,
         host,
@@ -392,6 +391,7 @@ async def serve_http(
         metrics=metrics,
         own_log=own_log,
     )
+    await hub.open()  # not before there is somebody who can go on with the calls in its journal
     await http.serve(None if place is None else place.listeners())
 
 

@@ -1,0 +1,63 @@
+"""A line to PostgreSQL that can be cut at the worst moment: the server has done it, and the client never hears."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from urllib.parse import urlsplit
+
+
+class Cut:
+    """A relay. `cuts` is how many of the next statements that give rows go unanswered."""
+
+    def __init__(self, dsn: str) -> None:
+        of = urlsplit(dsn)
+        self._server = of.hostname, of.port
+        self._given = dsn
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.dsn = ""
+        self.cuts = 0
+
+    async def relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        there, out = await asyncio.open_connection(*self._server)
+        try:
+            asking = asyncio.create_task(self._pass(reader, out))
+            while data := await there.read(1 << 20):
+                if self.cuts and b"\0SELECT " in data:  # the end of an answer
+                    self.cuts -= 1
+                    break
+                writer.write(data)
+        except (ConnectionError, asyncio.CancelledError):
+            pass
+        finally:
+            asking.cancel()
+            out.close()
+            writer.close()
+            self._tasks.discard(task)
+
+    async def _pass(self, reader: asyncio.StreamReader, out: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while data := await reader.read(1 << 20):
+                out.write(data)
+        out.close()
+
+    async def stop(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        while self._tasks:
+            await asyncio.sleep(0.001)
+
+
+@asynccontextmanager
+async def cuttable(dsn: str) -> AsyncIterator[Cut]:
+    cut = Cut(dsn)
+    listening = await asyncio.start_server(cut.relay, "127.0.0.1", 0)
+    port = listening.sockets[0].getsockname()[1]
+    cut.dsn = dsn.replace(f":{urlsplit(dsn).port}/", f":{port}/")
+    try:
+        yield cut
+    finally:
+        listening.close()
+        await cut.stop()
