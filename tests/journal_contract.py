@@ -958,6 +958,11 @@ class JournalContract:
     async def test_a_worker_that_is_gone_gets_no_messages(self, store: Store) -> None:
         journal, other = await store.worker(), await store.worker()
         assert await journal.post(other.worker, b"nobody listens, and that is no error")
+        got: list[bytes] = []
+        other.on_post = got.append
+        await asyncio.sleep(0.1)
+        assert await journal.post(other.worker, b"in time")
+        await until(lambda: b"in time" in got)
         await other.close()
         assert not await journal.post(other.worker, b"late")
         assert not await journal.post("nobody", b"lost")

@@ -1,9 +1,13 @@
 """A line to PostgreSQL that can be cut at the worst moment: the server has done it, and the client never hears."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from urllib.parse import urlsplit
+
+_DONE = re.compile(rb"SELECT 1\0|s\0\0\0\x04")
+"""How an answer ends."""
 
 
 class Cut:
@@ -21,21 +25,26 @@ class Cut:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
-        there, out = await asyncio.open_connection(*self._server)
         try:
-            asking = asyncio.create_task(self._pass(reader, out))
+            await self._relay(reader, writer)
+        except (OSError, asyncio.CancelledError):
+            pass
+        finally:
+            writer.close()
+            self._tasks.discard(task)
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, out = await asyncio.open_connection(*self._server)
+        asking = asyncio.create_task(self._pass(reader, out))
+        try:
             while data := await there.read(1 << 20):
-                if self.cuts and b"\0SELECT " in data:  # the end of an answer
+                if self.cuts and _DONE.search(data):
                     self.cuts -= 1
                     break
                 writer.write(data)
-        except (ConnectionError, asyncio.CancelledError):
-            pass
         finally:
             asking.cancel()
             out.close()
-            writer.close()
-            self._tasks.discard(task)
 
     async def _pass(self, reader: asyncio.StreamReader, out: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError):

@@ -108,7 +108,7 @@ class Server:
             atexit.register(self.stop)
         made = _run(
             self._bin / "initdb", "-D", self.folder / "data", "-U", "midcall", "-E", "UTF8",
-            "--no-locale", "--no-sync", "--auth=scram-sha-256", f"--pwfile={password}",
+            "--no-locale", "--no-sync", "--auth=password", f"--pwfile={password}",
         )  # fmt: skip
         if made.returncode != 0:
             raise RuntimeError(f"PostgreSQL cannot make a cluster: {made.stdout}")

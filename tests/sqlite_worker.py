@@ -17,7 +17,13 @@ from midcall.journal.sqlite import SqliteJournal
 def record(call_id: str) -> CallRecord:
     now = time.time()
     return CallRecord(
-        id=call_id, name="m", arguments=b"a" * 300, created=now, expires=now + 3600, status="waiting", segment=1
+        id=call_id,
+        name="m",
+        arguments=b"a" * 300,
+        created=now,
+        expires=now + 3600,
+        status="waiting",
+        segment=1,
     )
 
 

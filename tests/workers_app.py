@@ -28,7 +28,9 @@ def effect(run: str, step: str) -> str:
     time.sleep(random.uniform(0, pace))
     fd = os.open(os.environ["LEDGER"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
-        os.write(fd, json.dumps({"run": run, "step": step, "made": made, "pid": os.getpid()}).encode() + b"\n")
+        os.write(
+            fd, json.dumps({"run": run, "step": step, "made": made, "pid": os.getpid()}).encode() + b"\n"
+        )
         os.fsync(fd)
     finally:
         os.close(fd)

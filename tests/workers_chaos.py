@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mcp_peers import META, http
 from mcp_oracle import MODERN
+from mcp_peers import META, http
 from peers import HERE, command, environment, free_port
 from workers_app import COLOURS, INTERRUPTED, STEPS
 
@@ -32,14 +32,22 @@ TROUBLE = (OSError, EOFError, TimeoutError, ValueError, IndexError)
 class Fleet:
     """Workers with a port each, or with one port that they share."""
 
-    def __init__(self, folder: Path, store: str, count: int, *, lease: float = 2.0, shared: bool = False) -> None:
+    def __init__(
+        self, folder: Path, store: str, count: int, *, lease: float = 2.0, shared: bool = False
+    ) -> None:
         self.ledger = folder / "ledger"
         self.log = folder / "log"
         self.shared = shared
         self.lease = lease
         self.count = count
         self.ports = [free_port()] if shared else [free_port() for _ in range(count)]
-        self._environment = {**environment(), "LEDGER": str(self.ledger), "STORE": store, "LEASE": str(lease), "PACE": "0.1"}
+        self._environment = {
+            **environment(),
+            "LEDGER": str(self.ledger),
+            "STORE": store,
+            "LEASE": str(lease),
+            "PACE": "0.1",
+        }
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self.frozen: set[int] = set()
 
@@ -109,7 +117,11 @@ class Fleet:
                 process.wait()
 
     def effects(self) -> list[dict[str, str]]:
-        return [json.loads(line) for line in self.ledger.read_text().splitlines()] if self.ledger.exists() else []
+        return (
+            [json.loads(line) for line in self.ledger.read_text().splitlines()]
+            if self.ledger.exists()
+            else []
+        )
 
 
 def children(pid: int) -> list[int]:
@@ -126,7 +138,10 @@ def send(pid: int, number: int) -> None:
 
 async def post(port: int, params: dict[str, Any], key: str | None, limit: float) -> dict[str, Any]:
     """Send `tools/call` on a connection of its own; give the response."""
-    meta: dict[str, Any] = {f"{META}protocolVersion": MODERN, f"{META}clientCapabilities": {"elicitation": {}}}
+    meta: dict[str, Any] = {
+        f"{META}protocolVersion": MODERN,
+        f"{META}clientCapabilities": {"elicitation": {}},
+    }
     if key is not None:
         meta["dev.midcall/idempotencyKey"] = key
     message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {**params, "_meta": meta}}
@@ -302,7 +317,8 @@ async def chaos(
         fleet.start(port)
     await fleet.until_ready()
     callers = [
-        Caller(f"{seed}-{number}", fleet.ports, random.Random(f"{seed}-{number}"), seen) for number in range(calls)
+        Caller(f"{seed}-{number}", fleet.ports, random.Random(f"{seed}-{number}"), seen)
+        for number in range(calls)
     ]
     turns = asyncio.Semaphore(at_once)
     began = time.monotonic()

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from msgspec import Struct, field
 
-from midcall.questions import PERSON_KINDS
+from midcall.questions import KINDS, PERSON_KINDS
 
 MINUTE, HOUR, DAY = 60, 3600, 24 * 3600
 
@@ -143,7 +143,11 @@ def families_of(counts: Counts) -> list[Family]:
     """What was counted, here or in several processes."""
     return [
         by_label(
-            "midcall_questions_asked_total", "counter", "Questions that were asked.", "kind", counts.asked
+            "midcall_questions_asked_total",
+            "counter",
+            "Questions that were asked.",
+            "kind",
+            {kind: counts.asked.get(kind, 0) for kind in sorted(KINDS)},
         ),
         by_label(
             "midcall_questions_ended_total",

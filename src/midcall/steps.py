@@ -71,16 +71,22 @@ async def run(
                 error = StepInterrupted(name, key)
                 await trace.keep(Entry(place, fingerprint, "failed", _kept(error)))
                 raise error
-    elif trace.journaled and not retry_safe:
+    elif not retry_safe:
         await trace.keep(Entry(place, fingerprint, "begun"))
+    if retry_safe:
+        await trace.flush()  # what it is given may be seen outside: the next time it must be the same
+    trace.steps += 1
     try:
         value = await _attempt(function, args, kwargs, retry_safe=retry_safe)
         encoded = to_json(value)
     except Exception as error:
         await trace.keep(Entry(place, fingerprint, "failed", _kept(error)))
         raise
-    await trace.keep(Entry(place, fingerprint, "done", encoded))
-    return value
+    else:
+        await trace.keep(Entry(place, fingerprint, "done", encoded))
+        return value
+    finally:
+        trace.steps -= 1
 
 
 def value(trace: Trace, name: str, make: Callable[[], Any]) -> Any:

@@ -6,7 +6,7 @@ the same way however fast the rest goes, so that a replay does not depend on the
 end. An **entry** says what was there (its fingerprint) and what it gave; if something else is met at its
 place, the code has changed, and the call stops with `Diverged`.
 
-Nothing is written before a store is given (`journaled`): until then entries are only kept. Knows no store
+Nothing is written before a store is given (`write_to`): until then entries are only kept. Knows no store
 and no question.
 """
 
@@ -90,6 +90,7 @@ class Trace:
         "kept",
         "method",
         "segment",
+        "steps",
     )
 
     def __init__(
@@ -110,15 +111,12 @@ class Trace:
         self.closed = False
         """Whether the call is dropped here, to be run again elsewhere: nothing more is done for it."""
         self.diverged: Diverged | None = None
+        self.steps = 0
+        """How many steps are under way."""
         self._recorded = {entry.key: entry for entry in recorded}
         self._fresh: list[Entry] = []
         self._keys = 0
         self._write: Write | None = None
-
-    @property
-    def journaled(self) -> bool:
-        """Whether entries are made durable."""
-        return self._write is not None
 
     def write_to(self, write: Write) -> None:
         """From now on entries are made durable."""
@@ -204,9 +202,9 @@ class Trace:
         self._fresh[:0] = entries
 
     def take_fresh(self) -> list[Entry]:
-        """The entries that are not durable yet, for whoever makes them so."""
+        """The entries that are not durable yet, for whoever makes them so: of each place, the last one."""
         fresh, self._fresh = self._fresh, []
-        return fresh
+        return list({entry.key: entry for entry in fresh}.values())
 
 
 def current() -> Trace | None:

@@ -5,6 +5,7 @@ from typing import Any
 
 from crash.ticks import tick
 from midcall.journal.base import Journal
+from midcall.journal.engine import Engine
 
 POLLS = frozenset(("due", "sweep"))
 """What is asked again and again, however long a run takes: these would make the count of ticks meaningless."""
@@ -39,12 +40,17 @@ def open_store(backend: str, place: str) -> Journal:
             from midcall.journal.sqlite import SqliteJournal
 
             return SqliteJournal(place)
-        case "postgres":
+        case "postgres" | "dbos":
             from midcall.journal.postgres import PostgresJournal
 
             return PostgresJournal(place)
-        case "dbos":
-            from midcall.journal.dbos import DbosJournal
-
-            return DbosJournal(place)
     raise ValueError(f"There is no backend {backend!r}")
+
+
+def open_engine(backend: str, journal: Any, place: str) -> Engine | None:
+    """What runs segments, if it is not the keeper itself."""
+    if backend != "dbos":
+        return None
+    from midcall.journal.dbos import DbosEngine
+
+    return DbosEngine(journal, place)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from crash.app import make_hub
-from crash.kept import Ticking, open_store
+from crash.kept import Ticking, open_engine, open_store
 from crash.ticks import clock
 from midcall import Hub
 from midcall.journal import keeper
@@ -89,8 +89,10 @@ def work(hub: Hub, input: int, output: int, settings: dict[str, Any]) -> None:
     code = 1
     with contextlib.suppress(BaseException):
         clock.start(settings["deadly"])
-        store = Ticking(open_store(settings["backend"], settings["place"]))
-        hub.keeper = keeper.Keeper(hub, store, replay_check=settings["forgetful"])
+        backend, place = settings["backend"], settings["place"]
+        store = open_store(backend, place)
+        engine = open_engine(backend, store, place)
+        hub.keeper = keeper.Keeper(hub, Ticking(store), replay_check=settings["forgetful"], engine=engine)
         keeper.SWEEP = SWEEP
         asyncio.run(serve_stdio(hub, raw=False, stdin=input, stdout=output))
         code = 0

@@ -102,11 +102,14 @@ async def export_calls(office: Office, args: argparse.Namespace) -> Exit:
     if args.id is not None:
         _write_json(await office.export(args.id))
         return Exit.SUCCESS
+    keys = await office.export_keys()
+    if keys:
+        _write_json(keys)
     async for exported in office.export_all(args.status):
         _write_json(exported)
         count += 1
         running += exported["call"]["status"] == "running" and exported["call"]["owner"] is not None
-    _say(f"{_calls(count)} exported. Arguments, answers and results are in it, in the clear.")
+    _say(f"{_calls(count)} exported, with all arguments, answers, results and keys: keep them safe.")
     if running:
         _say(f"{_calls(running)} of them run right now: stop the server before you import them elsewhere.")
     return Exit.SUCCESS
@@ -127,8 +130,14 @@ async def import_calls(office: Office, args: argparse.Namespace) -> Exit:
 async def _import_from(office: Office, lines: Iterable[str]) -> Exit:
     taken = known = 0
 
-    async def restore(line: str) -> bool:
-        return await office.restore(msgspec.json.decode(line, type=dict[str, Any]))
+    async def restore(line: str) -> bool | None:
+        exported = msgspec.json.decode(line, type=dict[str, Any])
+        is_new = await office.restore(exported)
+        if "keys" not in exported:
+            return is_new
+        if not is_new:
+            _say("This journal has keys of its own: who waits for an imported call cannot come back to it.")
+        return None
 
     numbered = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
     while some := list(itertools.islice(numbered, TOGETHER)):
@@ -157,7 +166,7 @@ async def answer_calls(office: Office, args: argparse.Namespace) -> Exit:
         raise UsageError("Without a terminal, give answers: KEY=VALUE, --decline or --cancel")
     person = _Person() if asks else None
     while True:
-        if call["status"] != "waiting":
+        if call["status"] not in ("waiting", "diverged"):
             raise NotWaiting(args.id, call["status"])
         questions = {one["key"]: question_from_wire(one["question"]) for one in _answerable(call)}
         if person is not None:

@@ -23,6 +23,7 @@ examples:
   midcall serve                             the built-in examples, ws://127.0.0.1:8000/ws
   midcall serve app:hub --host 0.0.0.0 --port 9000 --auth-tokens keys.txt --allow-host tools.example.com
   midcall serve app:hub --workers 4 --journal postgresql://user@db/calls
+  midcall serve app:hub --journal postgresql://user@db/calls --engine dbos
   midcall serve app:hub --stdio             JSON-RPC 2.0, one message a line
   midcall serve app:hub --stdio --mcp-only  for an MCP client that starts it
 
@@ -107,6 +108,13 @@ def _add_journal(parser: argparse.ArgumentParser) -> None:
         metavar="PLACE",
         help="a file, postgresql://..., or memory to keep nothing "
         "(default: MIDCALL_JOURNAL, or a file in the user's state directory)",
+    )
+    group.add_argument(
+        "--engine",
+        choices=("dbos",),
+        default=None,
+        help="run what is between two questions as workflows of DBOS Transact, on the same PostgreSQL "
+        "(default: midcall itself runs it)",
     )
     group.add_argument(
         "--encrypt-journal",
@@ -244,6 +252,7 @@ def _run_workers(args: argparse.Namespace, folder: str) -> int:
     from midcall.transports.siblings import VARIABLE
 
     refuse_workers(stdio=args.stdio, journal=args.journal)
+    _check_engine(args)
     _checked_authenticator(args, "")
     with tempfile.TemporaryDirectory(prefix="midcall-", ignore_cleanup_errors=True) as figures:
         if args.metrics:
@@ -279,18 +288,46 @@ def _count(text: str) -> int:
 
 def _keep_calls(args: argparse.Namespace, hub: "Hub") -> None:
     """Give the hub its journal, unless its author has."""
-    from midcall.journal.choose import choose_journal
+    from midcall.journal.choose import choose_journal, place_of
     from midcall.journal.keeper import WEEK, Keeper
     from midcall.journal.seal import default_ring
 
     if hub.keeper is not None and args.journal is None:
+        if args.engine is not None:
+            raise UsageError(
+                "--engine: the hub has a journal of its own; give it the engine too, or --journal"
+            )
         return
+    _check_engine(args)
     try:
         seal = default_ring() if args.encrypt_journal else None
         journal = choose_journal(args.journal, args.target, seal)
     except ValueError as error:
         raise UsageError(f"--journal: {error}") from None
-    hub.keeper = Keeper(hub, journal, time_limit=args.wait or WEEK, replay_check=args.replay_check)
+    engine = None
+    if args.engine is not None:
+        from midcall.journal.dbos import DbosEngine
+        from midcall.journal.postgres import PostgresJournal
+
+        if isinstance(journal, PostgresJournal):
+            engine = DbosEngine(journal, place_of(args.journal, args.target))
+    hub.keeper = Keeper(
+        hub, journal, time_limit=args.wait or WEEK, replay_check=args.replay_check, engine=engine
+    )
+
+
+def _check_engine(args: argparse.Namespace) -> None:
+    """Say why there cannot be an engine. Raises `UsageError`."""
+    from importlib.util import find_spec
+
+    from midcall.journal.choose import is_postgres, place_of
+
+    if args.engine is None:
+        return
+    if not is_postgres(place_of(args.journal, args.target)):
+        raise UsageError("--engine dbos needs a journal in PostgreSQL: --journal postgresql://...")
+    if find_spec("dbos") is None:
+        raise UsageError("--engine dbos needs `pip install midcall[dbos]`")
 
 
 def _leave_behind_what_cannot_be_stopped() -> None:

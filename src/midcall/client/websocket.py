@@ -169,9 +169,23 @@ class Remote:
             raise
 
     async def answer(self, subscription: str, request_id: str, payload: Any) -> None:
-        """Answer a question of a running call."""
+        """Answer a question of a running call; of a durable one, over the next connection if this one is lost."""
         wire = answer_to_wire(payload) if isinstance(payload, Answer) else payload
-        await self.request("plexus_respond", [subscription, request_id, wire])
+        said = False
+        while True:
+            await self._line()
+            try:
+                await self.request("plexus_respond", [subscription, request_id, wire])
+            except TransportLost:
+                if subscription not in self._durable:
+                    raise
+                said = True  # nobody knows whether it was heard
+            except UnknownQuestion:
+                if not said:
+                    raise
+                return
+            else:
+                return
 
     async def unsubscribe(self, subscription: str) -> None:
         """Stop a call; nothing comes from it any more."""

@@ -25,7 +25,7 @@ def choose_journal(where: str | None, target: str, seal: "KeyRing | None" = None
         from midcall.journal.memory import MemoryJournal  # noqa: PLC0415  only the one that is chosen
 
         return MemoryJournal()
-    if where.startswith(("postgres://", "postgresql://")):
+    if is_postgres(where):
         try:
             from midcall.journal.postgres import PostgresJournal  # noqa: PLC0415  as above
         except ModuleNotFoundError as error:
@@ -37,6 +37,11 @@ def choose_journal(where: str | None, target: str, seal: "KeyRing | None" = None
     from midcall.journal.sqlite import SqliteJournal  # noqa: PLC0415  as above
 
     return SqliteJournal(Path(where.removeprefix("sqlite://")), seal=seal)
+
+
+def is_postgres(where: str) -> bool:
+    """Whether a place is a PostgreSQL."""
+    return where.startswith(("postgres://", "postgresql://"))
 
 
 def place_of(where: str | None, target: str) -> str:

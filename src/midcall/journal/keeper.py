@@ -11,6 +11,7 @@ dropped. One task looks after calls that nobody comes back to.
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import secrets
 import time
@@ -24,6 +25,7 @@ from midcall.call import Call
 from midcall.errors import Diverged, Fenced, JournalError, MidcallError, TooManyCalls
 from midcall.hub import Hub, Resolved
 from midcall.journal.base import Busy, CallRecord, Claimed, Entry, Gone, Journal, Parking, Settled, Status
+from midcall.journal.engine import Engine, Work
 from midcall.journal.memory import MemoryJournal
 from midcall.journal.seal import PERIOD, KeyRing, shared_ring
 from midcall.metrics import counts
@@ -41,7 +43,7 @@ WEEK = 7 * 24 * 3600.0
 KEPT = 24 * 3600.0
 """Seconds that the outcome of an ended call is kept, for whoever did not get it."""
 
-PARKED_CALLS = 10_000
+PARKED_CALLS = 4_000
 """How many coroutines wait in memory; beyond that the coldest are dropped, and run again when answered."""
 
 WRITING = 1.0
@@ -78,16 +80,23 @@ Revive = Callable[[CallRecord], tuple[Front, Resolved]]
 class Kept:
     """What the keeper knows of one call in this process."""
 
-    __slots__ = ("front", "id", "journaled", "lock", "parked", "record")
+    __slots__ = ("_keeper", "front", "id", "journaled", "lock", "parked", "record", "work")
 
-    def __init__(self, front: Front, record: CallRecord) -> None:
+    def __init__(self, keeper: "Keeper", front: Front, record: CallRecord) -> None:
+        self._keeper = keeper
         self.front = front
         self.record = record
         self.id = record.id
         self.journaled = False
         self.parked = False
         """Whether nobody runs it: the next segment is to be claimed."""
+        self.work: Work | None = None
+        """The segment that runs, as the engine knows it."""
         self.lock = asyncio.Lock()
+
+    async def write(self, entries: Sequence[Entry]) -> None:
+        """Make entries of the call durable."""
+        await self._keeper.append(self, entries)
 
 
 class Keeper:
@@ -102,6 +111,7 @@ class Keeper:
         parked_calls: int = PARKED_CALLS,
         replay_check: bool = False,
         looks_after: bool = True,
+        engine: Engine | None = None,
     ) -> None:
         self.hub = hub
         self.journal: Journal = journal or MemoryJournal()
@@ -113,6 +123,7 @@ class Keeper:
         """Who revives calls, by the first word of their context."""
         self.looks_after = looks_after
         """Whether it goes on with calls that nobody comes back to; who only passes by does not."""
+        self._engine = engine
         self._parked_calls = 0 if replay_check else parked_calls
         self._period = 0.0
         self._subscriptions: Subscriptions | None = None
@@ -138,6 +149,8 @@ class Keeper:
                 for protocol in self.hub.protocols:
                     if hasattr(protocol, "keep_with"):
                         protocol.keep_with(self)
+                if self._engine is not None:
+                    await self._engine.open(self)
                 self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
 
     async def _take_keys(self) -> None:
@@ -160,6 +173,8 @@ class Keeper:
         pending = [task for task in (*running, *self._tasks) if task is not None]
         if pending:
             await asyncio.wait(pending, timeout=max(grace, WRITING))
+        if self._engine is not None:
+            await self._engine.close()
         for kept in list(self._live.values()):
             if not kept.journaled:
                 self._forget(kept)  # it ends with all other calls, and its caller is told
@@ -202,7 +217,7 @@ class Keeper:
 
     def admit(self, front: Front, record: CallRecord) -> Kept:
         """Take on a call that is about to start. Nothing is written before there is need to."""
-        kept = front.kept = Kept(front, record)
+        kept = front.kept = Kept(self, front, record)
         self._live[kept.id] = kept
         return kept
 
@@ -211,7 +226,7 @@ class Keeper:
         kept = _kept(front)
         call.trace = Trace(kept.id, kept=True, method=kept.record.name)
         if kept.journaled:
-            call.trace.write_to(self._writer(kept))
+            call.trace.write_to(kept.write)
         front.call = call
 
     async def reserve(self, front: Front) -> CallRecord | None:
@@ -221,16 +236,15 @@ class Keeper:
         async with kept.lock:
             if kept.journaled:
                 return None
-            trace = front.call.trace if front.call is not None else None
-            entries = trace.take_fresh() if trace is not None else []
+            entries = _entries(front.call, kept)
             taken = await self.journal.create(kept.record, entries)
             if taken is not None:
                 self._forget(kept)
                 return taken
             kept.journaled = True
-            if trace is not None:
-                trace.write_to(self._writer(kept))
-            return None
+        if self._engine is not None:
+            await self._begin(kept, self._engine.work(kept.record))
+        return None
 
     def start(self, front: Front) -> None:
         """Start the call of a front that is written down."""
@@ -260,10 +274,9 @@ class Keeper:
         Raises `Fenced` if another worker has taken the call over; it is dropped here.
         """
         kept = _kept(front)
-        trace = front.call.trace if front.call is not None else None
-        entries = trace.take_fresh() if trace is not None else []
         await self.open()
         async with kept.lock:
+            entries = _entries(front.call, kept)
             try:
                 if kept.journaled:
                     record = kept.record
@@ -276,14 +289,12 @@ class Keeper:
                     await self.journal.create(record, entries, outcome)
                     kept.record = record
                     kept.journaled = True
-                    if trace is not None:
-                        trace.write_to(self._writer(kept))
             except Fenced:
                 self._fenced(kept)
                 raise
             except JournalError:
-                if trace is not None:
-                    trace.give_back(entries)
+                if front.call is not None and front.call.trace is not None:
+                    front.call.trace.give_back(entries)
                 raise
         counts.segments["run"] += 1
         if parking.status == "waiting":
@@ -293,31 +304,47 @@ class Keeper:
 
     def _park(self, kept: Kept) -> None:
         kept.parked = True
+        self._end_work(kept)
         self._parked[kept.id] = kept
-        while len(self._parked) > (0 if self.stopping else self._parked_calls):
-            _, coldest = self._parked.popitem(last=False)
-            self._drop(coldest)
+        over = len(self._parked) - (0 if self.stopping else self._parked_calls)
+        for coldest in list(itertools.islice(self._parked.values(), max(over, 0))):
+            call = coldest.front.call
+            if call is not None and call.trace is not None and call.trace.steps:
+                self._parked.move_to_end(coldest.id)  # a branch of it is in the middle of a step
+            else:
+                self._drop(coldest)
 
     # --- somebody comes back -----------------------------------------------------------------
 
-    async def claim(self, call_id: str, segment: int) -> Front | Settled | Busy | Gone:
+    async def claim(
+        self, call_id: str, segment: int, work: Work | None = None
+    ) -> Front | Settled | Busy | Gone:
         """Begin a segment: gives the front of the call, with its coroutine here or run again.
 
-        The front is to be told the answers by `resume`; a call that is run again starts there.
+        The front is to be told the answers by `resume`; a call that is run again starts there. `work` is
+        what the engine has of the segment, if it is the engine that goes on with it.
         """
         await self.open()
-        claim = await self.journal.claim(call_id, segment)
-        if not isinstance(claim, Claimed):
-            return claim
+        front: Front | Gone | None = None
+        kept = self._live.get(call_id)
+        # A branch that writes meanwhile waits: with the fence of before it would be refused.
+        async with contextlib.nullcontext() if kept is None else kept.lock:
+            claim = await self.journal.claim(call_id, segment)
+            if not isinstance(claim, Claimed):
+                return claim
+            kept = self._live.get(call_id)
+            if kept is not None and kept.parked and _is_next(claim.call, kept.record):
+                self._unpark(kept, claim.call)
+                front = kept.front
         if claim.call.claims > 1:
             counts.segments["taken_over"] += 1
-        kept = self._live.get(call_id)
-        if kept is not None:
-            if kept.parked and kept.record.segment == segment:
-                self._unpark(kept, claim.call)
-                return kept.front
-            self._drop(kept)  # another worker has gone on with it since
-        return await self._revive(claim.call, claim.entries)
+        if front is None:
+            if kept is not None:
+                self._drop(kept)  # another worker has gone on with it since, if only for a while
+            front = await self._revive(claim.call, claim.entries)
+        if self._engine is not None and not isinstance(front, Gone):
+            await self._begin(_kept(front), work or self._engine.work(claim.call))
+        return front
 
     async def _revive(self, record: CallRecord, entries: Sequence[Entry]) -> Front | Gone:
         try:
@@ -335,7 +362,7 @@ class Keeper:
             return Gone("diverged")
         counts.segments["rebuilt"] += 1
         call.trace = Trace(record.id, entries, kept=True, method=record.name, segment=record.segment)
-        call.trace.write_to(self._writer(kept))
+        call.trace.write_to(kept.write)
         front.call = call
         return front
 
@@ -366,8 +393,14 @@ class Keeper:
             if not isinstance(claim, Claimed):
                 self._drop(kept)
                 return False
+            if not _is_next(claim.call, kept.record):
+                self._drop(kept)
+                await self.journal.release(kept.id, claim.call.fence)  # it is due, and run again from there
+                return False
             self._unpark(kept, claim.call)
-            return True
+        if self._engine is not None:
+            await self._begin(kept, self._engine.work(claim.call))
+        return True
 
     def _unpark(self, kept: Kept, record: CallRecord) -> None:
         """This worker runs the next segment, with the coroutine that is here."""
@@ -400,16 +433,14 @@ class Keeper:
 
     # --- inside ------------------------------------------------------------------------------
 
-    def _writer(self, kept: Kept) -> Callable[[Sequence[Entry]], Any]:
-        async def write(entries: Sequence[Entry]) -> None:
-            async with kept.lock:
-                try:
-                    await self.journal.append(kept.id, kept.record.fence, entries)
-                except Fenced:
-                    self._fenced(kept)
-                    raise
-
-        return write
+    async def append(self, kept: "Kept", entries: Sequence[Entry]) -> None:
+        """Make entries of a call durable."""
+        async with kept.lock:
+            try:
+                await self.journal.append(kept.id, kept.record.fence, entries)
+            except Fenced:
+                self._fenced(kept)
+                raise
 
     def _fenced(self, kept: Kept) -> None:
         """Another worker has taken the call over, or somebody has ended it."""
@@ -427,12 +458,30 @@ class Keeper:
         if self._live.get(kept.id) is kept:
             del self._live[kept.id]
         self._parked.pop(kept.id, None)
+        self._end_work(kept)
+
+    async def _begin(self, kept: Kept, work: Work) -> None:
+        """A segment runs from here on: have the engine know."""
+        kept.work = work
+        try:
+            await work.begin()
+        except asyncio.CancelledError:
+            self.spawn(self._hand_back(kept))
+            raise
+
+    def _end_work(self, kept: Kept) -> None:
+        work, kept.work = kept.work, None
+        if work is not None:
+            work.end()
 
     async def _sweep(self) -> None:
         """Look after calls that nobody comes back to: their time is up, or their worker is gone."""
         while True:
             try:
-                for record in await self.journal.due() if self.looks_after else ():
+                due = await self.journal.due() if self.looks_after else ()
+                if self._engine is not None:
+                    due = await self._engine.look_after(due)
+                for record in due:
                     if record.id in self._live and not self._live[record.id].parked:
                         continue
                     if kind_of(record) not in self.fronts:
@@ -480,6 +529,26 @@ def context_of(record: CallRecord) -> bytes:
 def kind_of(record: CallRecord) -> str:
     """Which kind of front it has."""
     return record.context.partition(b" ")[0].decode()
+
+
+def _entries(call: Call | None, kept: Kept) -> list[Entry]:
+    """What is to be written down of a call, under its lock.
+
+    What it does from now on is written after that: no step begins meanwhile of which the journal knows nothing.
+    """
+    if call is None or call.trace is None:
+        return []
+    call.trace.write_to(kept.write)
+    return call.trace.take_fresh()
+
+
+def _is_next(claimed: CallRecord, parked: CallRecord) -> bool:
+    """Whether nobody has claimed a call between its parking and this claim.
+
+    A worker that was gone soon has brought no segment to its end, but may have begun a step: of that the
+    coroutine that is parked here knows nothing.
+    """
+    return claimed.segment == parked.segment and claimed.fence == parked.fence + 1
 
 
 def _after(record: CallRecord, parking: Parking) -> CallRecord:

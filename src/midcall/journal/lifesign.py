@@ -12,47 +12,12 @@ was asleep finds its workers as they were. (A file of an earlier boot is not loc
 import contextlib
 import os
 import struct
-import sys
 import time
 from pathlib import Path
 
+from midcall.journal import locks
+
 _TIME = struct.Struct("<d")
-_LOCKED_AT = 1 << 20  # beyond the time, for Windows, where nobody can read what is locked
-
-if sys.platform == "win32":
-    import msvcrt
-
-    def _take(fd: int, *, shared: bool) -> bool:
-        os.lseek(fd, _LOCKED_AT, os.SEEK_SET)
-        try:
-            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)  # two that only look may see each other: they look again
-        except OSError:
-            return False
-        return True
-
-    def _read(fd: int) -> bytes:
-        os.lseek(fd, 0, os.SEEK_SET)
-        return os.read(fd, _TIME.size)
-
-    def _write(fd: int, data: bytes) -> None:
-        os.lseek(fd, 0, os.SEEK_SET)
-        os.write(fd, data)
-
-else:
-    import fcntl
-
-    def _take(fd: int, *, shared: bool) -> bool:
-        try:
-            fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-    def _read(fd: int) -> bytes:
-        return os.pread(fd, _TIME.size, 0)
-
-    def _write(fd: int, data: bytes) -> None:
-        os.pwrite(fd, data, 0)
 
 
 class LifeSign:
@@ -71,18 +36,20 @@ class LifeSign:
         while self._fd is None:
             fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
             # Before it is locked, another process may take it for a dead one's, and clear it away.
-            if _take(fd, shared=False) and _is_at(path, fd):
+            if locks.take(fd) and _is_at(path, fd):
                 self._fd = fd
             else:
                 os.close(fd)
         self.beat()
         for other in self._directory.iterdir():
-            self.alive(other.name)
+            if not other.name.startswith("."):
+                self.alive(other.name)
 
     def beat(self) -> None:
         """Say that this process does not stand still."""
         if self._fd is not None:
-            _write(self._fd, _TIME.pack(time.monotonic()))
+            os.lseek(self._fd, 0, os.SEEK_SET)
+            os.write(self._fd, _TIME.pack(time.monotonic()))
 
     def stop(self) -> None:
         """Be gone."""
@@ -103,11 +70,11 @@ class LifeSign:
         except FileNotFoundError:
             return False
         try:
-            if _take(fd, shared=True):
+            if locks.take(fd, shared=True):
                 with contextlib.suppress(OSError):
                     path.unlink()
                 return False
-            beat = _read(fd)
+            beat = os.read(fd, _TIME.size)
         finally:
             os.close(fd)
         return len(beat) < _TIME.size or time.monotonic() - _TIME.unpack(beat)[0] <= self._lease

@@ -51,6 +51,10 @@ class Postbox:
 
     async def close(self) -> None:
         """Take no more messages."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+            self._path(self._worker).unlink(missing_ok=True)
         lines = [*self._lines.values(), *self._incoming]
         self._lines.clear()
         for _, line in lines:
@@ -58,11 +62,8 @@ class Postbox:
         for _, line in lines:
             with contextlib.suppress(OSError):
                 await line.wait_closed()
-        if self._server is not None:
-            self._server.close()
-            await self._server.wait_closed()
-            self._server = None
-            self._path(self._worker).unlink(missing_ok=True)
+        if server is not None:
+            await server.wait_closed()
 
     async def post(self, worker: str, message: bytes) -> bool:
         """Send a message; false if that worker is gone."""

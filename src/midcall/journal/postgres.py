@@ -23,11 +23,12 @@ from midcall.journal.base import (
     from_export,
     to_export,
 )
-from midcall.journal.postgres_calls import Addition, Calls, Creation, Settlement
+from midcall.journal.postgres_calls import Calls
 from midcall.journal.postgres_line import Line, worker_name
 from midcall.journal.postgres_posts import Posts
 from midcall.journal.postgres_queue import Queue
 from midcall.journal.postgres_reach import Reach, Unreachable
+from midcall.journal.postgres_rows import Addition, Creation, Settlement
 from midcall.journal.postgres_schema import check_name, migrate
 from midcall.journal.postgres_sql import Statements
 from midcall.journal.seal import KeyRing
@@ -218,6 +219,10 @@ class PostgresJournal:
 
     async def due(self, limit: int = 100) -> Sequence[CallRecord]:
         return await self._run(lambda connection, _: self._calls.due(connection, limit))
+
+    async def living(self, workers: Sequence[str]) -> set[str]:
+        """Which of these workers have not gone, as far as can be told."""
+        return await self._run(lambda connection, _: self._calls.living(connection, workers))
 
     async def list(
         self,

@@ -1,4 +1,4 @@
-"""What a journal does to its calls, on a connection to PostgreSQL: records become rows, and back.
+"""What a journal does to its calls, on a connection to PostgreSQL.
 
 The functions of `Calls` are those of `Journal`, without the waiting; those that come in numbers take many
 at once and give an answer for each. What is done `again`, because the line broke the last time, comes to
@@ -6,11 +6,9 @@ what it would have come to: a call that is there already is ours, a segment that
 us.
 """
 
-import hashlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct, msgpack
 from msgspec.structs import replace
 
 from midcall.journal.base import (
@@ -24,47 +22,33 @@ from midcall.journal.base import (
     Gone,
     JournalError,
     Page,
-    Parking,
     Settled,
     Status,
     page_mark,
     page_start,
 )
 from midcall.journal.postgres_line import Line
+from midcall.journal.postgres_rows import (
+    ALIVE,
+    APPENDS,
+    ENTRIES,
+    FENCE,
+    LOADED,
+    OUTCOME,
+    OWNER,
+    SEGMENT,
+    STATUS,
+    Addition,
+    Creation,
+    Rows,
+    Settlement,
+    digest,
+)
 from midcall.journal.postgres_sql import Statements
 from midcall.journal.values import Values
 
 if TYPE_CHECKING:
     from midcall.journal.postgres_reach import Connection
-
-_encode = msgpack.Encoder().encode
-_decode_entries = msgpack.Decoder(list[Entry]).decode
-_decode_body = msgpack.Decoder(tuple[bytes, bytes]).decode
-
-_STATUS, _SEGMENT, _FENCE, _OWNER = 6, 7, 10, 11
-_APPENDS, _ENTRIES, _ALIVE, _OUTCOME = range(15, 19)
-"""What comes after a record in what a claim gives."""
-
-
-class Creation(Struct, frozen=True):
-    call: CallRecord
-    entries: Sequence[Entry]
-    outcome: bytes | None
-
-
-class Addition(Struct, frozen=True):
-    call_id: str
-    fence: int
-    entries: Sequence[Entry]
-
-
-class Settlement(Struct, frozen=True):
-    call_id: str
-    fence: int
-    segment: int
-    outcome: bytes
-    parking: Parking
-    entries: Sequence[Entry]
 
 
 class Calls:
@@ -73,6 +57,7 @@ class Calls:
     def __init__(self, sql: Statements, values: Values, line: Line) -> None:
         self._sql = sql
         self._values = values
+        self._rows = Rows(values)
         self._line = line
         self.running: dict[str, int] = {}
         """What this worker runs, with the fence."""
@@ -124,15 +109,18 @@ class Calls:
     async def append(
         self, connection: "Connection", asked: Sequence[Addition], again: bool
     ) -> list[JournalError | None]:
-        rows = [(a.call_id, a.fence, self._close_entries(a.entries, a.call_id)) for a in asked]
-        columns = zip(*rows, strict=True)
-        done = {row[0] for row in await connection.fetch(self._sql.append, *columns, self._line.number)}
+        done = {a.call_id for a in asked if again and await self._was_appended(connection, a)}
+        left = [a for a in asked if a.call_id not in done]
+        if left:
+            rows = ((a.call_id, a.fence, self._rows.close_entries(a.entries, a.call_id)) for a in left)
+            columns = zip(*rows, strict=True)
+            done |= {row[0] for row in await connection.fetch(self._sql.append, *columns, self._line.number)}
         return [None if a.call_id in done else self._fenced(a.call_id, a.fence) for a in asked]
 
     async def settle(
         self, connection: "Connection", asked: Sequence[Settlement], again: bool
     ) -> list[JournalError | None]:
-        columns = zip(*map(self._settlement_row, asked), strict=True)
+        columns = zip(*map(self._rows.settlement, asked), strict=True)
         done = {row[0] for row in await connection.fetch(self._sql.settle, *columns, self._line.number)}
         answers: list[JournalError | None] = []
         for settlement in asked:
@@ -159,7 +147,7 @@ class Calls:
         status = "diverged" if diverged else "running"
         if not await connection.fetchval(self._sql.release, call_id, fence, self._line.number, status):
             row = await connection.fetchrow(self._sql.load, call_id) if again else None
-            if row is None or (row[_FENCE], row[_STATUS], row[_OWNER]) != (fence, status, None):
+            if row is None or (row[FENCE], row[STATUS], row[OWNER]) != (fence, status, None):
                 raise self._fenced(call_id, fence)
         self.forget(call_id, fence)
 
@@ -167,7 +155,7 @@ class Calls:
         self, connection: "Connection", call_id: str, status: Status, outcome: bytes, expires: float
     ) -> int | None:
         """The segment that it was the end of."""
-        closed = self._values.close(outcome, "outcome", call_id)
+        closed = self._rows.close_outcome(outcome, call_id)
         segment: int | None = await connection.fetchval(self._sql.end, call_id, status, closed, expires)
         if segment is not None:
             self.running.pop(call_id, None)
@@ -181,25 +169,31 @@ class Calls:
         if row is None:
             return None, True
         closed, told = row
-        return None if closed is None else self._values.open(closed, "outcome", call_id), told
+        return None if closed is None else self._rows.open_outcome(closed, call_id), told
 
     async def load(self, connection: "Connection", call_id: str) -> tuple[CallRecord, Sequence[Entry]] | None:
         row = await connection.fetchrow(self._sql.load, call_id)
-        return None if row is None else (self._record(row), self._open_entries(row[_APPENDS], call_id))
+        if row is None:
+            return None
+        return self._rows.record(row), self._rows.open_entries(row[LOADED], call_id)
 
     async def outcomes(self, connection: "Connection", call_id: str) -> dict[int, bytes]:
         rows = await connection.fetch(self._sql.outcomes, call_id)
-        return {segment: self._values.open(closed, "outcome", call_id) for segment, closed in rows}
+        return {segment: self._rows.open_outcome(closed, call_id) for segment, closed in rows}
 
     async def find(
         self, connection: "Connection", principal: str | None, idempotency_key: str
     ) -> CallRecord | None:
-        row = await connection.fetchrow(self._sql.find, _digest(principal, idempotency_key))
-        return None if row is None else self._record(row)
+        row = await connection.fetchrow(self._sql.find, digest(principal, idempotency_key))
+        return None if row is None else self._rows.record(row)
 
     async def due(self, connection: "Connection", limit: int) -> list[CallRecord]:
         rows = await connection.fetch(self._sql.due, self._line.number, self._line.trusted, limit)
-        return [self._record(row) for row in rows]
+        return [self._rows.record(row) for row in rows]
+
+    async def living(self, connection: "Connection", workers: Sequence[str]) -> set[str]:
+        rows = await connection.fetch(self._sql.living, workers, self._line.trusted)
+        return {row[0] for row in rows}
 
     async def sweep(self, connection: "Connection", limit: int) -> int:
         over: int = await connection.fetchval(self._sql.sweep, limit)
@@ -230,7 +224,7 @@ class Calls:
             given += page_start(after)
             where.append(f"(c.created, c.id) < (${len(given) - 1}::float8, ${len(given)}::text)")
         rows = await connection.fetch(self._sql.list(where, limit + 1), *given)
-        calls = [self._record(row) for row in rows[:limit]]
+        calls = [self._rows.record(row) for row in rows[:limit]]
         return Page(calls, page_mark(calls[-1]) if len(rows) > limit else None)
 
     async def count(self, connection: "Connection") -> dict[str, int]:
@@ -249,9 +243,9 @@ class Calls:
         entries: Sequence[Entry],
         outcomes: dict[int, bytes],
     ) -> bool:
-        closed = [self._values.close(outcome, "outcome", call.id) for outcome in outcomes.values()]
+        closed = [self._rows.close_outcome(outcome, call.id) for outcome in outcomes.values()]
         async with connection.transaction():
-            columns = ((value,) for value in self._row(call, None, entries, None, call.updated))
+            columns = ((value,) for value in self._rows.call(call, None, entries, None, call.updated))
             if not await connection.fetch(self._sql.create, *columns):
                 return False
             await connection.fetch(self._sql.restore_parts, call.id, list(outcomes), closed)
@@ -285,25 +279,31 @@ class Calls:
 
     async def _judge(self, connection: "Connection", row: Any, segment: int) -> Claim | None:
         """What a claim came to; nothing if it is to be made again."""
-        call_id, status = row[0], row[_STATUS]
-        if row[_APPENDS] is not None:
-            entries = row[_ENTRIES]
-            if len(entries) != row[_APPENDS]:  # some were written while it was claimed
-                entries = (await connection.fetchrow(self._sql.load, call_id))[_APPENDS]  # type: ignore[index]
-            self.running[call_id] = row[_FENCE]
-            return Claimed(self._record(row), self._open_entries(entries, call_id))
-        if row[_OUTCOME] is not None:
-            return Settled(self._values.open(row[_OUTCOME], "outcome", call_id))
-        if segment != row[_SEGMENT] or status in ENDED:
+        call_id, status = row[0], row[STATUS]
+        if row[APPENDS] is not None:
+            entries = row[ENTRIES]
+            if len(entries) != row[APPENDS]:  # some were written while it was claimed
+                entries = (await connection.fetchrow(self._sql.load, call_id))[LOADED]  # type: ignore[index]
+            self.running[call_id] = row[FENCE]
+            return Claimed(self._rows.record(row), self._rows.open_entries(entries, call_id))
+        if row[OUTCOME] is not None:
+            return Settled(self._rows.open_outcome(row[OUTCOME], call_id))
+        if segment != row[SEGMENT] or status in ENDED:
             return Gone(status)
-        mine = row[_OWNER] == self._line.name and call_id in self.running
-        if status == "running" and (mine or row[_ALIVE]):
-            return Busy(self._record(row))
+        mine = row[OWNER] == self._line.name and call_id in self.running
+        if status == "running" and (mine or row[ALIVE]):
+            return Busy(self._rows.record(row))
         return None
+
+    async def _was_appended(self, connection: "Connection", addition: Addition) -> bool:
+        loaded = await self.load(connection, addition.call_id)
+        if loaded is None or loaded[0].fence != addition.fence or not addition.entries:
+            return False
+        return tuple(loaded[1][-len(addition.entries) :]) == tuple(addition.entries)
 
     async def _was_settled(self, connection: "Connection", settlement: Settlement) -> bool:
         row = await connection.fetchrow(self._sql.load, settlement.call_id)
-        if row is None or row[_FENCE] != settlement.fence:
+        if row is None or row[FENCE] != settlement.fence:
             return False
         outcomes = await self.outcomes(connection, settlement.call_id)
         return outcomes.get(settlement.segment) == settlement.outcome
@@ -316,86 +316,8 @@ class Calls:
         call, entries, outcome = creation.call, creation.entries, creation.outcome
         if outcome is None:
             running = replace(call, status="running", claims=1)
-            return self._row(running, self._line.number, entries, None)
-        return self._row(replace(call, claims=0), None, entries, outcome)
-
-    def _row(
-        self,
-        call: CallRecord,
-        owner: int | None,
-        entries: Sequence[Entry],
-        outcome: bytes | None,
-        updated: float | None = None,
-    ) -> tuple[Any, ...]:
-        close, key = self._values.close, call.idempotency_key
-        return (
-            call.id,
-            call.name,
-            call.principal,
-            key,
-            None if key is None else _digest(call.principal, key),
-            call.created,
-            call.expires,
-            call.status,
-            call.segment,
-            call.wake,
-            close(call.questions, "questions", call.id),
-            call.fence,
-            owner,
-            call.claims,
-            updated,
-            close(_encode((call.arguments, call.context)), "body", call.id),
-            self._close_entries(entries, call.id),
-            None if outcome is None else close(outcome, "outcome", call.id),
-        )
-
-    def _settlement_row(self, settlement: Settlement) -> tuple[Any, ...]:
-        call_id, parking = settlement.call_id, settlement.parking
-        return (
-            call_id,
-            settlement.fence,
-            settlement.segment,
-            parking.status,
-            parking.wake,
-            self._values.close(parking.questions, "questions", call_id),
-            parking.expires,
-            self._values.close(settlement.outcome, "outcome", call_id),
-            self._close_entries(settlement.entries, call_id),
-        )
-
-    def _record(self, row: Any) -> CallRecord:
-        call_id = row[0]
-        arguments, context = _decode_body(self._values.open(row[13], "body", call_id))
-        return CallRecord(
-            id=call_id,
-            name=row[1],
-            arguments=arguments,
-            context=context,
-            principal=row[2],
-            idempotency_key=row[3],
-            created=row[4],
-            expires=row[5],
-            updated=row[14],
-            status=row[_STATUS],
-            segment=row[_SEGMENT],
-            wake=row[8],
-            questions=self._values.open(row[9], "questions", call_id),
-            fence=row[_FENCE],
-            owner=row[_OWNER],
-            claims=row[12],
-        )
-
-    def _close_entries(self, entries: Sequence[Entry], call_id: str) -> bytes | None:
-        return self._values.close(_encode(entries), "entries", call_id) if entries else None
-
-    def _open_entries(self, parts: Sequence[bytes], call_id: str) -> tuple[Entry, ...]:
-        return tuple(
-            entry for part in parts for entry in _decode_entries(self._values.open(part, "entries", call_id))
-        )
-
-
-def _digest(principal: str | None, idempotency_key: str) -> bytes:
-    return hashlib.sha256(_encode((principal, idempotency_key))).digest()
+            return self._rows.call(running, self._line.number, entries, None)
+        return self._rows.call(replace(call, claims=0), None, entries, outcome)
 
 
 def _same(one: CallRecord, other: CallRecord) -> bool:

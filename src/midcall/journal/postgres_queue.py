@@ -109,8 +109,7 @@ class Queue(Generic[Ask, Answer]):
             if len(batch) == 1:
                 _tell(batch[0], error)
             else:  # one of them cannot be done, and keeps the others from it
-                for item in batch:
-                    await self._work([item])
+                await asyncio.gather(*(self._work([item]) for item in batch))
         except BaseException:
             for item in batch:
                 _tell(item, JournalError("The journal is closed"))

@@ -37,7 +37,6 @@ SETTINGS = {
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
     "random_page_cost": "1.1",
-    "lock_timeout": "5s",
 }
 
 _AWAY = (
@@ -78,6 +77,7 @@ class Reach:
         self._connections = connections
         self._patience = patience
         self._pooled = pooled
+        self._settings = [*SETTINGS.items(), ("lock_timeout", f"{max(patience, 0.1) * 1000:.0f}ms")]
         self._pool: Pool[asyncpg.Record] | None = None
 
     async def open(self) -> None:
@@ -91,7 +91,7 @@ class Reach:
             command_timeout=ANSWERING,
             statement_cache_size=0 if self._pooled else 100,
             server_settings={"application_name": "midcall"},
-            init=None if self._pooled else _set,
+            init=None if self._pooled else self._set,
         )
         await self._pool
 
@@ -132,6 +132,11 @@ class Reach:
             await asyncio.sleep(pause)
             pause = min(2 * pause, 0.5)
 
+    async def _set(self, connection: "Connection") -> None:
+        """A pooler refuses settings that are made at the start, so they are made here."""
+        how = "SET LOCAL" if self._pooled else "SET"
+        await connection.execute("; ".join(f"{how} {name} = '{value}'" for name, value in self._settings))
+
     async def _do(
         self, connection: "Connection", work: "Callable[[Connection, bool], Awaitable[T]]", maybe: bool
     ) -> T:
@@ -139,15 +144,8 @@ class Reach:
             return await work(connection, maybe)
         # Behind a pooler only a transaction is sure to stay on one session, which has other settings.
         async with connection.transaction():
-            await connection.execute(_FOR_A_TRANSACTION)
+            await self._set(connection)
             return await work(connection, maybe)
-
-
-async def _set(connection: "Connection") -> None:
-    await connection.execute(_FOR_A_TRANSACTION.replace("LOCAL ", ""))  # poolers refuse settings at the start
-
-
-_FOR_A_TRANSACTION = "; ".join(f"SET LOCAL {name} = '{value}'" for name, value in SETTINGS.items())
 
 
 def explain(error: Exception) -> JournalError:

@@ -70,6 +70,9 @@ MIGRATIONS = (
     """,
 )
 
+# Not by `to_regclass`, which may answer as it was before the lock was waited for.
+_HAS_SCHEMA = "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)"
+_HAS_META = "SELECT EXISTS (SELECT FROM pg_tables WHERE schemaname = $1 AND tablename = 'midcall_meta')"
 _META = "SELECT version FROM midcall.midcall_meta"
 _META_MADE = """
     CREATE TABLE midcall.midcall_meta (version int NOT NULL);
@@ -103,7 +106,7 @@ async def migrate(connection: "Connection", schema: str) -> None:
             error.recoverable = False
             raise error
         if version == 0:
-            if not await connection.fetchval("SELECT to_regnamespace($1) IS NOT NULL", schema):
+            if not await connection.fetchval(_HAS_SCHEMA, schema):
                 await connection.execute(f"CREATE SCHEMA {schema}")
             await connection.execute(_META_MADE.replace("midcall.", f"{schema}."))
         for script in MIGRATIONS[version:]:
@@ -113,7 +116,7 @@ async def migrate(connection: "Connection", schema: str) -> None:
 
 async def _version(connection: "Connection", schema: str) -> int:
     """0 if there are no tables yet."""
-    if not await connection.fetchval("SELECT to_regclass($1) IS NOT NULL", f"{schema}.midcall_meta"):
+    if not await connection.fetchval(_HAS_META, schema):
         return 0
     version: int = await connection.fetchval(_META.replace("midcall.", f"{schema}."))
     return version

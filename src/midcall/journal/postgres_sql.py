@@ -256,6 +256,10 @@ WITH taken AS (
 SELECT p.sender, p.serial, p.message FROM {s}.posts p
 WHERE p.worker = $1 ORDER BY p.sender, p.serial LIMIT 1000"""
 
+_LIVING = """
+SELECT w.name FROM {s}.workers w
+WHERE w.name = ANY ($1) AND NOT ($2 AND pg_try_advisory_xact_lock_shared({locks}, w.number))"""
+
 _REGISTER = """
 INSERT INTO {s}.workers (name, seen) VALUES ($1, {now}) RETURNING number"""
 
@@ -318,6 +322,7 @@ class Statements:
         self.restore_parts = self._fill(_RESTORE_PARTS)
         self.post = self._fill(_POST)
         self.read_posts = self._fill(_READ_POSTS)
+        self.living = self._fill(_LIVING)
         self.register = self._fill(_REGISTER)
         self.lock = self._fill(_LOCK)
         self.beat = self._fill(_BEAT)

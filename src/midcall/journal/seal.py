@@ -87,8 +87,14 @@ async def shared_ring(secret: Callable[[str, bytes], Awaitable[bytes]]) -> KeyRi
     ring = _environment_ring()
     if ring is not None:
         return ring
+    return KeyRing(list((await shared_keys(secret)).values()))
+
+
+async def shared_keys(secret: Callable[[str, bytes], Awaitable[bytes]]) -> dict[str, bytes]:
+    """The keys that all workers of a journal share, by name: that of this period, and the one before."""
     number = int(time.time() // PERIOD)
-    return KeyRing([await secret(f"seal-{n}", secrets.token_bytes(32)) for n in (number, number - 1)])
+    names = (f"seal-{number}", f"seal-{number - 1}")
+    return {name: await secret(name, secrets.token_bytes(32)) for name in names}
 
 
 def state_directory() -> Path:

@@ -38,6 +38,7 @@ from midcall.journal.postbox import Postbox
 from midcall.journal.seal import KeyRing
 from midcall.journal.sqlite_calls import Calls
 from midcall.journal.sqlite_file import JournalFile, Transactions, check
+from midcall.journal.turn import Turn
 from midcall.journal.values import Values
 
 log = logging.getLogger("midcall.journal")
@@ -69,12 +70,12 @@ class SqliteJournal:
         self.path = Path(path)
         self._values = Values(seal)
         self._lease = lease
-        self._sign = LifeSign(self.path.with_name(f"{self.path.name}.workers"), self.worker, lease)
+        workers = self.path.with_name(f"{self.path.name}.workers")
+        self._sign = LifeSign(workers, self.worker, lease)
         patience = min(PATIENCE, lease * 2 / 3)
-        self._writing = Transactions(
-            JournalFile(self.path, patience, writes=True), "BEGIN IMMEDIATE", self._calls
-        )
-        self._reading = Transactions(JournalFile(self.path, patience, writes=False), "BEGIN", self._calls)
+        self._turn = Turn(workers / ".turn")
+        self._writing = Transactions(JournalFile(self.path, patience, writes=True), self._calls, self._turn)
+        self._reading = Transactions(JournalFile(self.path, patience, writes=False), self._calls)
         self._writer: Batches[Calls] | None = None
         self._reader: Batches[Calls] | None = None
         self._postbox: Postbox | None = None
@@ -139,6 +140,7 @@ class SqliteJournal:
             self._writing.file.create()
             self._writing.file.use()
             self._sign.start()
+            self._turn.open()
         except OSError as error:
             raise JournalError(
                 f"The directory of the journal {self.path} cannot be written: {error}"
@@ -150,6 +152,7 @@ class SqliteJournal:
     def _stop(self) -> None:
         self._reading.file.close()
         self._writing.file.close()
+        self._turn.close()
         self._sign.stop()
 
     # writing

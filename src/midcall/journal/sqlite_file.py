@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 
 from midcall.errors import JournalError
 from midcall.journal.batches import Job
+from midcall.journal.turn import PAUSE, Turn
 
 Tool = TypeVar("Tool")
 
@@ -67,7 +68,8 @@ class JournalFile:
 
     def __init__(self, path: Path, busy: float, *, writes: bool) -> None:
         self._path = path
-        self._busy = busy
+        self.busy = busy
+        """Seconds to wait while others write."""
         self._writes = writes
         self._connection: sqlite3.Connection | None = None
         self._inode: tuple[int, int] | None = None
@@ -121,7 +123,7 @@ class JournalFile:
         connection = sqlite3.connect(
             f"{self._path.absolute().as_uri()}?mode=rw",  # never makes a new file
             uri=True,
-            timeout=self._busy,
+            timeout=self.busy,
             isolation_level=None,
             check_same_thread=False,
         )
@@ -159,10 +161,11 @@ class JournalFile:
         finally:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
+        connection.execute("PRAGMA busy_timeout = 0")  # from now on it waits for its turn
 
     def _write_ahead(self, connection: sqlite3.Connection) -> None:
         """Readers and the writer do not wait for each other. (SQLite does not wait for the lock for this.)"""
-        patience = time.monotonic() + self._busy
+        patience = time.monotonic() + self.busy
         while True:
             try:
                 connection.execute("PRAGMA journal_mode = WAL")
@@ -177,10 +180,13 @@ class JournalFile:
 class Transactions(Generic[Tool]):
     """Does jobs on a connection, as many as come together in one transaction."""
 
-    def __init__(self, file: JournalFile, begin: str, tool: Callable[[sqlite3.Connection], Tool]) -> None:
+    def __init__(
+        self, file: JournalFile, tool: Callable[[sqlite3.Connection], Tool], turn: Turn | None = None
+    ) -> None:
         self.file = file
-        self._begin = begin
         self._make = tool
+        self._turn = turn
+        """For those that write."""
         self._made: tuple[sqlite3.Connection, Tool] | None = None
 
     def use(self) -> tuple[sqlite3.Connection, Tool]:
@@ -198,7 +204,7 @@ class Transactions(Generic[Tool]):
         connection: sqlite3.Connection | None = None
         try:
             connection, tool = self.use()
-            connection.execute(self._begin)
+            self._begin(connection)
             for job in jobs:
                 try:
                     job.result = job.work(tool)
@@ -215,6 +221,22 @@ class Transactions(Generic[Tool]):
             for job in jobs:
                 job.error = None
                 self.run([job])
+
+    def _begin(self, connection: sqlite3.Connection) -> None:
+        if self._turn is None:
+            connection.execute("BEGIN")
+            return
+        with self._turn.taken():
+            patience = time.monotonic() + self.file.busy
+            while True:
+                try:
+                    connection.execute("BEGIN IMMEDIATE")
+                except sqlite3.OperationalError as error:
+                    if _code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > patience:
+                        raise
+                    time.sleep(PAUSE)
+                else:
+                    return
 
     def _undo(self, connection: sqlite3.Connection | None, error: Exception) -> None:
         if connection is None:
@@ -268,8 +290,9 @@ def _code(error: Exception) -> int:
 
 def _damaged(path: Path, what: str) -> JournalError:
     return _final(
-        f"The journal {path} is damaged ({what}). Stop midcall and restore the file from a backup, without"
-        f" the old {path.name}-wal and {path.name}-shm beside it; or move all three away to begin a new one"
+        f"The journal {path} is damaged ({' '.join(what.split())}). Stop midcall and restore the file from a"
+        f" backup, without the old {path.name}-wal and {path.name}-shm beside it; or move all three away to"
+        " begin a new one"
     )
 
 

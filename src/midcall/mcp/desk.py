@@ -147,23 +147,18 @@ class Desk:
         """Somebody else runs the segment: wait for its outcome, but not for ever."""
         try:
             outcome = await self.keeper.journal.wait(state.call_id, state.segment, PATIENCE)
-        except asyncio.CancelledError:
-            self._send_back(exchange, state)
-            raise
+        except asyncio.CancelledError:  # the process ends, and so does this: there is nothing left to cancel
+            outcome = None
         if outcome is not None:
             deliver_encoded(exchange, outcome)
-        else:
-            self._send_back(exchange, state)
-
-    def _send_back(self, exchange: Exchange, state: State) -> None:
-        """There is no outcome yet: whoever asks is to come again, here or to another worker."""
+            return
         again = self.seal(state.call_id, state.segment, state.ticket)
         exchange.result({"resultType": "input_required", "requestState": again})
 
     async def _guarded(self, exchange: Exchange, work: Any) -> None:
         try:
             await work
-        except asyncio.CancelledError:  # the process ends; if there was an answer, this is none
+        except asyncio.CancelledError:  # the process ends
             exchange.error(McpError(-32603, CLOSING, {"code": JournalError.code, "recoverable": True}))
             raise
         except McpError as error:

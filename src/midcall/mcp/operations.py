@@ -5,6 +5,7 @@ MCP client and one that waits on a WebSocket look alike from here. With a `Desk`
 runs the calls; without one there is only a journal to look into.
 """
 
+import base64
 import datetime as dt
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -16,11 +17,20 @@ from msgspec import Raw
 from midcall.call import Call
 from midcall.call import Status as CallStatus
 from midcall.calls import Calls
-from midcall.errors import Aborted, MidcallError, NotWaiting, UnknownCall, UnknownQuestion, WrongAnswer
+from midcall.errors import (
+    Aborted,
+    JournalError,
+    MidcallError,
+    NotWaiting,
+    UnknownCall,
+    UnknownQuestion,
+    WrongAnswer,
+)
 from midcall.items import Error, encode_item, to_json
 from midcall.journal import subscriptions
 from midcall.journal.base import ENDED, CallRecord, Entry, Journal, Status
-from midcall.journal.keeper import KEPT, kind_of
+from midcall.journal.keeper import KEPT, Kept, kind_of
+from midcall.journal.seal import shared_keys
 from midcall.mcp.desk import PATIENCE, Desk
 from midcall.mcp.elicitation import answer_from, question_from, result_for
 from midcall.mcp.exchange import McpError
@@ -44,6 +54,11 @@ STATUSES: tuple[Status, ...] = get_args(Status)
 
 MOST = 1000
 """How many calls are listed at once."""
+
+ASKING = ("waiting", "diverged")
+"""Where a call stands that can be answered. One that has diverged may go on with other code."""
+
+STANDS_STILL = "The call cannot go on: its code has changed since it asked. It is kept as it was"
 
 _ACTIONS = ("accept", "decline", "cancel")
 _LOOK = 0.5
@@ -130,7 +145,7 @@ class Operations:
         if here is not None and not _is_journaled(here):
             raise NotWaiting(call_id, _status(here), "This call is not kept: only its caller can answer")
         record, _ = await self._load(call_id)
-        if record.status != "waiting":
+        if record.status not in ASKING:
             raise NotWaiting(call_id, record.status)
         waiting = {one.key: one for one in open_questions(record)}
         given: list[tuple[Waiting, Answer]] = []
@@ -148,8 +163,13 @@ class Operations:
             taken = await self._desk.answer_for(record, results)
         if not taken:
             record, _ = await self._load(call_id)
-            raise NotWaiting(call_id, record.status, "Somebody else was faster, or the call cannot go on")
-        return await self._settled(call_id)
+            if record.status == "diverged":
+                raise NotWaiting(call_id, "diverged", STANDS_STILL)
+            raise NotWaiting(call_id, record.status, f"Somebody else was faster: the call is {record.status}")
+        settled = await self._settled(call_id)
+        if settled["status"] == "diverged":
+            raise NotWaiting(call_id, "diverged", STANDS_STILL)
+        return settled
 
     async def abort(self, call_id: str, reason: str = "An administrator aborted the call") -> dict[str, Any]:
         """End a call. Raises `UnknownCall`, or `NotWaiting` if it has ended."""
@@ -197,9 +217,23 @@ class Operations:
             after = page.next
 
     async def restore(self, exported: dict[str, Any]) -> bool:
-        """Take a call in; false if it is known already. Raises `JournalError` for what is no call."""
+        """Take in a call, or keys; false if it is known already. Raises `JournalError` for anything else."""
         await self._open()
+        if "keys" in exported:
+            return await self._restore_keys(exported["keys"])
         return await self.journal.restore(exported)
+
+    async def export_keys(self) -> dict[str, Any]:
+        """The keys by which callers come back, as far as they are this journal's, for `restore`."""
+        keys = await shared_keys(self.journal.secret)
+        return {"keys": {name: base64.b64encode(key).decode() for name, key in keys.items()}}
+
+    async def _restore_keys(self, exported: Any) -> bool:
+        try:
+            keys = {str(name): base64.b64decode(key, validate=True) for name, key in exported.items()}
+        except (AttributeError, TypeError, ValueError):
+            raise JournalError("These are no keys") from None
+        return all([await self.journal.secret(name, key) == key for name, key in keys.items()])
 
     # --- inside ------------------------------------------------------------------------------
 
@@ -230,7 +264,7 @@ class Operations:
 
 def open_questions(record: CallRecord) -> list[Waiting]:
     """What a call in the journal waits for."""
-    if record.status not in ("waiting", "diverged") or not record.questions:
+    if record.status not in ASKING or not record.questions:
         return []
     asked = msgspec.json.decode(record.questions)
     if kind_of(record) == subscriptions.KIND:
@@ -304,7 +338,8 @@ def _status(call: Call) -> Status:
 
 
 def _is_journaled(call: Call) -> bool:
-    return call.trace is not None and call.trace.journaled
+    kept: Kept | None = getattr(call.outlet, "kept", None)  # if its outlet is a front
+    return kept is not None and kept.journaled
 
 
 def _latest(entries: Sequence[Entry]) -> list[Entry]:

@@ -128,7 +128,7 @@ class InputRequired(Dialect):
         outcome = self.outcome()
         self.contents.clear()
         if trace is not None:
-            diverged = trace.diverged or trace.left_out()
+            diverged = trace.diverged or (trace.left_out() if call.reason is None else None)
             if diverged is not None:
                 self._desk.keeper.spawn(self._stop(diverged))
                 return
@@ -137,7 +137,10 @@ class InputRequired(Dialect):
             status = "aborted"
         if self.kept.journaled or self.kept.record.idempotency_key is not None:
             self.call = call  # its trace is still to be written
-            parking = Parking(status=status, expires=time.time() + KEPT)
+            expires = time.time() + KEPT
+            if self.is_task:
+                expires = max(expires, self.kept.record.expires)  # as `ttlMs` has said
+            parking = Parking(status=status, expires=expires)
             self._desk.keeper.spawn(self._settle(lambda: outcome, parking))
         else:
             self._desk.keeper.forget(self)

@@ -1,0 +1,232 @@
+"""Metrics and readiness: what monitors and load balancers see of real servers."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from midcall.metrics import Counts, Family, Histogram, families_of, render
+from operating import ADA, ADMIN, KEYS, Server, accept, until
+from peers import environment
+
+Figures = dict[str, Any]
+
+
+def read(text: str) -> Figures:
+    """Every figure by its name and labels, as the official parser reads them."""
+    return {
+        sample.name + "".join(f" {value}" for _, value in sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def figures(server: Server, token: str | None = None) -> Figures:
+    came = server.get("/metrics", token)
+    assert came.status == 200
+    assert came.headers["content-type"].startswith("text/plain; version=0.0.4")
+    return read(came.text)
+
+
+# --- the format -----------------------------------------------------------------------------------
+
+
+@given(
+    st.lists(st.floats(0, 1e7), max_size=30),
+    st.dictionaries(st.text(st.characters(codec="utf-8"), max_size=8), st.integers(0, 2**40), max_size=5),
+)
+def test_any_figure_and_label_is_read_back(values: list[float], labelled: dict[str, int]) -> None:
+    times = Histogram.empty((0.5, 1, 10))
+    for value in values:
+        times.observe(value)
+    labels = [({"one": name}, number) for name, number in labelled.items()]
+    text = render(
+        [Family("a_total", "counter", "A.", labels), Family("b", "histogram", "B.", [({"x": "y"}, times)])]
+    )
+    a, b = text_string_to_metric_families(text)
+    assert {sample.labels["one"]: sample.value for sample in a.samples} == labelled
+    buckets = {s.labels["le"]: s.value for s in b.samples if s.name == "b_bucket"}
+    assert buckets == {
+        until: sum(value <= float(until) for value in values) for until in ("0.5", "1", "10", "+Inf")
+    }
+    rest = {s.name: s.value for s in b.samples if s.name != "b_bucket"}
+    assert rest == {"b_sum": pytest.approx(sum(values)), "b_count": len(values)}
+
+
+def test_what_several_processes_have_counted_is_added_up() -> None:
+    one, other = Counts(), Counts()
+    for counts, seconds in ((one, 3), (other, 4), (other, 90_000)):
+        counts.asked["prompt"] += 1
+        counts.thinking.observe(seconds)
+        counts.journal.setdefault("claim", Histogram.empty((1,))).observe(seconds)
+    one.add(other)
+    found = read(render(families_of(one)))
+    assert found["midcall_questions_asked_total prompt"] == 3
+    assert found["midcall_answer_seconds_bucket 5"] == 2
+    assert found["midcall_answer_seconds_count"] == 3
+    assert found["midcall_journal_seconds_bucket +Inf claim"] == 3
+
+
+# --- a server -------------------------------------------------------------------------------------
+
+
+def test_questions_segments_and_the_journal_are_counted(tmp_path: Path) -> None:
+    with Server(tmp_path, "--metrics") as server:
+        before = figures(server)
+        assert before["midcall_journal_up"] == 1
+        assert before["midcall_calls_kept waiting"] == before["midcall_segments_run_total"] == 0
+        asked = server.call("shop.order", item="tea")
+        server.call("shop.survey")
+        time.sleep(5.1)  # the calls of the journal are counted now and then
+        after = figures(server)
+        assert after["midcall_calls_kept waiting"] == after["midcall_calls_parked"] == 2
+        assert (after["midcall_calls_active"], after["midcall_questions_open"]) == (2, 4)
+        assert after["midcall_questions_asked_total prompt"] == 1
+        assert after["midcall_questions_asked_total select"] == 2
+        assert after["midcall_answer_seconds_count"] == 0
+        answers = {"address": accept(text="the harbour")}
+        asked = server.call("shop.order", state=asked, answers=answers, item="tea")
+        server.call("shop.order", state=asked, answers={"question-4": {"action": "cancel"}}, item="tea")
+        server.call("shop.hurry")
+        until(lambda: figures(server)["midcall_questions_ended_total timed_out"] == 1)
+        found = figures(server)
+        assert found["midcall_questions_ended_total answered"] == 1
+        assert found["midcall_questions_ended_total cancelled"] == 1
+        assert found["midcall_answer_seconds_count"] == 2
+        assert found["midcall_answer_seconds_bucket 5"] == 1
+        assert found["midcall_answer_seconds_bucket 10"] == 2
+        assert found["midcall_segments_run_total"] >= 5
+        assert found["midcall_segments_rebuilt_total"] == 0
+        assert found["midcall_journal_seconds_count claim"] >= 2
+        assert 0 < found["midcall_journal_seconds_sum settle"] < 5
+
+
+def test_how_long_people_take_survives_the_process(tmp_path: Path) -> None:
+    with Server(tmp_path, "--metrics") as server:
+        asked = server.call("shop.order", item="tea")
+        server.kill()
+        time.sleep(2.1)
+        server.start()
+        answers = {"address": accept(text="the harbour")}
+        server.call("shop.order", state=asked, answers=answers, item="tea")
+        found = figures(server)
+        assert found["midcall_answer_seconds_bucket 2"] == 0
+        assert found["midcall_answer_seconds_bucket 5"] == found["midcall_answer_seconds_count"] == 1
+        assert found["midcall_segments_rebuilt_total"] == 1
+        assert found["midcall_questions_asked_total prompt"] == 0, "it was asked before"
+        assert found["midcall_questions_asked_total confirm"] == 1
+
+
+def test_a_call_that_diverges_is_counted(tmp_path: Path) -> None:
+    with Server(tmp_path, "--metrics", "--admin") as server:
+        server.call("shop.order", item="tea")
+        server.stop()
+        server.start(TWIST="1")
+        server.post(f"/admin/calls/{server.only()['id']}/answers", {"answers": {"address": "x"}})
+        found = figures(server)
+        assert found["midcall_calls_diverged_total"] == 1
+        assert found["midcall_calls_kept diverged"] == 1
+
+
+def test_figures_are_for_this_machine_and_for_administrators(tmp_path: Path) -> None:
+    with Server(tmp_path, "--metrics", MIDCALL_TOKENS=KEYS) as server:
+        assert figures(server)["midcall_journal_up"] == 1
+        by_proxy = {"x_forwarded_for": "203.0.113.7"}
+        assert server.get("/metrics", **by_proxy).status == 401
+        assert server.get("/metrics", ADA, **by_proxy).status == 403
+        assert server.get("/metrics", ADMIN, **by_proxy).status == 200
+
+
+def test_the_figures_of_all_workers_are_told_together(tmp_path: Path) -> None:
+    with Server(tmp_path, "--metrics", "--workers", "2") as server:
+        for number in range(8):
+            server.call("shop.order", item=f"item {number}")
+
+        def all_asked() -> bool:
+            return all(figures(server)["midcall_questions_asked_total prompt"] == 8 for _ in range(6))
+
+        until(all_asked, 15)
+        found = figures(server)
+        assert found["midcall_segments_run_total"] == 8
+        assert found["midcall_calls_parked"] == 8
+
+
+# --- readiness ------------------------------------------------------------------------------------
+
+
+def test_a_server_is_ready_while_its_journal_can_be_reached(tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    options = {"target": "operate_app:fragile", "MIDCALL_TOKENS": KEYS, "BROKEN": str(broken)}
+    with Server(tmp_path, "--metrics", journal=False, **options) as server:
+        assert (server.get("/ready").status, server.get("/ready").json) == (200, {"status": "ready"})
+        assert server.get("/ready", host="10.1.2.3").status == 200, "a load balancer has no name for it"
+        broken.touch()
+        until(lambda: server.get("/ready").status == 503)
+        came = server.get("/ready").json
+        assert came == {"status": "not ready", "reason": "The journal cannot be reached"}
+        assert server.get("/health").status == 200, "it lives"
+        found = figures(server)
+        assert found["midcall_journal_up"] == 0
+        assert found["midcall_journal_errors_total load"] >= 1
+        broken.unlink()
+        until(lambda: server.get("/ready").status == 200)
+        assert server.stop().count("the server is not ready: No route to /secret/host") == 1
+
+
+# --- OpenTelemetry --------------------------------------------------------------------------------
+
+
+def test_opentelemetry_gets_the_same_histogram() -> None:
+    ran = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            """
+import asyncio, json
+from opentelemetry import metrics
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from midcall.testing import run
+from cli_app import hub
+
+reader = InMemoryMetricReader()
+first = asyncio.run(run(hub, "talk.prompt", answers=["Bob"]))  # before it is set up: nothing is lost, nothing fails
+metrics.set_meter_provider(MeterProvider([reader]))
+asyncio.run(run(hub, "talk.prompt", answers=["Ada"]))
+(resource,) = reader.get_metrics_data().resource_metrics
+(scope,) = resource.scope_metrics
+(metric,) = scope.metrics
+(point,) = metric.data.data_points
+print(json.dumps([scope.scope.name, metric.name, metric.unit, dict(point.attributes), point.count, list(point.explicit_bounds)]))
+""",
+        ],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    scope, name, unit, attributes, count, bounds = json.loads(ran.stdout)
+    assert (scope, name, unit, count) == ("midcall", "midcall.answer.duration", "s", 1)
+    assert attributes == {"midcall.question.kind": "prompt", "midcall.question.outcome": "answered"}
+    assert bounds[-1] == 7 * 24 * 3600
+
+
+def test_a_plain_call_counts_nothing() -> None:
+    import asyncio
+
+    from cli_app import hub
+    from midcall.metrics import counts
+    from midcall.testing import run
+
+    before = repr(counts)
+    asyncio.run(run(hub, "files.find"))
+    assert repr(counts) == before
