@@ -119,6 +119,8 @@ class Invocation:
         self._line = line
         self._answer = answer
         self._inbox = Inbox()
+        self._given: dict[str, Any] = {}
+        """What the answerer has said, by question: it is not asked twice."""
         self._used = False
 
     def __aiter__(self) -> AsyncIterator[Item]:
@@ -166,6 +168,8 @@ class Invocation:
             while True:
                 item = await self._inbox.get()
                 match item:
+                    case Request() if item.request_id in handlers:
+                        continue  # a durable call, on a new connection: the answer is on its way
                     case Request() if self._answer is not None:
                         handler = asyncio.create_task(self._handle(self._answer, item))
                         handlers[item.request_id] = handler
@@ -186,10 +190,12 @@ class Invocation:
 
     async def _handle(self, answer: Answerer, request: Request) -> None:
         try:
-            payload = answer(request)
-            if inspect.isawaitable(payload):
-                payload = await payload
-            await self._line.answer(request.request_id, payload)
+            if request.request_id not in self._given:  # else a durable call asks on a new connection
+                payload = answer(request)
+                if inspect.isawaitable(payload):
+                    payload = await payload
+                self._given[request.request_id] = payload
+            await self._line.answer(request.request_id, self._given[request.request_id])
         except UnknownQuestion:
             pass  # it was withdrawn, or answered by somebody else, while the handler thought
         except Exception as error:  # noqa: BLE001  the handler is the caller's: so is its error

@@ -118,6 +118,11 @@ class Trace:
         self._keys = 0
         self._write: Write | None = None
 
+    @property
+    def journaled(self) -> bool:
+        """Whether entries are made durable."""
+        return self._write is not None
+
     def write_to(self, write: Write) -> None:
         """From now on entries are made durable."""
         self._write = write

@@ -1,26 +1,30 @@
 """The journal of a worker: the store under test, with a tick before and after each operation."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 from crash.ticks import tick
+from midcall import Hub
 from midcall.journal.base import Journal
-from midcall.journal.engine import Engine
+from midcall.journal.keeper import Keeper
 
 POLLS = frozenset(("due", "sweep"))
 """What is asked again and again, however long a run takes: these would make the count of ticks meaningless."""
 
 
 class Ticking:
-    """Everything that the store does, with ticks around it."""
+    """Everything that a store is and does, with ticks around what it does."""
 
     def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-        self.worker = journal.worker
+        object.__setattr__(self, "_journal", journal)
 
     def __getattr__(self, name: str) -> Any:
-        operation = getattr(self._journal, name)
-        return operation if name in POLLS else _ticking(operation)
+        found = getattr(self._journal, name)
+        return _ticking(found) if inspect.iscoroutinefunction(found) and name not in POLLS else found
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._journal, name, value)
 
 
 def _ticking(operation: Callable[..., Any]) -> Callable[..., Any]:
@@ -33,24 +37,20 @@ def _ticking(operation: Callable[..., Any]) -> Callable[..., Any]:
     return operate
 
 
-def open_store(backend: str, place: str) -> Journal:
-    """The store of a run: for SQLite a file, else the URL of a database."""
-    match backend:
-        case "sqlite":
-            from midcall.journal.sqlite import SqliteJournal
+def make_keeper(hub: Hub, backend: str, place: str, *, forgetful: bool) -> Keeper:
+    """The keeper of a worker. The place is a file, or else the address of a database and perhaps a schema."""
+    if backend == "sqlite":
+        from midcall.journal.sqlite import SqliteJournal
 
-            return SqliteJournal(place)
-        case "postgres" | "dbos":
-            from midcall.journal.postgres import PostgresJournal
+        return Keeper(hub, Ticking(SqliteJournal(place)), replay_check=forgetful)
+    from midcall.journal.postgres import PostgresJournal
 
-            return PostgresJournal(place)
-    raise ValueError(f"There is no backend {backend!r}")
+    url, _, schema = place.partition(" ")
+    schema = schema or "midcall"
+    journal = PostgresJournal(url, schema=schema, connections=2)
+    engine = None
+    if backend == "dbos":
+        from midcall.journal.dbos import DbosEngine
 
-
-def open_engine(backend: str, journal: Any, place: str) -> Engine | None:
-    """What runs segments, if it is not the keeper itself."""
-    if backend != "dbos":
-        return None
-    from midcall.journal.dbos import DbosEngine
-
-    return DbosEngine(journal, place)
+        engine = DbosEngine(journal, url, schema=f"{schema}_dbos")
+    return Keeper(hub, Ticking(journal), replay_check=forgetful, engine=engine)

@@ -92,11 +92,11 @@ class Wrong(AssertionError):
 class Stage:
     """Where runs are played: a zygote, and the places of their journals."""
 
-    def __init__(self, backend: Backend, folder: Path, url: str = "") -> None:
+    def __init__(self, backend: Backend, folder: Path, place: str = "") -> None:
         self.backend: Backend = backend
         self.folder = folder
-        self._url = url
-        self._zygote = Zygote()
+        self._place = place
+        self._zygote = Zygote(backend)
         self._runs = 0
 
     def play(self, schedule: Schedule) -> Report:
@@ -118,7 +118,7 @@ class Stage:
         return run.report
 
     def start(self, folder: Path, deadly: int | None, *, forgetful: bool) -> Line:
-        place = self._url or str(folder / "journal.db")
+        place = self._place or str(folder / "journal.db")
         pid, to, of = self._zygote.start(
             backend=self.backend,
             place=place,

@@ -7,6 +7,8 @@ the process id. Its workers end with it.
 import asyncio
 import contextlib
 import ctypes
+import gc
+import importlib
 import json
 import logging
 import os
@@ -18,10 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from crash.app import make_hub
-from crash.kept import Ticking, open_engine, open_store
+from crash.kept import make_keeper
 from crash.ticks import clock
 from midcall import Hub
 from midcall.journal import keeper
+from midcall.journal.seal import KeyRing
 from midcall.mcp import mcp_of
 from midcall.transports.stdio import serve_stdio
 
@@ -34,12 +37,12 @@ LARGE = 64 * 1024
 class Zygote:
     """The other end: starts workers."""
 
-    def __init__(self) -> None:
+    def __init__(self, backend: str) -> None:
         mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         here = Path(__file__).parent.parent
         self._socket = mine
         self._process = subprocess.Popen(
-            (sys.executable, "-m", "crash.zygote"),
+            (sys.executable, "-m", "crash.zygote", backend),
             stdin=its,
             env={**os.environ, "PYTHONPATH": os.pathsep.join((str(here), os.environ.get("PYTHONPATH", "")))},
         )
@@ -62,8 +65,8 @@ class Zygote:
 def main() -> None:
     """Fork workers until the other end is closed."""
     hub = make_hub()
-    mcp_of(hub)
-    _ = hub.hash
+    _ = hub.hash, mcp_of(hub).catalog
+    _load_all(sys.argv[1])
     orders = socket.socket(fileno=os.dup(0))
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
     while True:
@@ -79,6 +82,15 @@ def main() -> None:
         orders.send(str(pid).encode())
 
 
+def _load_all(backend: str) -> None:
+    """Load also what is otherwise loaded when it is first used, and spare the workers from looking through it."""
+    for name in ("schema", "journal.subscriptions", f"journal.{backend}"):
+        importlib.import_module(f"midcall.{name}")
+    KeyRing([b"k" * 32])  # the first one takes a while
+    gc.collect()
+    gc.freeze()
+
+
 def work(hub: Hub, input: int, output: int, settings: dict[str, Any]) -> None:
     """Be a worker, to the end of the process."""
     _end_with_parent()
@@ -89,10 +101,9 @@ def work(hub: Hub, input: int, output: int, settings: dict[str, Any]) -> None:
     code = 1
     with contextlib.suppress(BaseException):
         clock.start(settings["deadly"])
-        backend, place = settings["backend"], settings["place"]
-        store = open_store(backend, place)
-        engine = open_engine(backend, store, place)
-        hub.keeper = keeper.Keeper(hub, Ticking(store), replay_check=settings["forgetful"], engine=engine)
+        hub.keeper = make_keeper(
+            hub, settings["backend"], settings["place"], forgetful=settings["forgetful"]
+        )
         keeper.SWEEP = SWEEP
         asyncio.run(serve_stdio(hub, raw=False, stdin=input, stdout=output))
         code = 0

@@ -339,7 +339,8 @@ def _leave_behind_what_cannot_be_stopped() -> None:
     import os
     import threading
 
-    workers = [thread for thread in threading.enumerate() if thread.name.startswith(_WORKER)]
+    named = (_WORKER, "dbos-executor-")  # those wait for a database that is away, for ever
+    workers = [thread for thread in threading.enumerate() if thread.name.startswith(named)]
     for thread in workers:
         thread.join(0.2 / len(workers))
     busy = sum(thread.is_alive() for thread in workers)

@@ -169,7 +169,7 @@ class Remote:
             raise
 
     async def answer(self, subscription: str, request_id: str, payload: Any) -> None:
-        """Answer a question of a running call; of a durable one, over the next connection if this one is lost."""
+        """Answer a question of a running call: of a durable one, if need be, over the next connection."""
         wire = answer_to_wire(payload) if isinstance(payload, Answer) else payload
         said = False
         while True:

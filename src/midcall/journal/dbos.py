@@ -93,8 +93,12 @@ class DbosEngine:
         for work in self._works.values():
             work.ended.cancel()
         await self._there(self._last_words())
-        await asyncio.to_thread(DBOS.destroy, destroy_registry=True)
-        await asyncio.to_thread(self._end_loop)
+        destroy = asyncio.create_task(asyncio.to_thread(DBOS.destroy, destroy_registry=True))
+        _, left = await asyncio.wait((destroy,), timeout=CLOSING)
+        if left:
+            log.warning("DBOS does not end: its database is away")
+        else:
+            await asyncio.to_thread(self._end_loop)
 
     def work(self, record: CallRecord) -> "_Work":
         return _Work(self, f"{record.id}:{record.segment}:{record.fence}", record.id, record.segment)
@@ -115,12 +119,11 @@ class DbosEngine:
     async def start(self, work: "_Work") -> None:
         """Write down that a segment runs."""
         self._works[work.id] = work
-        start = self._home.create_task(self._there(self._start(work)))
+        start = asyncio.run_coroutine_threadsafe(self._start(work), self._loop)
         try:
             async with asyncio.timeout(PATIENCE):
-                await asyncio.shield(start)
+                await asyncio.shield(asyncio.wrap_future(start))  # once it is written, its body must run
         except (TimeoutError, *_FAULTS) as fault:
-            start.add_done_callback(lambda task: task.cancelled() or task.exception())
             why = str(fault) or "it does not answer"
             log.warning("DBOS does not know of a segment: %s", why, extra={"call": work.call_id})
 
@@ -205,11 +208,12 @@ class DbosEngine:
             "dbos_system_schema": self._schema,
             "sys_db_pool_size": CONNECTIONS,
             "max_executor_threads": CONNECTIONS,
-            "log_level": "WARNING",
+            "log_level": "ERROR",  # while the database is away, it would say so ten times a second
             "enable_otlp": False,
         }
         try:
-            DBOS(config=config)
+            if DBOS(config=config)._launched:
+                raise JournalError("DBOS is used in this process already, and can be used only once")
             self._segment = DBOS.workflow(name=WORKFLOW, max_recovery_attempts=None)(self._body())
             DBOS.launch()
         except _FAULTS as fault:

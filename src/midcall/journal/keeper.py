@@ -129,6 +129,8 @@ class Keeper:
         self._subscriptions: Subscriptions | None = None
         self._live: dict[str, Kept] = {}
         self._parked: OrderedDict[str, Kept] = OrderedDict()
+        self._answered: set[str] = set()
+        """The calls whose worker was gone at the last look, after somebody had answered."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._opening: asyncio.Lock | None = None
         self._sweeper: asyncio.Task[None] | None = None
@@ -474,11 +476,23 @@ class Keeper:
         if work is not None:
             work.end()
 
+    async def _due(self) -> Sequence[CallRecord]:
+        """The calls that nobody looks after.
+
+        A segment that an answer has begun is left at the first look to whoever has answered: he got no
+        outcome and comes back, with the answer; without it he would have to be asked again.
+        """
+        due = await self.journal.due()
+        answered = {record.id for record in due if record.status == "running" and record.questions}
+        first_seen = answered - self._answered
+        self._answered = answered
+        return [record for record in due if record.id not in first_seen]
+
     async def _sweep(self) -> None:
         """Look after calls that nobody comes back to: their time is up, or their worker is gone."""
         while True:
             try:
-                due = await self.journal.due() if self.looks_after else ()
+                due = await self._due() if self.looks_after else ()
                 if self._engine is not None:
                     due = await self._engine.look_after(due)
                 for record in due:

@@ -7,7 +7,7 @@ us.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from msgspec.structs import replace
 
@@ -49,6 +49,8 @@ from midcall.journal.values import Values
 
 if TYPE_CHECKING:
     from midcall.journal.postgres_reach import Connection
+
+_STATUSES: tuple[Status, ...] = get_args(Status)
 
 
 class Calls:
@@ -209,21 +211,26 @@ class Calls:
         after: str | None,
         limit: int,
     ) -> Page:
-        where: list[str] = []
-        given: list[Any] = []
-        if status:
-            given.append(list(status))
-            where.append(f"c.status = ANY (${len(given)}::text[])")
-        if principal is not None:
-            given.append(principal)
-            where.append(f"left(c.principal, 64) = left(${len(given)}, 64) AND c.principal = ${len(given)}")
+        kinds, given = ["true"], list[Any]()
+
+        def all_of(condition: str, *values: Any) -> None:
+            given.extend(values)
+            numbers = (f"${number}" for number in range(len(given) - len(values) + 1, len(given) + 1))
+            filled = condition.format(*numbers)
+            kinds[:] = [f"{kind} AND {filled}" for kind in kinds]
+
+        if principal is None:
+            given.extend(status or _STATUSES)
+            kinds = [f"c.status = ${number}" for number in range(1, len(given) + 1)]
+        else:
+            all_of("left(c.principal, 64) = left({0}, 64) AND c.principal = {0}", principal)
+            if status:
+                all_of("c.status = ANY ({}::text[])", list(status))
         if name is not None:
-            given.append(name)
-            where.append(f"c.name = ${len(given)}")
+            all_of("c.name = {}", name)
         if after is not None:
-            given += page_start(after)
-            where.append(f"(c.created, c.id) < (${len(given) - 1}::float8, ${len(given)}::text)")
-        rows = await connection.fetch(self._sql.list(where, limit + 1), *given)
+            all_of("(c.created, c.id) < ({}::float8, {}::text)", *page_start(after))
+        rows = await connection.fetch(self._sql.list(kinds, limit + 1), *given)
         calls = [self._rows.record(row) for row in rows[:limit]]
         return Page(calls, page_mark(calls[-1]) if len(rows) > limit else None)
 

@@ -45,7 +45,6 @@ MIGRATIONS = (
         questions bytea NOT NULL
     ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
     CREATE UNIQUE INDEX calls_by_key ON midcall.calls (key) WHERE key IS NOT NULL;
-    CREATE INDEX calls_by_age ON midcall.calls (created, id);
     CREATE INDEX calls_by_status ON midcall.calls (status, created, id);
     CREATE INDEX calls_by_principal ON midcall.calls (left(principal, 64), created, id)
         WHERE principal IS NOT NULL;

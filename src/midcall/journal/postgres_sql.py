@@ -14,6 +14,7 @@ or its call was written to within the lease. After a break of the line to the da
 means nothing for a while (`$5`, `$2`): the others may not be back yet.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 from midcall.journal.base import ENDED, KEEP, MOST_CLAIMS
@@ -218,8 +219,12 @@ WITH gone AS (
 )
 DELETE FROM {s}.posts p USING gone WHERE p.worker = gone.number"""
 
+# The newest of each kind, by its index, and of these the newest.
 _LIST = """
-SELECT {record} FROM {s}.calls c WHERE {where} ORDER BY c.created DESC, c.id DESC LIMIT {limit}"""
+SELECT {record} FROM ({kinds}) c ORDER BY c.created DESC, c.id DESC LIMIT {limit}"""
+
+_KIND = """
+    (SELECT c.* FROM {s}.calls c WHERE {where} ORDER BY c.created DESC, c.id DESC LIMIT {limit})"""
 
 _COUNT = """
 SELECT status, count(*) FROM {s}.calls GROUP BY status"""
@@ -328,10 +333,11 @@ class Statements:
         self.beat = self._fill(_BEAT)
         self.leave = self._fill(_LEAVE)
 
-    def list(self, where: list[str], limit: int) -> str:
-        """A list of the calls that meet all conditions."""
-        chosen = " AND ".join(where) or "true"
-        return _LIST.format_map(self._pieces | {"where": chosen, "limit": str(limit)})
+    def list(self, kinds: Iterable[str], limit: int) -> str:
+        """A list of the calls that meet one of the conditions."""
+        pieces = self._pieces | {"limit": str(limit)}
+        union = " UNION ALL ".join(_KIND.format_map(pieces | {"where": where}) for where in kinds)
+        return _LIST.format_map(pieces | {"kinds": union})
 
     def _fill(self, text: str) -> str:
         return text.format_map(self._pieces)
