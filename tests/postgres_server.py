@@ -6,7 +6,8 @@ on a free port of the loopback and on a socket there, and ends with the process 
 ends: a guard waits at the other end of a pipe. PostgreSQL refuses to run as root, so there it runs as
 `postgres` or `nobody`.
 
-Set `MIDCALL_TEST_POSTGRES` to a DSN to have the tests use a server that runs already.
+Set `MIDCALL_TEST_POSTGRES` to a DSN to have the tests use a server that runs already: with its port, and a
+superuser's password. Tests that stop the server still have one of their own.
 """
 
 import atexit

@@ -457,6 +457,23 @@ def test_what_cannot_be_opened_says_why_without_the_password(dsn: str, said: str
     drive(main())
 
 
+def test_what_is_written_is_durable_also_where_the_server_is_hasty() -> None:
+    async def main() -> None:
+        async with postgres_store() as store:
+            user = f"{store.schema}_user"
+            await store.sql(f"CREATE ROLE {user} LOGIN PASSWORD 'p'")
+            await store.sql(f"ALTER ROLE {user} SET synchronous_commit = off")
+            await store.sql(f"CREATE SCHEMA {store.schema} AUTHORIZATION {user}")
+            journal = await store.worker(dsn=f"postgresql://{user}:p@{store.dsn.partition('@')[2]}")
+            setting = await journal._reach.run(lambda session, _: session.fetchval("SHOW synchronous_commit"))
+            assert setting == "on"
+            await journal.close()
+            await store.sql(f"DROP OWNED BY {user} CASCADE")
+            await store.sql(f"DROP ROLE {user}")
+
+    drive(main())
+
+
 def test_the_name_of_a_schema_is_checked() -> None:
     for name in ("", "Upper", "a; DROP TABLE x", "pg_own", 'a"b', "x" * 60):
         with pytest.raises(ValueError, match="schema"):

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
+from midcall.errors import JournalError
+
 Tool = TypeVar("Tool")
 T = TypeVar("T")
 
@@ -68,8 +70,7 @@ class Batches(Generic[Tool]):
 
         With `undo`, a job that is cancelled when it was begun already is waited for, and undone.
         """
-        job = Job(work, self._loop.create_future(), told)
-        self._jobs.put(job)
+        job = self._ask(work, told)
         try:
             await job.done
         except asyncio.CancelledError:
@@ -82,12 +83,17 @@ class Batches(Generic[Tool]):
         result: T = job.result
         return result
 
+    def _ask(self, work: Callable[[Tool], Any], told: Callable[[Any], None] | None) -> Job[Tool]:
+        job = Job(work, self._loop.create_future(), told)
+        self._jobs.put(job)
+        if self._ended.done():
+            self._refuse()
+        return job
+
     async def _undo(self, job: Job[Tool], undo: Callable[[T], Callable[[Tool], Any] | None]) -> None:
         await self._patiently(job)
         if job.begun and job.error is None and (work := undo(job.result)) is not None:
-            undoing = Job(work, self._loop.create_future(), None)
-            self._jobs.put(undoing)
-            await self._patiently(undoing)
+            await self._patiently(self._ask(work, None))
 
     async def _patiently(self, job: Job[Tool]) -> None:
         """Wait for a job, however often this is cancelled: who asks is about to be cancelled anyway."""
@@ -136,7 +142,22 @@ class Batches(Generic[Tool]):
                 self._run(wanted)
             if batch:
                 self.call_soon(_answer, batch)
-        self.call_soon(_end, self._ended)
+        self.call_soon(self._end)
+
+    def _end(self) -> None:
+        """In the event loop: the thread does no more."""
+        if not self._ended.done():
+            self._ended.set_result(None)
+        self._refuse()
+
+    def _refuse(self) -> None:
+        """What was asked for too late is not done."""
+        with contextlib.suppress(Empty):
+            while True:
+                job = self._jobs.get_nowait()
+                if job is not None:
+                    job.error = JournalError("The journal is closed")
+                    _answer([job])
 
 
 def _answer(batch: Sequence[Job[Any]]) -> None:
@@ -146,8 +167,3 @@ def _answer(batch: Sequence[Job[Any]]) -> None:
             job.told(job.result)
         if not job.done.done():
             job.done.set_result(None)
-
-
-def _end(ended: "asyncio.Future[None]") -> None:
-    if not ended.done():
-        ended.set_result(None)

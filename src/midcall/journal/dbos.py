@@ -89,7 +89,9 @@ class DbosEngine:
 
     async def close(self) -> None:
         self._closing = True
-        logging.getLogger("dbos").setLevel(logging.ERROR)  # it warns of every workflow that is left
+        logging.getLogger("dbos").setLevel(
+            logging.CRITICAL
+        )  # it tells of each workflow that is left to others
         for work in self._works.values():
             work.ended.cancel()
         await self._there(self._last_words())

@@ -122,7 +122,7 @@ class PostgresJournal:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
-        self._on_heard(None)  # who waits is told that it is closed
+        self._on_heard(None)  # who waits need not wait any longer
         await self._line.close()
         await self._reach.close()
 
@@ -272,7 +272,7 @@ class PostgresJournal:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(min(left, LOOK)):
                         await waiter.heard.wait()
-                if waiter.outcome is not None or loop.time() >= until:
+                if waiter.outcome is not None or loop.time() >= until or not self._is_open:
                     return waiter.outcome
         finally:
             waiters = self._waiters[call_id]

@@ -39,6 +39,12 @@ SETTINGS = {
     "random_page_cost": "1.1",
 }
 
+# What is said to be written is on the disk, also where the server is set up to be hasty.
+_DURABLE = (
+    "SELECT set_config('synchronous_commit', 'on', {local})"
+    " WHERE current_setting('synchronous_commit') = 'off'"
+)
+
 _AWAY = (
     OSError,  # also what takes too long
     asyncpg.PostgresConnectionError,
@@ -135,7 +141,8 @@ class Reach:
     async def _set(self, connection: "Connection") -> None:
         """A pooler refuses settings that are made at the start, so they are made here."""
         how = "SET LOCAL" if self._pooled else "SET"
-        await connection.execute("; ".join(f"{how} {name} = '{value}'" for name, value in self._settings))
+        settings = [f"{how} {name} = '{value}'" for name, value in self._settings]
+        await connection.execute("; ".join([*settings, _DURABLE.format(local=self._pooled)]))
 
     async def _do(
         self, connection: "Connection", work: "Callable[[Connection, bool], Awaitable[T]]", maybe: bool

@@ -142,11 +142,12 @@ class SqliteJournal:
             self._sign.start()
             self._turn.open()
         except OSError as error:
+            self._stop()
             raise JournalError(
                 f"The directory of the journal {self.path} cannot be written: {error}"
             ) from None
         except JournalError:
-            self._writing.file.close()
+            self._stop()
             raise
 
     def _stop(self) -> None:

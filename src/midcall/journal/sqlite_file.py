@@ -22,7 +22,7 @@ APPLICATION = 0x6D696463
 """`midc`: tells a journal from other SQLite files."""
 
 CHECKED = 64 * 1024 * 1024
-"""Files up to this size are checked whenever they are opened; it takes about a millisecond a megabyte."""
+"""Files up to this size are checked whenever they are opened; it takes a few milliseconds a megabyte."""
 
 MIGRATIONS = (
     # `calls` is what changes often, and small; `parts` is written once. The numbers `n` keep what is new
