@@ -102,7 +102,9 @@ def value(trace: Trace, name: str, make: Callable[[], Any]) -> Any:
 
 async def sleep(trace: Trace, seconds: float) -> None:
     """Wait until a moment that was fixed when this was first reached."""
-    await asyncio.sleep(max(0.0, value(trace, "sleep", lambda: time.time() + seconds) - time.time()))
+    until = value(trace, "sleep", lambda: time.time() + seconds)
+    await trace.flush()
+    await asyncio.sleep(max(0.0, until - time.time()))
 
 
 async def _attempt(

@@ -206,6 +206,11 @@ class Trace:
         """These could not be made durable."""
         self._fresh[:0] = entries
 
+    @property
+    def has_fresh(self) -> bool:
+        """Whether there is something that is not durable yet, though it could be."""
+        return self.journaled and bool(self._fresh)
+
     def take_fresh(self) -> list[Entry]:
         """The entries that are not durable yet, for whoever makes them so: of each place, the last one."""
         fresh, self._fresh = self._fresh, []

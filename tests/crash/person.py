@@ -33,6 +33,7 @@ class Line:
         self._of = of
         self._of.settimeout(LIMIT)
         self._read = b""
+        self._received: dict[int, dict[str, Any]] = {}
 
     def send(self, method: str, params: dict[str, Any], **meta: Any) -> int:
         """Send a request and give its id."""
@@ -44,14 +45,11 @@ class Line:
         return id
 
     def receive(self, id: int) -> dict[str, Any] | None:
-        """The response to a request."""
-        while self.alive:
-            line = self._line()
-            if line is not None:
-                message: dict[str, Any] = json.loads(line)
-                if message.get("id") == id:
-                    return message
-        return None
+        """The response to a request, in whatever order they come."""
+        while id not in self._received and (line := self._line()) is not None:
+            message: dict[str, Any] = json.loads(line)
+            self._received[message.get("id", 0)] = message
+        return self._received.pop(id, None)
 
     def tool(self, name: str, **arguments: Any) -> Any:
         """What a plain tool gives."""
@@ -61,7 +59,8 @@ class Line:
     def kill(self) -> None:
         """End the worker wherever it is."""
         if self.alive:
-            os.kill(self.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it was faster
+                os.kill(self.pid, signal.SIGKILL)
             self._wait_for_end()
 
     def leave(self) -> None:
@@ -70,11 +69,11 @@ class Line:
         self._wait_for_end()
 
     def _wait_for_end(self) -> None:
-        while self.alive:
-            self._line()
+        while self._line() is not None:
+            pass
 
     def _line(self) -> bytes | None:
-        while b"\n" not in self._read:
+        while self.alive and b"\n" not in self._read:
             try:
                 data = self._of.recv(256 * 1024)
             except ConnectionError:
@@ -87,5 +86,7 @@ class Line:
                 self._of.close()
                 return None
             self._read += data
+        if not self.alive:
+            return None
         line, _, self._read = self._read.partition(b"\n")
         return line

@@ -249,7 +249,11 @@ class Run:
         if how != "stay" and self._workers:
             line = self._workers[0]
             self._note(f"{line.pid} is to {how}")
-            line.kill() if how == "kill" else line.leave()
+            if how == "kill":
+                line.kill()
+            else:
+                line.leave()
+                self._workers.remove(line)  # which is no crash
 
     def _calm(self) -> list[Line]:
         """All workers that live, none of which dies any more."""
@@ -280,7 +284,7 @@ class Run:
         self._check_journal()
         self._count_crashes()
         self.report.interrupted = list(made.values()).count(INTERRUPTED)
-        if self.report.interrupted and not self.report.crashes and not any(b != "stay" for b in self._schedule.breaks):
+        if self.report.interrupted and not self.report.crashes:
             raise Wrong("a step was interrupted, and nothing had crashed")
         if self.log.exists() and "Traceback" in self.log.read_text():
             raise Wrong("a worker has lost an error")

@@ -157,9 +157,11 @@ class Line:
             self._locked = await session.fetchval(self._sql.lock, self.number)
             if await session.fetchval(self._sql.beat, self.number):
                 return
-            self.name = worker_name()
-            self._renamed(self.name)
-        self.number = await session.fetchval(self._sql.register, self.name)
+        name = worker_name() if self.number else self.name
+        number = await session.fetchval(self._sql.register, name)
+        again, self.name, self.number = self.number != 0, name, number
+        if again:
+            self._renamed(name)
         self._locked = await session.fetchval(self._sql.lock, self.number)
 
     async def _beat(self) -> None:
@@ -167,9 +169,12 @@ class Line:
         if session is None or session.is_closed():
             self._on_end()
         elif not self._locked:
+            number = self.number
             await self._sign(session)
+            if self.number != number:
+                self._on_end()  # a new session listens under the new number
         elif self._busy():
-            await session.fetchval(self._sql.beat, self.number)
+            self._locked = await session.fetchval(self._sql.beat, self.number) is not None
         else:
             await session.execute("SELECT")
 

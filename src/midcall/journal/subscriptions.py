@@ -242,6 +242,7 @@ class DurableSubscription:
         "_expected",
         "_failure",
         "_flushing",
+        "_held",
         "_keeper",
         "_open",
         "_size",
@@ -265,6 +266,7 @@ class DurableSubscription:
         self._expected: dict[str, tuple[Any, asyncio.Future[None]]] = {}
         self._open: dict[str, Request] = {}
         self._failure: Error | None = None
+        self._held: list[tuple[Item, int | None]] = []
         self._flushing = False
         self._writing = asyncio.Lock()
 
@@ -342,8 +344,34 @@ class DurableSubscription:
             await self.peer.drain()
 
     def _send(self, item: Item, number: int | None = None) -> None:
-        if self.peer is not None:
+        """Tell the peer; but nothing that an answer led to before that answer is in the journal."""
+        if self.peer is None:
+            return
+        if self._held or (number is not None and self._has_fresh_answers()):
+            self._held.append((item, number))
+            if len(self._held) == 1:
+                self._keeper.spawn(self._release())
+        else:
             self.peer.send_item(self.id, item, number)
+
+    def _has_fresh_answers(self) -> bool:
+        return self.call is not None and self.call.trace is not None and self.call.trace.has_fresh
+
+    async def _release(self) -> None:
+        """Make durable what led to the items that are held, then send them."""
+        try:
+            while self._has_fresh_answers():
+                try:
+                    await self.answers_kept()
+                except Fenced:
+                    return  # whoever has taken over sends its own
+                except JournalError:
+                    await asyncio.sleep(1)
+            for item, number in self._held:
+                if self.peer is not None:
+                    self.peer.send_item(self.id, item, number)
+        finally:
+            self._held.clear()
 
     # --- the call emits ----------------------------------------------------------------------
 
