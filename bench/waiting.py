@@ -23,7 +23,7 @@ from bench.peers import wire
 from bench.peers.http import HttpLoad
 from bench.stdio import HERE, memory_of
 from midcall.journal.base import CallRecord, Entry, Parking
-from midcall.journal.keeper import new_record
+from midcall.journal.kept import new_record
 from midcall.journal.sqlite import SqliteJournal
 
 PAGE = HERE.parent / "docs" / "topics" / "scale.md"

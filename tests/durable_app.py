@@ -3,13 +3,14 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 from midcall import Ask, Hub, method
 
 
 def effect(name: str) -> str:
     """Do something that must not be done twice."""
-    with open(os.environ["LEDGER"], "a") as ledger:
+    with Path(os.environ["LEDGER"]).open("a") as ledger:
         ledger.write(f"{name}\n")
     return name.upper()
 

@@ -117,10 +117,8 @@ def test_whoever_comes_back_gets_what_was_missed_and_nothing_twice(tmp_path: Pat
             server.stop(signal.SIGKILL)
             server.start()
             async with connect(server.url) as remote:
-                contents = []
-                async for item in remote.attach(call_id, after=2, answer=lambda request: "Bo"):
-                    if isinstance(item, Data):
-                        contents.append(item.content)
+                items = [i async for i in remote.attach(call_id, after=2, answer=lambda request: "Bo")]
+                contents = [item.content for item in items if isinstance(item, Data)]
                 assert contents == ["before 2", "Bo 0", "Bo 1", "Bo 2"]
                 again = [item async for item in remote.attach(call_id, after=5)]
                 assert [item.content for item in again if isinstance(item, Data)] == ["Bo 2"]

@@ -165,9 +165,7 @@ def test_a_client_that_lost_its_stream_resumes_it_on_another_worker(kind: str, t
         async with workers(kind, tmp_path) as balancer:
             headers = await begin(balancer, elicitation={})
             gone = asyncio.Event()
-            lost = await balancer.visit(
-                "POST", call(1, "seek.prompt", name="n"), to=1, gone=gone, **headers
-            )
+            lost = await balancer.visit("POST", call(1, "seek.prompt", name="n"), to=1, gone=gone, **headers)
             asked = await lost.message("elicitation/create")
             last = [line for line in lost.body.split(b"\n") if line.startswith(b"id: ")][-1]
             gone.set()

@@ -86,7 +86,9 @@ def test_workers_say_who_they_are(tmp_path: Path) -> None:
     with Server(tmp_path, "--log-format", "json", "--workers", "2") as server:
         server.call("shop.order", item="tea")
         found = lines(server.stop())
-    assert {line.get("process") for line in found} >= {None, "worker 1"}, "the parent, and the first that came"
+    assert {line.get("process") for line in found} >= {None, "worker 1"}, (
+        "the parent, and the first that came"
+    )
 
 
 # --- one line -------------------------------------------------------------------------------------

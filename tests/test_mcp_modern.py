@@ -690,7 +690,9 @@ def test_a_task_says_how_long_it_is_sure_to_be_found(monkeypatch: pytest.MonkeyP
         await asyncio.sleep(0.1)
         ended = await ask_for("tasks/get", which)
         assert ended["status"] == "completed"
-        assert ended["ttlMs"] >= shown["ttlMs"], "what was said of it holds, though outcomes are kept for less"
+        assert ended["ttlMs"] >= shown["ttlMs"], (
+            "what was said of it holds, though outcomes are kept for less"
+        )
         await asyncio.sleep(0.6)
         await visitor.hub.keeper.journal.sweep()
         assert await ask_for("tasks/get", which) == ended

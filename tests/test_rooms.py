@@ -69,6 +69,7 @@ def test_no_module_starts_a_task_that_nobody_owns() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
                 called = ast.unparse(node.value.func)
-                if called.endswith(("create_task", "ensure_future")):
+                owned = called.startswith("group.")  # a task group waits for its tasks
+                if called.endswith(("create_task", "ensure_future")) and not owned:
                     bare.append(f"{path.relative_to(SOURCE)}:{node.lineno}")
     assert bare == []

@@ -21,7 +21,11 @@ from crash.zygote import Zygote
 Backend = Literal["sqlite", "postgres", "dbos"]
 Break = Literal["stay", "kill", "leave"]
 
-CHOICES: dict[str, Any] = {"Name?": {"text": "Ada"}, "Size?": {"choice": "medium"}, "Sure?": {"confirmed": True}}
+CHOICES: dict[str, Any] = {
+    "Name?": {"text": "Ada"},
+    "Size?": {"choice": "medium"},
+    "Sure?": {"confirmed": True},
+}
 ANSWERS = ["Ada", "medium", True]
 ROUNDS = 3
 TICKS = {"line": 52, "round": 44, "beside": 60, "stream": 52}

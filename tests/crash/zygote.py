@@ -101,9 +101,7 @@ def work(hub: Hub, input: int, output: int, settings: dict[str, Any]) -> None:
     code = 1
     with contextlib.suppress(BaseException):
         clock.start(settings["deadly"])
-        hub.keeper = make_keeper(
-            hub, settings["backend"], settings["place"], forgetful=settings["forgetful"]
-        )
+        hub.keeper = make_keeper(hub, settings["backend"], settings["place"], forgetful=settings["forgetful"])
         keeper.SWEEP = SWEEP
         asyncio.run(serve_stdio(hub, raw=False, stdin=input, stdout=output))
         code = 0

@@ -13,23 +13,20 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
-
-from msgspec.structs import replace
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any
 
 from midcall.call import Call
 from midcall.errors import Diverged, Fenced, JournalError, MidcallError, TooManyCalls
-from midcall.hub import Hub, Resolved
-from midcall.journal.base import Busy, CallRecord, Claimed, Entry, Gone, Journal, Parking, Settled, Status
+from midcall.hub import Hub
+from midcall.journal.base import Busy, CallRecord, Claimed, Entry, Gone, Journal, Parking, Settled
 from midcall.journal.engine import Engine, Work
+from midcall.journal.kept import Front, Kept, Revive, after_segment, kind_of
 from midcall.journal.memory import MemoryJournal
 from midcall.journal.seal import PERIOD, KeyRing, shared_ring
 from midcall.metrics import counts
-from midcall.outlet import Outlet
 from midcall.trace import Trace
 
 if TYPE_CHECKING:
@@ -51,52 +48,6 @@ WRITING = 1.0
 
 SWEEP = 5.0
 """Seconds between two looks at calls that nobody comes back to."""
-
-
-class Front(Outlet, Protocol):
-    """The outlet of a kept call, and whoever comes back for it."""
-
-    kept: "Kept | None"
-    call: Call | None
-
-    @property
-    def supported(self) -> frozenset[str]:
-        """The kinds of question that can be asked this way."""
-
-    def begin_again(self) -> None:
-        """The call is run again from its journal; it stands at the beginning of a segment."""
-
-    def released(self) -> None:
-        """This worker does not end the segment: tell whoever waits to come back for it."""
-
-    def stopped(self, error: MidcallError) -> None:
-        """The call cannot go on here: tell whoever waits. It is kept as it is."""
-
-
-Revive = Callable[[CallRecord], tuple[Front, Resolved]]
-"""Makes the front of a call that is in the journal, and finds its method. Raises `MidcallError`."""
-
-
-class Kept:
-    """What the keeper knows of one call in this process."""
-
-    __slots__ = ("_keeper", "front", "id", "journaled", "lock", "parked", "record", "work")
-
-    def __init__(self, keeper: "Keeper", front: Front, record: CallRecord) -> None:
-        self._keeper = keeper
-        self.front = front
-        self.record = record
-        self.id = record.id
-        self.journaled = False
-        self.parked = False
-        """Whether nobody runs it: the next segment is to be claimed."""
-        self.work: Work | None = None
-        """The segment that runs, as the engine knows it."""
-        self.lock = asyncio.Lock()
-
-    async def write(self, entries: Sequence[Entry]) -> None:
-        """Make entries of the call durable."""
-        await self._keeper.append(self, entries)
 
 
 class Keeper:
@@ -285,9 +236,9 @@ class Keeper:
                     await self.journal.settle(
                         kept.id, record.fence, record.segment, outcome, parking, entries
                     )
-                    kept.record = _after(record, parking)
+                    kept.record = after_segment(record, parking)
                 else:
-                    record = _after(kept.record, parking)
+                    record = after_segment(kept.record, parking)
                     await self.journal.create(record, entries, outcome)
                     kept.record = record
                     kept.journaled = True
@@ -512,43 +463,11 @@ class Keeper:
             await asyncio.sleep(SWEEP)
 
 
-def new_record(
-    kind: str,
-    name: str,
-    arguments: bytes,
-    context: bytes,
-    principal: str | None,
-    idempotency_key: str | None,
-    time_limit: float,
-) -> CallRecord:
-    """The record of a call that is about to start, under a name that nobody can guess."""
-    now = time.time()
-    return CallRecord(
-        id=secrets.token_urlsafe(18).replace("-", "_"),  # a word, also on a command line
-        name=name,
-        arguments=arguments,
-        context=kind.encode() + b" " + context,
-        principal=principal,
-        idempotency_key=idempotency_key,
-        created=now,
-        expires=now + time_limit,
-    )
-
-
-def context_of(record: CallRecord) -> bytes:
-    """What a front has written down for itself."""
-    return record.context.partition(b" ")[2]
-
-
-def kind_of(record: CallRecord) -> str:
-    """Which kind of front it has."""
-    return record.context.partition(b" ")[0].decode()
-
-
 def _entries(call: Call | None, kept: Kept) -> list[Entry]:
     """What is to be written down of a call, under its lock.
 
-    What it does from now on is written after that: no step begins meanwhile of which the journal knows nothing.
+    What it does from now on is written after that: no step begins meanwhile of which the journal does not
+    know.
     """
     if call is None or call.trace is None:
         return []
@@ -563,21 +482,6 @@ def _is_next(claimed: CallRecord, parked: CallRecord) -> bool:
     coroutine that is parked here knows nothing.
     """
     return claimed.segment == parked.segment and claimed.fence == parked.fence + 1
-
-
-def _after(record: CallRecord, parking: Parking) -> CallRecord:
-    """The record after a segment."""
-    status: Status = parking.status
-    return replace(
-        record,
-        status=status,
-        segment=record.segment + 1,
-        wake=parking.wake,
-        questions=parking.questions,
-        expires=record.expires if parking.expires is None else parking.expires,
-        owner=None,
-        claims=0,
-    )
 
 
 def _kept(front: Front) -> Kept:

@@ -15,7 +15,8 @@ from msgspec import Raw, Struct
 from midcall.errors import JournalError
 from midcall.hub import Resolved
 from midcall.journal.base import Busy, CallRecord, Gone, Settled
-from midcall.journal.keeper import Keeper, context_of, new_record
+from midcall.journal.keeper import Keeper
+from midcall.journal.kept import context_of, new_record
 from midcall.journal.seal import BadSeal, KeyRing
 from midcall.mcp import tasks
 from midcall.mcp.dialects.base import Finish

@@ -27,9 +27,10 @@ from midcall.errors import (
     WrongAnswer,
 )
 from midcall.items import Error, encode_item, to_json
-from midcall.journal import subscriptions
+from midcall.journal import subscription, subscriptions
 from midcall.journal.base import ENDED, CallRecord, Entry, Journal, Status
-from midcall.journal.keeper import KEPT, Kept, kind_of
+from midcall.journal.keeper import KEPT
+from midcall.journal.kept import Kept, kind_of
 from midcall.journal.seal import shared_keys
 from midcall.mcp.desk import PATIENCE, Desk
 from midcall.mcp.elicitation import answer_from, question_from, result_for
@@ -381,8 +382,8 @@ def _outcome(record: CallRecord, encoded: bytes) -> Any:
 def _aborted(record: CallRecord, reason: str) -> bytes:
     """What whoever comes back for the call is told."""
     if kind_of(record) == subscriptions.KIND:
-        error = encode_item(Error(subscriptions.NOWHEN, reason, Aborted.code))
-        return to_json(subscriptions.Outcome(error=Raw(error)))
+        error = encode_item(Error(subscription.NOWHEN, reason, Aborted.code))
+        return to_json(subscription.Outcome(error=Raw(error)))
     return encode_outcome(McpError(-32603, reason, {"code": Aborted.code}))
 
 

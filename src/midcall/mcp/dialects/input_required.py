@@ -29,7 +29,8 @@ from midcall.errors import (
 )
 from midcall.items import Background, Item, Request, RequestCancelled, to_json
 from midcall.journal.base import Parking, Status
-from midcall.journal.keeper import KEPT, Kept
+from midcall.journal.keeper import KEPT
+from midcall.journal.kept import Kept
 from midcall.mcp.dialects.base import Dialect, Finish, Outcome
 from midcall.mcp.elicitation import answer_from, expressible, request_for
 from midcall.mcp.exchange import Exchange, McpError

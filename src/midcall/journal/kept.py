@@ -1,0 +1,116 @@
+"""Kept calls: what is known of one in this process, and the front that stands for its caller.
+
+A record in the journal is all that another process has of a call; what its front needs to be made again is in
+the record's context, behind a word that says which kind of front it is.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from msgspec.structs import replace
+
+from midcall.call import Call
+from midcall.errors import MidcallError
+from midcall.hub import Resolved
+from midcall.journal.base import CallRecord, Entry, Parking
+from midcall.journal.engine import Work
+from midcall.outlet import Outlet
+
+if TYPE_CHECKING:
+    from midcall.journal.keeper import Keeper
+
+
+class Front(Outlet, Protocol):
+    """The outlet of a kept call, and whoever comes back for it."""
+
+    kept: "Kept | None"
+    call: Call | None
+
+    @property
+    def supported(self) -> frozenset[str]:
+        """The kinds of question that can be asked this way."""
+
+    def begin_again(self) -> None:
+        """The call is run again from its journal; it stands at the beginning of a segment."""
+
+    def released(self) -> None:
+        """This worker does not end the segment: tell whoever waits to come back for it."""
+
+    def stopped(self, error: MidcallError) -> None:
+        """The call cannot go on here: tell whoever waits. It is kept as it is."""
+
+
+Revive = Callable[[CallRecord], tuple[Front, Resolved]]
+"""Makes the front of a call that is in the journal, and finds its method. Raises `MidcallError`."""
+
+
+class Kept:
+    """What the keeper knows of one call in this process."""
+
+    __slots__ = ("_keeper", "front", "id", "journaled", "lock", "parked", "record", "work")
+
+    def __init__(self, keeper: "Keeper", front: Front, record: CallRecord) -> None:
+        self._keeper = keeper
+        self.front = front
+        self.record = record
+        self.id = record.id
+        self.journaled = False
+        self.parked = False
+        """Whether nobody runs it: the next segment is to be claimed."""
+        self.work: Work | None = None
+        """The segment that runs, as the engine knows it."""
+        self.lock = asyncio.Lock()
+
+    async def write(self, entries: Sequence[Entry]) -> None:
+        """Make entries of the call durable."""
+        await self._keeper.append(self, entries)
+
+
+def new_record(
+    kind: str,
+    name: str,
+    arguments: bytes,
+    context: bytes,
+    principal: str | None,
+    idempotency_key: str | None,
+    time_limit: float,
+) -> CallRecord:
+    """The record of a call that is about to start, under a name that nobody can guess."""
+    now = time.time()
+    return CallRecord(
+        id=secrets.token_urlsafe(18).replace("-", "_"),  # a word, also on a command line
+        name=name,
+        arguments=arguments,
+        context=kind.encode() + b" " + context,
+        principal=principal,
+        idempotency_key=idempotency_key,
+        created=now,
+        expires=now + time_limit,
+    )
+
+
+def context_of(record: CallRecord) -> bytes:
+    """What a front has written down for itself."""
+    return record.context.partition(b" ")[2]
+
+
+def kind_of(record: CallRecord) -> str:
+    """Which kind of front it has."""
+    return record.context.partition(b" ")[0].decode()
+
+
+def after_segment(record: CallRecord, parking: Parking) -> CallRecord:
+    """The record after a segment."""
+    return replace(
+        record,
+        status=parking.status,
+        segment=record.segment + 1,
+        wake=parking.wake,
+        questions=parking.questions,
+        expires=record.expires if parking.expires is None else parking.expires,
+        owner=None,
+        claims=0,
+    )
