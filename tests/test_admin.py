@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect as open_socket
 
 from driving import drive
 from midcall import Hub, connect
@@ -49,6 +51,8 @@ def test_only_the_scope_opens_the_pages_of_a_server_with_keys(guarded: Server) -
         assert 'scope="midcall:admin"' in ada.headers["www-authenticate"]
     assert guarded.get("/admin/calls", ADMIN).json == {"calls": [], "next": None}
     assert guarded.get("/admin/nothing", ADMIN).status == 404
+    with pytest.raises(InvalidStatus), open_socket(f"ws://127.0.0.1:{guarded.port}/admin/calls"):
+        pass
 
 
 def test_without_keys_there_is_nothing_to_be_found(tmp_path: Path) -> None:
@@ -115,7 +119,7 @@ def test_calls_are_listed_by_status_method_and_caller_page_by_page(guarded: Serv
     assert len(of_ada) == 5
     assert len(guarded.get("/admin/calls?name=shop.survey", ADMIN).json["calls"]) == 1
     assert guarded.get("/admin/calls?status=failed,aborted", ADMIN).json["calls"] == []
-    for wrong in ("status=sleeping", "limit=many", "limit=-1"):
+    for wrong in ("status=sleeping", "limit=many", "limit=-1", "after=nowhere"):
         refused = guarded.get(f"/admin/calls?{wrong}", ADMIN)
         assert (refused.status, refused.error) == (400, "bad_request")
 
@@ -292,8 +296,28 @@ def test_a_call_that_runs_is_aborted(server: Server) -> None:
     answering.join()
 
 
+def test_a_call_that_another_server_runs_is_aborted_and_its_caller_is_told(tmp_path: Path) -> None:
+    with Server(tmp_path) as one, Server(tmp_path, "--admin") as other:
+        asked = one.call("shop.slow_after")
+        (key,) = asked["inputRequests"]
+        said: list[Any] = []
+        answers = {key: accept(text="now")}
+        waiting = threading.Thread(
+            target=lambda: said.append(one.call("shop.slow_after", state=asked, answers=answers))
+        )
+        waiting.start()
+        call = until(lambda: other.get("/admin/calls?status=running").json["calls"])[0]
+        aborted = other.post(f"/admin/calls/{call['id']}/abort", {"reason": "Enough"})
+        assert aborted.json["status"] == "aborted"
+        waiting.join()
+        assert said[0].keys() >= {"resultType", "requestState"}, "come back: somebody else has ended it"
+        with pytest.raises(AssertionError, match="Enough"):
+            one.call("shop.slow_after", state=said[0])
+
+
 def test_calls_that_are_not_kept_are_listed_and_aborted(server: Server) -> None:
     said: list[Any] = []
+    assert server.get("/admin/calls").json["calls"] == []
     calling = threading.Thread(target=lambda: said.append(server.call("shop.slow", seconds=60)))
     calling.start()
     call = until(lambda: server.get("/admin/calls").json["calls"])[0]

@@ -1,5 +1,6 @@
 """`midcall calls`: real processes, on journals and through servers, in a script and in a terminal."""
 
+import asyncio
 import json
 import os
 import subprocess
@@ -7,9 +8,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import asyncpg
 import pytest
 
+import postgres_server
 from operating import ADA, ADMIN, KEYS, Server, accept, midcall, text_of
 from test_terminal import CTRL_C, DOWN, ENTER, terminal
 
@@ -325,6 +329,51 @@ def test_calls_are_moved_to_another_journal(server: Server, tmp_path: Path) -> N
     )
     late = midcall("calls", "import", str(file), "--journal", str(tmp_path / "third.db"))
     assert late.stderr == "3 calls imported.\n"
+
+
+@pytest.fixture
+def database() -> Iterator[str]:
+    """A database of its own on the PostgreSQL of the tests."""
+    name = f"calls_{os.getpid()}"
+    server = postgres_server.shared()
+    asyncio.run(_on(server, f"CREATE DATABASE {name}"))
+    yield urlsplit(server)._replace(path=f"/{name}").geturl()
+    asyncio.run(_on(server, f"DROP DATABASE {name} WITH (FORCE)"))
+
+
+async def _on(server: str, statement: str) -> None:
+    line = await asyncpg.connect(server)
+    try:
+        await line.execute(statement)
+    finally:
+        await line.close()
+
+
+def test_from_sqlite_to_postgresql_while_people_think(server: Server, tmp_path: Path, database: str) -> None:
+    """A caller that was asked by the server with a file comes back to the one with PostgreSQL."""
+    asked = server.call("shop.order", item="tea")
+    server.stop()
+    file = tmp_path / "calls.jsonl"
+    file.write_text(on_journal(server)("export", "--all").stdout)
+    server._options = ("--admin", "--metrics", "--journal", database)
+    moved = Calls(server, "--journal", database)
+    assert moved("import", str(file)).stderr == "1 call imported.\n"
+    server.start()
+    late = server.call("shop.order", state=asked, answers={"address": accept(text="the hill")}, item="tea")
+    (call,) = moved.json("list", "--json")
+    assert call["questions"][0]["message"] == "Charge for tea?"
+    done = remotely(server)("answer", call["id"], "1=yes")
+    assert done.returncode == SUCCESS, done.stderr
+    assert text_of(server.call("shop.order", state=late, item="tea")) == "tea to the hill, paid"
+    assert server.effects() == ["reserve tea", "pack tea", "send tea"]
+    other = server.call("shop.order", item="cake")
+    here = Calls(server, "--journal", database, "--target", "operate_app:hub")
+    id = moved.json("list", "--json", "--status", "waiting")[0]["id"]
+    assert here("answer", id, "1=the lake").returncode == SUCCESS
+    assert "inputRequests" in server.call("shop.order", state=other, item="cake")
+    assert moved("abort", id).returncode == SUCCESS
+    assert server.get("/ready").status == 200
+    assert "midcall_journal_seconds_count" in server.get("/metrics").text
 
 
 def test_keys_do_not_move_into_a_journal_that_has_its_own(server: Server, tmp_path: Path) -> None:

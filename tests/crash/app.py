@@ -8,6 +8,7 @@ questions, in the ledger and in the result.
 import asyncio
 import json
 import os
+import signal
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
@@ -150,6 +151,14 @@ class Wizard:
         sure = await at(ask.confirm(f"Sure? {late}"))
         await steps.do("close", write_here)
         yield {"item": 5, "answer": sure, "made": steps.made, "late": late}
+
+    @method
+    async def deadly(self, run: str, ledger: str, ask: Ask) -> str:
+        """Bring down whoever runs it."""
+        name = await ask.prompt("Name? []")
+        await ask.step(write, ledger, run, "open")
+        os.kill(os.getpid(), signal.SIGKILL)
+        return name
 
 
 VARIANTS = ("line", "round", "beside", "stream")

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from midcall.call import Call
 from midcall.errors import Diverged, Fenced, JournalError, MidcallError, TooManyCalls
 from midcall.hub import Hub
-from midcall.journal.base import Busy, CallRecord, Claimed, Entry, Gone, Journal, Parking, Settled
+from midcall.journal.base import KEEP, Busy, CallRecord, Claimed, Entry, Gone, Journal, Parking, Settled
 from midcall.journal.engine import Engine, Work
 from midcall.journal.kept import Front, Kept, Revive, after_segment, kind_of
 from midcall.journal.memory import MemoryJournal
@@ -37,7 +37,7 @@ log = logging.getLogger("midcall.journal")
 WEEK = 7 * 24 * 3600.0
 """Seconds that a call waits for somebody to come back, if the hub does not say."""
 
-KEPT = 24 * 3600.0
+KEPT = KEEP
 """Seconds that the outcome of an ended call is kept, for whoever did not get it."""
 
 PARKED_CALLS = 4_000
@@ -123,9 +123,10 @@ class Keeper:
         running = [
             k.front.call.task for k in self._live.values() if not k.parked and k.front.call is not None
         ]
-        pending = [task for task in (*running, *self._tasks) if task is not None]
-        if pending:
-            await asyncio.wait(pending, timeout=max(grace, WRITING))
+        steps = asyncio.get_running_loop().create_task(self._steps_end())
+        pending = [task for task in (steps, *running, *self._tasks) if task is not None]
+        await asyncio.wait(pending, timeout=max(grace, WRITING))
+        steps.cancel()
         if self._engine is not None:
             await self._engine.close()
         for kept in list(self._live.values()):
@@ -149,7 +150,13 @@ class Keeper:
         """The process is about to end: nothing waits here any more, and nothing is taken over."""
         self.stopping = True
         for kept in list(self._parked.values()):
-            self._drop(kept)
+            if not _in_a_step(kept):
+                self._drop(kept)
+
+    async def _steps_end(self) -> None:
+        """Wait until no call that waits is in the middle of a step."""
+        while any(_in_a_step(kept) for kept in self._parked.values()):  # noqa: ASYNC110  when the process ends
+            await asyncio.sleep(0.01)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something for a call, owned by the keeper."""
@@ -261,9 +268,8 @@ class Keeper:
         self._parked[kept.id] = kept
         over = len(self._parked) - (0 if self.stopping else self._parked_calls)
         for coldest in list(itertools.islice(self._parked.values(), max(over, 0))):
-            call = coldest.front.call
-            if call is not None and call.trace is not None and call.trace.steps:
-                self._parked.move_to_end(coldest.id)  # a branch of it is in the middle of a step
+            if _in_a_step(coldest):
+                self._parked.move_to_end(coldest.id)
             else:
                 self._drop(coldest)
 
@@ -443,24 +449,47 @@ class Keeper:
         """Look after calls that nobody comes back to: their time is up, or their worker is gone."""
         while True:
             try:
-                due = await self._due() if self.looks_after else ()
-                if self._engine is not None:
-                    due = await self._engine.look_after(due)
-                for record in due:
-                    if record.id in self._live and not self._live[record.id].parked:
-                        continue
-                    if kind_of(record) not in self.fronts:
-                        continue  # somebody else's, who shares the journal
-                    front = await self.claim(record.id, record.segment)
-                    if not isinstance(front, Settled | Busy | Gone):
-                        with contextlib.suppress(TooManyCalls):
-                            self.resume(front)
-                await self.journal.sweep()
-                if time.time() // PERIOD != self._period:
-                    await self._take_keys()
+                await self._look()
             except JournalError as error:
                 log.warning("the journal cannot be swept: %s", error)
             await asyncio.sleep(SWEEP)
+
+    async def _look(self) -> None:
+        due = await self._due() if self.looks_after else ()
+        if self._engine is not None:
+            due = await self._engine.look_after(due)
+        for record in due:
+            if not self._is_free(record):
+                continue
+            front = await self.claim(record.id, record.segment)
+            if not isinstance(front, Settled | Busy | Gone):
+                with contextlib.suppress(TooManyCalls):
+                    self.resume(front)
+        await self.journal.sweep()
+        if time.time() // PERIOD != self._period:
+            await self._take_keys()
+
+    def _is_free(self, record: CallRecord) -> bool:
+        """Whether to go on with a call that nobody looks after.
+
+        If it is parked here and its time is up, its own timer has not noticed: that one stands still while the
+        machine sleeps. Run again from the journal, it does.
+        """
+        if kind_of(record) not in self.fronts:
+            return False  # somebody else's, who shares the journal
+        kept = self._live.get(record.id)
+        if kept is None or kept.record.fence != record.fence:
+            return True
+        if not kept.parked or _in_a_step(kept):
+            return False
+        self._drop(kept)
+        return True
+
+
+def _in_a_step(kept: Kept) -> bool:
+    """Whether a branch of a call is at work: if it is dropped now, that step counts as interrupted."""
+    call = kept.front.call
+    return call is not None and call.trace is not None and call.trace.steps > 0
 
 
 def _entries(call: Call | None, kept: Kept) -> list[Entry]:

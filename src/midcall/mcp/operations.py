@@ -86,7 +86,7 @@ class Operations:
     ) -> None:
         self.journal = journal
         self._desk = desk
-        self._calls = calls or Calls()
+        self._calls = Calls() if calls is None else calls
         self._patience = patience
         """Seconds to wait for what a call does with its answers."""
 

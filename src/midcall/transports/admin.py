@@ -31,7 +31,7 @@ from midcall.errors import (
     UnknownQuestion,
     WrongAnswer,
 )
-from midcall.journal.base import Status
+from midcall.journal.base import Status, page_start
 from midcall.mcp import McpExtension
 from midcall.mcp.operations import STATUSES, Operations
 from midcall.transports.restricted import error_body, name_of
@@ -91,6 +91,9 @@ def _guarded(handler: _Handler) -> _Handler:
         except MidcallError as error:
             status = next((s for kind, s in _HTTP.items() if isinstance(error, kind)), 500)
             return _json(error_body(error.code, str(error), error.data), status)
+        except Exception:
+            log.exception("failed inside midcall", extra={"call": request.path_params.get("id")})
+            return _json(error_body("internal_error", "Internal error"), 500)
 
     return guarded
 
@@ -109,6 +112,8 @@ class _Admin:
         limit = asked.get("limit", "100")
         if not limit.isdecimal() or not 0 < len(limit) < 9:
             raise BadRequest("limit is a number")
+        if "after" in asked:
+            _check_mark(asked["after"])
         found = await self._operations.list(
             status=_statuses(request),
             name=asked.get("name"),
@@ -171,6 +176,13 @@ class _Admin:
 
 def _is_no_call(error: JournalError) -> bool:
     return isinstance(error.__context__, msgspec.ValidationError)
+
+
+def _check_mark(after: str) -> None:
+    try:
+        page_start(after)
+    except JournalError as error:
+        raise BadRequest(str(error)) from None
 
 
 def _statuses(request: Request) -> list[Status]:

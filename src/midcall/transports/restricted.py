@@ -32,6 +32,10 @@ class Restricted:
         self._local = local
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})  # there is none here
+            return
         if self._local and is_local(scope):
             await self._app(scope, receive, send)
             return

@@ -1,0 +1,111 @@
+"""Workers are killed at every point of a call, and it ends right all the same.
+
+What "right" means is in `crash.runs`: the answers are those that were given, each step was done once, or was
+reported as interrupted, or (if it may be repeated) was repeated with the same key; what was seen stays as it
+was, the last request sent again gets the same outcome, and nothing is left running. `python -m soak` goes on
+where this ends.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+import postgres_server
+from crash.app import VARIANTS
+from crash.pool import Pool
+from crash.runs import Report, Schedule, Stage, Wrong, schedule_of
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="workers are forked")
+
+POINTS = 40
+"""Every variant has more points than this; if not, the ticks are broken."""
+
+wizards = pytest.mark.parametrize("variant", VARIANTS)
+keys = pytest.mark.parametrize("keyed", [False, True], ids=["anew", "keyed"])
+
+
+@pytest.fixture(scope="module")
+def on_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
+    with Pool("sqlite", tmp_path_factory.mktemp("sqlite")) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def on_postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
+    with Pool("postgres", tmp_path_factory.mktemp("postgres"), postgres_server.shared()) as pool:
+        yield pool
+
+
+def played(pool: Pool, schedules: Sequence[Schedule]) -> list[Report]:
+    reports = []
+    for _, report in pool.play(schedules):
+        if isinstance(report, Wrong):
+            raise report
+        reports.append(report)
+    return reports
+
+
+@wizards
+def test_without_a_crash_nothing_is_interrupted_and_nobody_is_asked_twice(
+    on_sqlite: Pool, variant: str
+) -> None:
+    calm = Schedule(variant=variant)
+    schedules = [
+        calm,
+        Schedule(variant=variant, forgetful=True),
+        Schedule(variant=variant, keyed=True, partly=True, breaks=("leave", "leave", "leave")),
+    ]
+    for report in played(on_sqlite, schedules):
+        assert (report.crashes, report.again, report.interrupted) == (0, 0, 0)
+
+
+@keys
+@wizards
+def test_a_worker_may_die_at_any_point(on_sqlite: Pool, variant: str, keyed: bool) -> None:
+    reports = list(on_sqlite.every_point(Schedule(variant=variant, keyed=keyed)))
+    assert len(reports) > POINTS
+    assert any(report.interrupted for report in reports), "a step that was cut off is reported"
+
+
+@wizards
+def test_a_worker_may_die_at_any_point_while_its_coroutines_are_dropped(
+    on_sqlite: Pool, variant: str
+) -> None:
+    schedules = [Schedule(variant=variant, deaths=(n,), forgetful=True) for n in range(1, 60, 4)]
+    played(on_sqlite, schedules)
+
+
+@wizards
+def test_a_worker_may_die_while_a_person_thinks(on_sqlite: Pool, variant: str) -> None:
+    for report in played(on_sqlite, [Schedule(variant=variant, breaks=("kill", "kill", "kill"))]):
+        assert report.crashes == 2 if variant == "round" else 3
+
+
+@wizards
+def test_on_postgresql_another_worker_goes_on(on_postgres: Pool, variant: str) -> None:
+    """A sample of the points: each variant has others."""
+    first = VARIANTS.index(variant) + 1
+    schedules = [
+        Schedule(variant=variant, keyed=n % 2 == 0, deaths=(n,), workers=2)
+        for n in range(first, 60, len(VARIANTS) + 1)
+    ]
+    assert any(report.crashes for report in played(on_postgres, schedules))
+
+
+@pytest.mark.parametrize("seeds", [range(n, n + 20) for n in range(0, 100, 20)], ids=str)
+def test_whatever_crashes_the_call_ends_right(on_sqlite: Pool, seeds: range) -> None:
+    played(on_sqlite, [schedule_of(seed) for seed in seeds])
+
+
+def test_whatever_crashes_the_call_ends_right_on_postgresql(on_postgres: Pool) -> None:
+    played(on_postgres, [schedule_of(seed) for seed in range(1000, 1025)])
+
+
+def test_a_call_that_brings_down_each_worker_is_given_up(tmp_path_factory: pytest.TempPathFactory) -> None:
+    stage = Stage("sqlite", tmp_path_factory.mktemp("poison"))
+    try:
+        with pytest.raises(Wrong, match="it brought down each worker that ran it"):
+            stage.play(Schedule(variant="deadly"))
+    finally:
+        stage.close()
