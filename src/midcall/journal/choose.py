@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 VARIABLE = "MIDCALL_JOURNAL"
 
+DIRECT = "MIDCALL_JOURNAL_DIRECT"
+"""The address of the PostgreSQL itself, if the journal's own is that of a pooler."""
+
 
 def choose_journal(where: str | None, target: str, seal: "KeyRing | None" = None) -> "Journal":
     """The journal at a place: `memory`, the path of a file, or the URL of a PostgreSQL.
@@ -30,7 +33,7 @@ def choose_journal(where: str | None, target: str, seal: "KeyRing | None" = None
             from midcall.journal.postgres import PostgresJournal  # noqa: PLC0415  as above
         except ModuleNotFoundError as error:
             raise ValueError(f"{error}: PostgreSQL needs `pip install midcall[postgres]`") from None
-        return PostgresJournal(where, seal=seal)
+        return PostgresJournal(where, direct=os.environ.get(DIRECT), seal=seal)
     if "://" in where and not where.startswith("sqlite://"):
         scheme = where.partition("://")[0]
         raise ValueError(f"{scheme}:// is no journal: use a path, postgresql://..., or memory")

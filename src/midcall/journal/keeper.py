@@ -472,7 +472,7 @@ class Keeper:
     def _is_free(self, record: CallRecord) -> bool:
         """Whether to go on with a call that nobody looks after.
 
-        If it is parked here and its time is up, its own timer has not noticed: that one stands still while the
+        If it is parked here and its time is up, its own timer has not noticed: that stands still while the
         machine sleeps. Run again from the journal, it does.
         """
         if kind_of(record) not in self.fronts:

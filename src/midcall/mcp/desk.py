@@ -142,7 +142,7 @@ class Desk:
                 claimed.come_back(exchange, responses)
                 self.keeper.resume(claimed)
                 if waiting.dropped:
-                    claimed.drop(exchange, "The caller went away", cancelled=False)
+                    claimed.drop(exchange, "The caller went away", cancelled=waiting.cancelled)
 
     async def _wait(self, exchange: Exchange, state: State) -> None:
         """Somebody else runs the segment: wait for its outcome, but not for ever."""
@@ -257,9 +257,10 @@ class _Waiting:
     def __init__(self) -> None:
         self.front: InputRequired | None = None
         self.dropped = False
+        self.cancelled = False
 
     def drop(self, exchange: Exchange, reason: str, *, cancelled: bool) -> None:
-        self.dropped = True
+        self.dropped, self.cancelled = True, cancelled
         if self.front is not None:
             self.front.drop(exchange, reason, cancelled=cancelled)
 

@@ -1,0 +1,406 @@
+"""Whatever clients and workers do, in whatever order: no step twice, no answer lost, all observers agree.
+
+Several workers share a journal; hypothesis makes up what happens to a handful of calls: answers, wrong ones,
+duplicates, cancels, aborts, time that passes, workers that stall at any gate (see `crash.inside`), count as
+gone, come back late, leave or die. After each rule the history is checked; in the end everybody who is left
+must be able to bring each call to its end.
+"""
+
+import asyncio
+import json
+import tempfile
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+
+from crash.inside import LIMIT, QUESTIONS, WAIT, Fleet, Sent, Worker
+from journal_contract import Store
+from journal_model import MemoryStore
+from midcall.journal import keeper
+from midcall.journal.base import ENDED, MOST_CLAIMS, Journal
+from midcall.mcp import desk
+from midcall.mcp.exchange import McpError
+from midcall.mcp.outcomes import encode_outcome
+from test_journal_sqlite import SqliteStore
+
+WORKERS = (10_000, 1, 0)
+"""How many coroutines each keeps in memory: all of them, the last one, none."""
+MOST_CALLS = 4
+GIVEN_UP = "it brought down each worker that ran it"
+UNKNOWN = "Invalid or expired requestState"
+
+any_of = st.integers(0, 11)
+hurry = st.booleans()
+
+
+class Told:
+    """A call, as its client knows it. The depth of a request is the segment that it is about."""
+
+    def __init__(self, run: str, key: str | None) -> None:
+        self.run = run
+        self.key = key
+        self.params: dict[str, Any] = {"name": "wizard.run", "arguments": {"run": run}}
+        self.sent: list[tuple[int, Sent]] = []
+        self.outcomes: dict[int, Any] = {}
+        self.state: tuple[int, str, str] | None = None
+        """The latest question: its depth, the state to come back with, its key."""
+        self.answers: dict[int, set[str]] = {n: set() for n in range(QUESTIONS)}
+        self.stopped = False
+        """Whether somebody may have ended it before its time."""
+
+    @property
+    def ended(self) -> bool:
+        return any(outcome.get("resultType") == "complete" for outcome in self.outcomes.values())
+
+    def question(self, depth: int) -> int | None:
+        """Which question an outcome asks."""
+        outcome = self.outcomes[depth]
+        if outcome.get("resultType") != "input_required":
+            return None
+        (request,) = outcome["inputRequests"].values()
+        return int(request["params"]["message"].splitlines()[-1])
+
+
+class Workers(RuleBasedStateMachine):
+    """The machine. A subclass says what the store is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[Told] = []
+        self.deaths = self.losses = 0
+        self.passed = 0.0
+        self.refused = False
+        self.unseen: list[Any] = []
+        self.patches = [
+            mock.patch.object(keeper, "SWEEP", 1e6),
+            mock.patch.object(keeper, "WRITING", 0.02),
+            mock.patch.object(desk, "PATIENCE", 0.05),
+            mock.patch.object(time, "time", self._time),
+        ]
+        self._real_time = time.time
+        for patch in self.patches:
+            patch.start()
+        self.runner = asyncio.Runner()
+        self.runner.get_loop().set_exception_handler(lambda _, context: self.unseen.append(context))
+        self.fleet = Fleet(self.store())
+        for parked_calls in WORKERS:
+            self._run(self.fleet.start(parked_calls))
+
+    def store(self) -> Store:
+        raise NotImplementedError
+
+    def _time(self) -> float:
+        return self._real_time() + self.passed
+
+    def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return self.runner.run(work)
+
+    # --- who acts ----------------------------------------------------------------------------
+
+    @property
+    def alive(self) -> list[Worker]:
+        return [worker for worker in self.fleet.workers if worker.alive]
+
+    def worker(self, number: int) -> Worker:
+        """Any that can be reached: it may stand still."""
+        return self.alive[number % len(self.alive)]
+
+    def asking(self) -> list[Told]:
+        return [call for call in self.calls if call.state is not None]
+
+    async def settle(self, hurried: bool = False) -> None:
+        if hurried:
+            for _ in range(4):
+                await asyncio.sleep(0)
+        else:
+            await self.fleet.quiet()
+
+    # --- what clients do ---------------------------------------------------------------------
+
+    @precondition(lambda self: len(self.calls) < MOST_CALLS)
+    @rule(at=any_of, keyed=st.booleans())
+    def start(self, at: int, keyed: bool) -> None:
+        run = f"call-{len(self.calls)}"
+        call = Told(run, run if keyed else None)
+        self.calls.append(call)
+        self.send(call, self.worker(at), 0, call.params)
+        self.go()
+
+    @precondition(lambda self: self.asking())
+    @rule(which=any_of, at=any_of, what=st.sampled_from(["right", "right", "right", "wrong", "refuse"]), hurried=hurry)
+    def answer(self, which: int, at: int, what: str, hurried: bool) -> None:
+        call = self.asking()[which % len(self.asking())]
+        self.send_answer(call, self.worker(at), what)
+        self.go(hurried)
+
+    @precondition(lambda self: self.asking())
+    @rule(which=any_of, first=any_of, second=any_of)
+    def answer_twice_at_once(self, which: int, first: int, second: int) -> None:
+        call = self.asking()[which % len(self.asking())]
+        self.send_answer(call, self.worker(first), "right")
+        self.send_answer(call, self.worker(second), "right")
+        self.go()
+
+    @precondition(lambda self: any(call.sent for call in self.calls))
+    @rule(which=any_of, request=any_of, at=any_of, hurried=hurry)
+    def send_again(self, which: int, request: int, at: int, hurried: bool) -> None:
+        calls = [call for call in self.calls if call.sent]
+        call = calls[which % len(calls)]
+        depth, sent = call.sent[request % len(call.sent)]
+        if depth or call.key is not None:
+            self.send(call, self.worker(at), depth, sent.params)
+            self.go(hurried)
+
+    @precondition(lambda self: any(sent.open for call in self.calls for _, sent in call.sent))
+    @rule(which=any_of)
+    def cancel(self, which: int) -> None:
+        waiting = [(call, sent) for call in self.calls for _, sent in call.sent if sent.open]
+        call, sent = waiting[which % len(waiting)]
+        call.stopped = True
+        sent.worker.cancel(sent)
+        self.go()
+
+    @precondition(lambda self: self.asking())
+    @rule(which=any_of, at=any_of)
+    def abort(self, which: int, at: int) -> None:
+        worker = self.worker(at)
+        if worker.well:
+            call = self.asking()[which % len(self.asking())]
+            call.stopped = True
+            self._run(self._abort(worker, call))
+
+    async def _abort(self, worker: Worker, call: Told) -> None:
+        for record in (await worker.journal.journal.list()).calls:
+            if json.loads(record.arguments)["run"] == call.run:
+                worker.keeper.spawn(self._end(worker, record.id))
+        await self.settle()
+        self.observe()
+
+    async def _end(self, worker: Worker, call_id: str) -> None:
+        await worker.keeper.abort(call_id, "aborted", encode_outcome(McpError(-32603, "aborted")))
+
+    # --- what happens to workers -------------------------------------------------------------
+
+    @rule(at=any_of, after=st.integers(0, 7))
+    def stall(self, at: int, after: int) -> None:
+        self.worker(at).gate.stall(after)
+
+    @precondition(lambda self: any(w.gate.stalled and not w.lost for w in self.alive))
+    @rule(at=any_of)
+    def lose(self, at: int) -> None:
+        """One that stands still counts as gone."""
+        stalled = [worker for worker in self.alive if worker.gate.stalled and not worker.lost]
+        self.losses += 1
+        self._run(self.fleet.lose(stalled[at % len(stalled)]))
+        self.go()
+
+    @precondition(lambda self: any(not w.well for w in self.alive))
+    @rule(at=any_of)
+    def come_back(self, at: int) -> None:
+        unwell = [worker for worker in self.alive if not worker.well]
+        self._run(self.fleet.come_back(unwell[at % len(unwell)]))
+        self.go()
+
+    @rule(at=any_of, leaves=st.booleans())
+    def end(self, at: int, leaves: bool) -> None:
+        """A worker dies, or is told to end; another one takes its place."""
+        worker = self.worker(at)
+        if leaves and worker.well and worker.gate.left is None:
+            self._run(worker.hub.close())
+        else:
+            self.deaths += 1
+        self._run(self.fleet.die(worker))
+        self._run(self.fleet.start(WORKERS[at % len(WORKERS)]))
+        self.go()
+
+    @rule(at=any_of)
+    def look(self, at: int) -> None:
+        """A worker looks for calls that nobody looks after."""
+        self._run(self._look(self.worker(at)))
+        self.go()
+
+    async def _look(self, worker: Worker) -> None:
+        worker.keeper.spawn(worker.keeper._look())
+
+    @rule(seconds=st.sampled_from([LIMIT + 1, WAIT + 1]))
+    def later(self, seconds: float) -> None:
+        self.passed += seconds
+
+    # --- the history -------------------------------------------------------------------------
+
+    def send(self, call: Told, worker: Worker, depth: int, params: dict[str, Any]) -> None:
+        async def send() -> None:
+            call.sent.append((depth, worker.send(params, call.key)))
+
+        self._run(send())
+
+    def send_answer(self, call: Told, worker: Worker, what: str) -> None:
+        assert call.state is not None
+        depth, state, key = call.state
+        text = f"{what} {len(call.sent)}"
+        response: Any = {"action": "accept", "content": {"text": text}}
+        number = call.question(depth - 1)
+        if what == "wrong":
+            response["content"]["text"] = 1
+        elif what == "refuse":
+            self.refused = True
+            response = {"action": "decline"}
+        elif number is not None:
+            call.answers[number].add(text)
+        params = {**call.params, "requestState": state, "inputResponses": {key: response}}
+        self.send(call, worker, depth, params)
+
+    def go(self, hurried: bool = False) -> None:
+        self._run(self.settle(hurried))
+        self.observe()
+
+    def observe(self) -> None:
+        """Everybody who asked for a segment is told the same; nothing was done twice."""
+        for call in self.calls:
+            for depth, sent in call.sent:
+                if sent.response is not None and not sent.dropped:
+                    self.hear(call, depth, sent.response)
+            asked = [n for depth in sorted(call.outcomes) if (n := call.question(depth)) is not None]
+            assert asked == sorted(asked), f"{call.run}: what was answered is asked again: {asked}"
+        assert all(times == 1 for times in self.fleet.ledger.done.values()), self.fleet.ledger.done
+        assert self.unseen == []
+
+    def hear(self, call: Told, depth: int, response: dict[str, Any]) -> None:
+        if "error" in response and response["error"]["message"] == UNKNOWN:
+            assert call.stopped or self.passed, f"{call.run} is gone: {response}"
+            return
+        if "error" in response and GIVEN_UP in response["error"]["message"]:
+            assert self.deaths + self.losses >= MOST_CLAIMS
+            call.stopped = True
+            return
+        outcome = response.get("result", response.get("error"))
+        if "requestState" in outcome and "inputRequests" not in outcome:
+            if call.state is None or call.state[0] <= depth:
+                call.state = (depth, outcome["requestState"], call.state[2] if call.state else "question-2")
+            return  # it is to come back
+        before = call.outcomes.setdefault(depth, outcome)
+        assert outcome == before, f"{call.run}, segment {depth}: one is told {outcome}, another {before}"
+        if "inputRequests" in outcome:
+            if call.state is None or call.state[0] <= depth:
+                (key,) = outcome["inputRequests"]
+                call.state = (depth + 1, outcome["requestState"], key)
+        else:
+            call.state = None
+            self.check_end(call, outcome)
+
+    def check_end(self, call: Told, outcome: dict[str, Any]) -> None:
+        if "code" in outcome or outcome.get("isError"):
+            assert call.stopped, f"{call.run} failed: {outcome}"
+            return
+        said = json.loads(outcome["content"][0]["text"])
+        assert len(said) == 2 * QUESTIONS + 1
+        for number, did in enumerate(said[::2]):
+            times = self.fleet.ledger.done[call.run, number]
+            if did == "interrupted":
+                assert self.deaths or self.losses
+            else:
+                assert (did, times) == (f"did {call.run} {number}", 1)
+        for number, answer in enumerate(said[1::2]):
+            if answer == "silence":
+                assert self.passed
+            elif answer == "refused":
+                assert self.refused
+            else:
+                assert answer in call.answers[number], f"{call.run}: nobody said {answer}"
+
+    # --- the end -----------------------------------------------------------------------------
+
+    def teardown(self) -> None:
+        try:
+            self._run(self.bring_to_an_end())
+            self._run(self.fleet.close())
+        finally:
+            self.runner.close()
+            for patch in self.patches:
+                patch.stop()
+
+    async def bring_to_an_end(self) -> None:
+        """Those who are left can go on with every call; nothing runs for ever, and nobody waits for ever."""
+        for worker in self.alive:
+            await self.fleet.come_back(worker)
+        for _ in range(200):
+            for worker in self.alive:
+                await worker.keeper._look()
+                await self.settle()
+            self.observe()
+            records = (await self.alive[0].journal.journal.list()).calls
+            states = {json.loads(record.arguments)["run"]: record.status for record in records}
+            going = [call for call in self.calls if self.go_on_with(call, states.get(call.run))]
+            waits = any(sent.open for call in self.calls for _, sent in call.sent)
+            if not going and not waits and "running" not in states.values():
+                break
+            await asyncio.sleep(0.01)
+        else:
+            raise AssertionError(f"still going: {states}, {[call.run for call in going]}")
+        assert set(states.values()) <= ENDED | {"waiting"}, states
+
+    def go_on_with(self, call: Told, status: str | None) -> bool:
+        """Do what a client would who wants the result; false if there is nothing to be done."""
+        if status is None or status in ENDED - {"completed"} or call.ended:
+            return False
+        if any(sent.open for _, sent in call.sent):
+            return True
+        depth = 0 if call.state is None else call.state[0]
+        if not depth and call.key is None:
+            return False  # the first request was lost, and nobody can know of the call
+        worker = self.alive[0]
+        if depth:
+            assert call.state is not None
+            number = call.question(depth - 1) if depth - 1 in call.outcomes else None
+            response = {"action": "accept", "content": {"text": "at last"}}
+            if number is not None:
+                call.answers[number].add("at last")
+            params = {
+                **call.params,
+                "requestState": call.state[1],
+                "inputResponses": {call.state[2]: response},
+            }
+            call.sent.append((depth, worker.send(params)))
+        else:
+            call.sent.append((0, worker.send(call.params, call.key)))
+        return True
+
+
+class Memory(MemoryStore):
+    async def thaw(self, worker: Journal) -> None:
+        await worker.open()
+
+
+class Sqlite(SqliteStore):
+    async def thaw(self, worker: Journal) -> None:
+        worker._next_beat = 0.0  # type: ignore[attr-defined]
+        worker._sign.beat()  # type: ignore[attr-defined]
+
+
+class InMemory(Workers):
+    def store(self) -> Store:
+        return Memory()
+
+
+class InSqlite(Workers):
+    def store(self) -> Store:
+        self._folder = tempfile.TemporaryDirectory()
+        return Sqlite(Path(self._folder.name) / "journal.db")
+
+    def teardown(self) -> None:
+        super().teardown()
+        self._folder.cleanup()
+
+
+checks = [HealthCheck.too_slow, HealthCheck.filter_too_much]
+
+TestInMemory = InMemory.TestCase
+TestInMemory.settings = settings(max_examples=60, stateful_step_count=30, suppress_health_check=checks)
+TestInSqlite = InSqlite.TestCase
+TestInSqlite.settings = settings(max_examples=12, stateful_step_count=25, suppress_health_check=checks)
