@@ -4,10 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test lint types docs bench bench-mcp bench-waiting compliance fuzz format clean
+.PHONY: help demo test lint types docs bench bench-mcp bench-waiting compliance fuzz soak format clean
 
 help:            ## Show this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 20
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 22
 
 demo: $(READY)   ## Start the server with the examples and take a tour in the terminal
 	@$(BIN)/midcall demo
@@ -40,6 +40,10 @@ compliance: $(READY)  ## The official MCP conformance suites and clients against
 
 fuzz: $(READY)   ## Let mcp-fuzzer loose on a server, over HTTP and stdio
 	$(BIN)/python fuzzing/run.py
+
+soak: $(READY)   ## 2,000 schedules of crashes, and four workers that are killed and frozen (long)
+	$(BIN)/python -m soak
+	$(BIN)/python -m soak.workers
 
 format: $(READY) ## Put the code into shape
 	$(BIN)/ruff check --fix .
