@@ -319,8 +319,8 @@ class Workers(RuleBasedStateMachine):
     def teardown(self) -> None:
         try:
             self._run(self.bring_to_an_end())
-            self._run(self.fleet.close())
         finally:
+            self._run(self.fleet.close())
             self.runner.close()
             for patch in self.patches:
                 patch.stop()

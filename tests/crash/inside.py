@@ -222,8 +222,7 @@ class Fleet:
 
     async def die(self, worker: Worker) -> None:
         worker.die()
-        if not worker.lost:
-            await self.store.die(worker.journal.journal)
+        await self.store.die(worker.journal.journal)
 
     async def lose(self, worker: Worker) -> None:
         """It stands still for so long that it counts as gone."""
@@ -248,9 +247,9 @@ class Fleet:
                 calm += 1
 
     async def close(self) -> None:
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:  # what ends may begin something else
+            for task in others:
+                task.cancel()
+            await asyncio.wait(others, timeout=0.1)
         for worker in self.workers:
             await worker.journal.journal.close()

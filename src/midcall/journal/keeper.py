@@ -46,6 +46,9 @@ PARKED_CALLS = 4_000
 WRITING = 1.0
 """Seconds that are left, at the end of the process, to write what segments came to."""
 
+PAUSES = (0.1, 0.3, 1.0)
+"""Seconds between tries to write to a journal that is away; the last one is repeated."""
+
 SWEEP = 5.0
 """Seconds between two looks at calls that nobody comes back to."""
 
@@ -392,14 +395,27 @@ class Keeper:
 
     # --- inside ------------------------------------------------------------------------------
 
-    async def append(self, kept: "Kept", entries: Sequence[Entry]) -> None:
-        """Make entries of a call durable."""
-        async with kept.lock:
+    async def append(self, kept: Kept, entries: Sequence[Entry]) -> None:
+        """Make entries of a call durable. While the journal cannot be written, the call waits.
+
+        An error would reach the author's code, and end a call for which nothing is lost yet.
+        """
+        for tries, pause in enumerate(itertools.chain(PAUSES, itertools.repeat(PAUSES[-1]))):
             try:
-                await self.journal.append(kept.id, kept.record.fence, entries)
+                async with kept.lock:
+                    await self.journal.append(kept.id, kept.record.fence, entries)
             except Fenced:
                 self._fenced(kept)
                 raise
+            except JournalError as error:
+                if self.stopping:
+                    raise
+                if tries == len(PAUSES):
+                    log.warning("waits for its journal: %s", error, extra={"call": kept.id})
+                    kept.front.troubled(error)
+                await asyncio.sleep(pause)
+            else:
+                return
 
     def _fenced(self, kept: Kept) -> None:
         """Another worker has taken the call over, or somebody has ended it."""

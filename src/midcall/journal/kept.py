@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec.structs import replace
 
 from midcall.call import Call
-from midcall.errors import MidcallError
+from midcall.errors import JournalError, MidcallError
 from midcall.hub import Resolved
 from midcall.journal.base import CallRecord, Entry, Parking
 from midcall.journal.engine import Work
@@ -38,6 +38,9 @@ class Front(Outlet, Protocol):
 
     def released(self) -> None:
         """This worker does not end the segment: tell whoever waits to come back for it."""
+
+    def troubled(self, error: JournalError) -> None:
+        """The journal cannot be written: whoever waits may be told. The call goes on once it can."""
 
     def stopped(self, error: MidcallError) -> None:
         """The call cannot go on here: tell whoever waits. It is kept as it is."""

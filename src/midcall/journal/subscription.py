@@ -339,6 +339,9 @@ class DurableSubscription:
     def released(self) -> None:
         """Another worker goes on with the call; the client comes back to it by itself."""
 
+    def troubled(self, error: JournalError) -> None:
+        """Who is attached waits with the call."""
+
     def stopped(self, error: MidcallError) -> None:
         self._send(Error(self._stamp(), str(error), error.code, error.recoverable))
         self._send(Done(self._stamp()))

@@ -201,6 +201,9 @@ class InputRequired(Dialect):
             state = self._desk.seal(record.id, record.segment, self.context.ticket)
             self._tell({"resultType": "input_required", "requestState": state})
 
+    def troubled(self, error: JournalError) -> None:
+        self._tell(McpError(-32603, str(error), {"code": error.code, "recoverable": True}))
+
     def stopped(self, error: MidcallError) -> None:
         self._tell(McpError(-32603, str(error), {"code": error.code, **error.data}))
 
