@@ -1,4 +1,4 @@
-"""The floor over HTTP: uvicorn as midcall runs it; the body is parsed, and the answer is always the same.
+"""The floor over HTTP: uvicorn as it comes; the body is parsed, and the answer is always the same.
 
 A call of `ask` is never answered: its stream begins with a question and stays open, with no call behind it.
 """
