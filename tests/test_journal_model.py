@@ -133,7 +133,12 @@ class Workers(RuleBasedStateMachine):
         self.go()
 
     @precondition(lambda self: self.asking())
-    @rule(which=any_of, at=any_of, what=st.sampled_from(["right", "right", "right", "wrong", "refuse"]), hurried=hurry)
+    @rule(
+        which=any_of,
+        at=any_of,
+        what=st.sampled_from(["right", "right", "right", "wrong", "refuse"]),
+        hurried=hurry,
+    )
     def answer(self, which: int, at: int, what: str, hurried: bool) -> None:
         call = self.asking()[which % len(self.asking())]
         self.send_answer(call, self.worker(at), what)
@@ -398,9 +403,16 @@ class InSqlite(Workers):
         self._folder.cleanup()
 
 
+from hypothesis import Phase
+
+NOSHRINK = [Phase.generate]
 checks = [HealthCheck.too_slow, HealthCheck.filter_too_much]
 
 TestInMemory = InMemory.TestCase
-TestInMemory.settings = settings(max_examples=60, stateful_step_count=30, suppress_health_check=checks)
+TestInMemory.settings = settings(
+    max_examples=150, stateful_step_count=30, phases=NOSHRINK, suppress_health_check=checks
+)
 TestInSqlite = InSqlite.TestCase
-TestInSqlite.settings = settings(max_examples=12, stateful_step_count=25, suppress_health_check=checks)
+TestInSqlite.settings = settings(
+    max_examples=30, stateful_step_count=25, phases=NOSHRINK, suppress_health_check=checks
+)

@@ -241,6 +241,8 @@ class Keeper:
         async with kept.lock:
             entries = _entries(front.call, kept)
             try:
+                if kept.parked:  # it ended just as it began to wait; if others have it, this is `Fenced`
+                    await self._take_next(kept)
                 if kept.journaled:
                     record = kept.record
                     await self.journal.settle(
@@ -351,17 +353,23 @@ class Keeper:
         async with kept.lock:
             if not kept.parked:
                 return True
-            claim = await self.journal.claim(kept.id, kept.record.segment)
-            if not isinstance(claim, Claimed):
-                self._drop(kept)
+            if not await self._take_next(kept):
                 return False
-            if not _is_next(claim.call, kept.record):
-                self._drop(kept)
-                await self.journal.release(kept.id, claim.call.fence)  # it is due, and run again from there
-                return False
-            self._unpark(kept, claim.call)
         if self._engine is not None:
-            await self._begin(kept, self._engine.work(claim.call))
+            await self._begin(kept, self._engine.work(kept.record))
+        return True
+
+    async def _take_next(self, kept: Kept) -> bool:
+        """Claim the next segment of a parked call, under its lock. If others have, it is dropped here."""
+        claim = await self.journal.claim(kept.id, kept.record.segment)
+        if not isinstance(claim, Claimed):
+            self._drop(kept)
+            return False
+        if not _is_next(claim.call, kept.record):
+            self._drop(kept)
+            await self.journal.release(kept.id, claim.call.fence)  # it is due, and run again from there
+            return False
+        self._unpark(kept, claim.call)
         return True
 
     def _unpark(self, kept: Kept, record: CallRecord) -> None:
@@ -379,7 +387,9 @@ class Keeper:
         counts.diverged += 1
         log.warning("stops: %s", error, extra={"call": kept.id, "method": kept.record.name})
         with contextlib.suppress(Fenced):
-            await self.journal.release(kept.id, kept.record.fence, diverged=True)
+            async with kept.lock:
+                if not kept.parked or await self._take_next(kept):
+                    await self.journal.release(kept.id, kept.record.fence, diverged=True)
         self._forget(kept)
 
     async def abort(self, call_id: str, reason: str, outcome: bytes) -> bool:

@@ -136,7 +136,8 @@ class InputRequired(Dialect):
         status: Status = "failed" if self.failure is not None else "completed"
         if call.reason is not None:
             status = "aborted"
-        if self.kept.journaled or self.kept.record.idempotency_key is not None:
+        journaled = self.kept.journaled or self._unwritten  # or about to be, with a question
+        if journaled or self.kept.record.idempotency_key is not None:
             self.call = call  # its trace is still to be written
             expires = time.time() + KEPT
             if self.is_task:
