@@ -36,9 +36,9 @@ class SqliteStore:
         """The system lets go of the locks of a dead process."""
         assert isinstance(worker, SqliteJournal)
         sign = worker._sign
-        assert sign._fd is not None
-        os.close(sign._fd)
-        sign._fd = None
+        if sign._fd is not None:  # else it has never been there
+            os.close(sign._fd)
+            sign._fd = None
 
     async def freeze(self, worker: Journal) -> None:
         """It still holds its lock, but has not stirred for long."""

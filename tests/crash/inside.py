@@ -159,6 +159,7 @@ class Worker:
 
     def __init__(self, journal: Journal, ledger: Ledger, parked_calls: int) -> None:
         self.gate = Gate()
+        self.parked_calls = parked_calls
         self.journal = Gated(journal, self.gate)
         self.hub = Hub("model").register(Wizard(self.gate, ledger), namespace="wizard")
         self.keeper = self.hub.keeper = Keeper(
