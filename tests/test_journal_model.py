@@ -61,7 +61,9 @@ class Told:
 
     def history(self) -> str:
         """The latest requests, for whoever looks for what went wrong."""
-        lines = [f"{depth} {sent.params.get('inputResponses')} -> {sent.response}" for depth, sent in self.sent]
+        lines = [
+            f"{depth} {sent.params.get('inputResponses')} -> {sent.response}" for depth, sent in self.sent
+        ]
         return "\n".join([self.run, *lines[-6:]])
 
     def question(self, depth: int) -> int | None:
