@@ -7,11 +7,12 @@ from pathlib import Path
 from durable_app import Durable, effect
 from midcall import Ask, Hub, method
 from midcall.errors import TimedOut
-from midcall.journal import keeper
+from midcall.journal import sweeper
 from midcall.journal.dbos import DbosEngine
+from midcall.journal.keeper import Keeper
 from midcall.journal.postgres import PostgresJournal
 
-keeper.SWEEP = 0.2
+sweeper.SWEEP = 0.2
 
 
 class Slow:
@@ -40,4 +41,4 @@ class Slow:
 hub = Hub("plexus").register(Durable()).register(Slow())
 if "STORE" in os.environ:  # a worker that is soon believed to be gone
     journal = PostgresJournal(os.environ["STORE"], lease=1.0)
-    hub.keeper = keeper.Keeper(hub, journal, engine=DbosEngine(journal, os.environ["STORE"]))
+    hub.keeper = Keeper(hub, journal, engine=DbosEngine(journal, os.environ["STORE"]))

@@ -12,7 +12,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect as open_socket
 
 from driving import drive
-from midcall import Hub, connect
+from midcall import Hub, connect_hub
 from midcall.items import Data, Done, Error, Item, Request, RequestCancelled
 from midcall.transports.auth import StaticKeys
 from midcall.transports.restricted import is_local
@@ -339,7 +339,7 @@ def test_a_durable_call_on_a_websocket_is_answered_for_the_one_who_looks_on(serv
     items: list[Item] = []
 
     async def run() -> None:
-        async with connect(f"ws://127.0.0.1:{server.port}/ws") as remote:
+        async with connect_hub(f"ws://127.0.0.1:{server.port}/ws") as remote:
             call = remote.call("shop.tell", supports={"prompt"}, durable=True)
             async for item in call:
                 items.append(item)
@@ -361,7 +361,7 @@ def test_a_durable_call_on_a_websocket_is_answered_for_the_one_who_looks_on(serv
 
 def test_a_durable_call_is_answered_after_a_restart_and_when_nobody_is_on_the_line(server: Server) -> None:
     async def begin() -> None:
-        async with connect(f"ws://127.0.0.1:{server.port}/ws") as remote:
+        async with connect_hub(f"ws://127.0.0.1:{server.port}/ws") as remote:
             async for item in remote.call("shop.tell", supports={"prompt"}, durable=True):
                 if isinstance(item, Request):
                     return
@@ -379,7 +379,7 @@ def test_whoever_waits_on_a_websocket_hears_that_its_call_is_aborted(server: Ser
     items: list[Item] = []
 
     async def run() -> None:
-        async with connect(f"ws://127.0.0.1:{server.port}/ws") as remote:
+        async with connect_hub(f"ws://127.0.0.1:{server.port}/ws") as remote:
             async for item in remote.call("shop.tell", supports={"prompt"}, durable=True):
                 items.append(item)
                 if isinstance(item, Request):

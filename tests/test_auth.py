@@ -24,7 +24,7 @@ from driving import drive
 from mcp_peers import META
 from mcp_peers import http as send_http
 from mcp_peers import http_server as mcp_server
-from midcall import Hub, NotAllowed, completion, connect, method, prompt, resource
+from midcall import Hub, NotAllowed, completion, connect_hub, method, prompt, resource
 from midcall.principal import Principal, check_scopes, missing_scopes
 from midcall.transports.auth import (
     OAuthResourceServer,
@@ -630,7 +630,7 @@ def test_a_server_with_keys_lets_in_only_those_who_have_one(tmp_path: Path) -> N
                 401,
                 'Bearer error="invalid_token"',
             )
-            async with connect(url, headers=bearer) as remote:
+            async with connect_hub(url, headers=bearer) as remote:
                 assert await remote.request("plexus_hash")
 
     drive(main())
@@ -651,12 +651,12 @@ def test_a_method_with_scopes_is_called_only_by_those_who_have_them(tmp_path: Pa
 
     async def main() -> None:
         async with http_server("test_auth:scoped_hub", options=("--auth-tokens", str(file))) as url:
-            async with connect(url, headers=bob) as remote:
+            async with connect_hub(url, headers=bob) as remote:
                 assert await remote.call("files.list") == "all"
                 for refused_call in (remote.call("files.delete"), remote.request("files_delete")):
                     with pytest.raises(NotAllowed, match="files:"):
                         await refused_call
-            async with connect(url, headers=alice) as remote:
+            async with connect_hub(url, headers=alice) as remote:
                 assert await remote.call("files.delete") == "gone"
             async with open_socket(url, additional_headers=bob) as socket:
                 await socket.send(PING.decode())

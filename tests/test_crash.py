@@ -55,6 +55,7 @@ def test_without_a_crash_nothing_is_interrupted_and_nobody_is_asked_twice(
         calm,
         Schedule(variant=variant, forgetful=True),
         Schedule(variant=variant, keyed=True, partly=True, breaks=("leave", "leave", "leave")),
+        Schedule(variant=variant, forgetful=True, breaks=("leave", "leave", "leave")),
     ]
     for report in played(on_sqlite, schedules):
         assert (report.crashes, report.again, report.interrupted) == (0, 0, 0)

@@ -10,7 +10,7 @@ from websockets.asyncio.client import connect as raw_connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Origin
 
-from midcall import Data, Done, Request, TransportLost, UnknownQuestion, connect
+from midcall import Data, Done, Request, TransportLost, UnknownQuestion, connect_hub
 from midcall.client.websocket import Remote
 from peers import Peer, SocketWire, command, environment, http_server, stdio_peer
 
@@ -207,7 +207,7 @@ async def first_question(remote: Remote, name: str) -> tuple[Any, Any, Request]:
 
 def test_the_client_answers_by_hand_and_cannot_answer_twice() -> None:
     async def run() -> None:
-        async with http_server() as url, connect(url) as remote:
+        async with http_server() as url, connect_hub(url) as remote:
             invocation, items, question = await first_question(remote, "n")
             await invocation.answer(question.request_id, "word")
             with pytest.raises(UnknownQuestion, match="may have timed out or been cancelled"):
@@ -223,7 +223,7 @@ def test_the_client_comes_back_after_the_server_was_restarted() -> None:
     async def run() -> None:
         async with http_server() as url:
             port = int(url.rsplit(":", 1)[1].partition("/")[0])
-            remote = connect(url, give_up_after=30)
+            remote = connect_hub(url, give_up_after=30)
             await remote.__aenter__()
             _, items, _ = await first_question(remote, "lost")
         # The server is gone: what was running is lost, and told so.
@@ -244,7 +244,7 @@ def test_the_client_comes_back_after_the_server_was_restarted() -> None:
 def test_a_client_gives_up_with_a_clear_error_when_nobody_listens() -> None:
     async def run() -> None:
         with pytest.raises(TransportLost, match=r"Cannot connect to ws://127\.0\.0\.1:9/ws"):
-            async with connect("ws://127.0.0.1:9/ws", give_up_after=0.3):
+            async with connect_hub("ws://127.0.0.1:9/ws", give_up_after=0.3):
                 pass
 
     asyncio.run(run())
@@ -252,7 +252,7 @@ def test_a_client_gives_up_with_a_clear_error_when_nobody_listens() -> None:
 
 def test_leaving_a_remote_stream_early_cancels_the_call() -> None:
     async def run() -> None:
-        async with http_server() as url, connect(url) as remote:
+        async with http_server() as url, connect_hub(url) as remote:
             items = aiter(remote.call("probe.flood", {"count": 1_000_000}))
             async for _ in items:
                 break

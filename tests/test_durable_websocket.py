@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from driving import drive
-from midcall import connect
+from midcall import connect_hub
 from midcall.errors import MidcallError
 from midcall.items import Data, Done, Error, Request
 
@@ -84,7 +84,7 @@ def test_a_durable_call_goes_on_after_the_server_was_ended_at_each_question(
 ) -> None:
     async def run() -> None:
         with serving(tmp_path) as server:
-            async with connect(server.url) as remote:
+            async with connect_hub(server.url) as remote:
                 killed: set[str] = set()
 
                 async def answer(request: Request) -> Any:
@@ -107,7 +107,7 @@ def test_a_durable_call_goes_on_after_the_server_was_ended_at_each_question(
 def test_whoever_comes_back_gets_what_was_missed_and_nothing_twice(tmp_path: Path) -> None:
     async def run() -> None:
         with serving(tmp_path) as server:
-            async with connect(server.url) as remote:
+            async with connect_hub(server.url) as remote:
                 invocation = remote.call("durable.stream", {"count": 3}, supports={"prompt"}, durable=True)
                 async with aclosing(aiter(invocation)) as items:  # type: ignore[type-var]
                     async for item in items:
@@ -116,7 +116,7 @@ def test_whoever_comes_back_gets_what_was_missed_and_nothing_twice(tmp_path: Pat
                 call_id = invocation.call_id
             server.stop(signal.SIGKILL)
             server.start()
-            async with connect(server.url) as remote:
+            async with connect_hub(server.url) as remote:
                 items = [i async for i in remote.attach(call_id, after=2, answer=lambda request: "Bo")]
                 contents = [item.content for item in items if isinstance(item, Data)]
                 assert contents == ["before 2", "Bo 0", "Bo 1", "Bo 2"]
@@ -132,7 +132,7 @@ def test_whoever_comes_back_gets_what_was_missed_and_nothing_twice(tmp_path: Pat
 def test_every_answer_runs_the_call_again_if_its_coroutine_is_dropped(tmp_path: Path) -> None:
     async def run() -> None:
         with serving(tmp_path, "--replay-check") as server:
-            async with connect(server.url) as remote:
+            async with connect_hub(server.url) as remote:
                 result = await remote.call(
                     "durable.wizard", answer=lambda r: ANSWERS[r.request_type.message], durable=True
                 )
@@ -145,7 +145,7 @@ def test_every_answer_runs_the_call_again_if_its_coroutine_is_dropped(tmp_path: 
 def test_a_call_that_is_not_durable_ends_with_its_connection(tmp_path: Path) -> None:
     async def run() -> None:
         with serving(tmp_path) as server:
-            async with connect(server.url) as remote:
+            async with connect_hub(server.url) as remote:
                 items = []
                 async for item in remote.call("durable.wizard", supports={"prompt"}):
                     items.append(item)

@@ -22,7 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from crash.inside import LIMIT, QUESTIONS, WAIT, Fleet, Sent, Worker
 from journal_contract import Store
 from journal_model import MemoryStore
-from midcall.journal import keeper
+from midcall.journal import keeper, sweeper
 from midcall.journal.base import ENDED, MOST_CLAIMS, Journal
 from midcall.mcp import desk
 from midcall.mcp.exchange import McpError
@@ -86,7 +86,7 @@ class Workers(RuleBasedStateMachine):
         self.refused = False
         self.unseen: list[Any] = []
         self.patches = [
-            mock.patch.object(keeper, "SWEEP", 1e6),
+            mock.patch.object(sweeper, "SWEEP", 1e6),
             mock.patch.object(keeper, "WRITING", 0.02),
             mock.patch.object(desk, "PATIENCE", 0.05),
             mock.patch.object(time, "time", self._time),
@@ -251,7 +251,7 @@ class Workers(RuleBasedStateMachine):
         self.go()
 
     async def _look(self, worker: Worker) -> None:
-        worker.keeper.spawn(worker.keeper._look())
+        worker.keeper.spawn(worker.keeper.sweeper.look())
 
     @rule(seconds=st.sampled_from([1.0, LIMIT + 1, LIMIT + 1, LIMIT + 1, WAIT + 1]))
     def later(self, seconds: float) -> None:
@@ -356,7 +356,7 @@ class Workers(RuleBasedStateMachine):
             await self.fleet.come_back(worker)
         for _ in range(200):
             for worker in self.alive:
-                await worker.keeper._look()
+                await worker.keeper.sweeper.look()
                 await self.settle()
             self.observe()
             records = (await self.alive[0].journal.journal.list()).calls

@@ -120,7 +120,7 @@ def test_all_that_was_acknowledged_outlives_a_kill(path: Path) -> None:
                 elif call_id in said["claimed"]:
                     assert call.status in ("running", "completed")
             left = await journal.due(10_000)
-            assert {call.status for call in left} == {"running"}
+            assert {call.status for call in left} <= {"running"}  # none, if all waited just then
             for call in left:  # the dead do not hold them
                 assert isinstance(await journal.claim(call.id, call.segment), Claimed)
             counts = await journal.count()

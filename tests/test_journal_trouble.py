@@ -7,6 +7,7 @@ call goes on where it was.
 import asyncio
 import json
 import random
+import resource
 import signal
 import socket
 import subprocess
@@ -71,10 +72,15 @@ class Server:
             self._process.send_signal(number)
             self._process.wait(20)
 
-    def effects(self) -> int:
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def effects(self, run: str = "r") -> int:
         """How many effects the call has had that waits; others have other names."""
         lines = self.ledger.read_text().splitlines() if self.ledger.exists() else []
-        return sum(json.loads(line)["run"] == "r" for line in lines)
+        return sum(json.loads(line)["run"] == run for line in lines)
 
     # --- what a caller sees ------------------------------------------------------------------
 
@@ -163,6 +169,7 @@ def test_a_full_disk(tmp_path: Path, small_disk: Path) -> None:
         while "result" in await post(server.port, small, None, 10):
             pass  # it fits into what the file of the journal has
         await server.is_refused(small, "disk is full")
+        await server.is_refused(answered(asked), "disk is full")
         await server.serves_plain_calls()
         (small_disk / "other").unlink()
         waiting = (await tool(server.port, "work.count", {}))["waiting"]
@@ -193,6 +200,83 @@ def test_a_disk_that_is_read_only_at_the_start(tmp_path: Path, small_disk: Path)
         await server.goes_on(asked)
 
     with serving(tmp_path, str(small_disk / "journal.db")) as server:
+        asyncio.run(run(server))
+
+
+@contextmanager
+def read_only(*files: Path) -> Iterator[None]:
+    """Nobody can write to these any more, whoever has opened them already."""
+    tried = subprocess.run(["chattr", "+i", *map(str, files)], capture_output=True, check=False)
+    try:
+        if tried.returncode != 0:
+            pytest.skip("files of this disk cannot be made read-only while they are open")
+        yield
+    finally:
+        subprocess.run(["chattr", "-i", *map(str, files)], capture_output=True, check=False)
+
+
+@contextmanager
+def no_larger_files(server: Server, size: int) -> Iterator[None]:
+    """The server's files cannot grow beyond a size; any user can have this."""
+    before = resource.prlimit(server.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(server.pid, resource.RLIMIT_FSIZE, before)
+
+
+@contextmanager
+def unwritable(how: str, server: Server, journal: Path) -> Iterator[None]:
+    wal = journal.with_name(f"{journal.name}-wal")
+    with read_only(journal, wal) if how == "read-only" else no_larger_files(server, wal.stat().st_size):
+        yield
+
+
+ways = pytest.mark.parametrize("how", ["read-only", "may not grow"])
+
+
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="no limits can be set on others")
+@ways
+def test_a_file_that_cannot_be_written_while_calls_wait(tmp_path: Path, how: str) -> None:
+    journal = tmp_path / "journal.db"
+
+    async def run(server: Server) -> None:
+        asked = await server.call()
+        with unwritable(how, server, journal):
+            await server.is_refused(OTHER, "journal.db", "cannot be written")
+            await server.is_refused(answered(asked), "cannot be written")
+            await server.serves_plain_calls()
+            assert await tool(server.port, "work.count", {}) == {"waiting": 1}, "it can still be read"
+        assert server.effects() == 1, "nothing was done for an answer that was refused"
+        await server.goes_on(asked)
+        assert await tool(server.port, "work.count", {}) == {"waiting": 1, "completed": 1}
+
+    with serving(tmp_path, str(journal)) as server:
+        asyncio.run(run(server))
+
+
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="no limits can be set on others")
+@ways
+def test_a_file_that_cannot_be_written_while_a_call_runs(tmp_path: Path, how: str) -> None:
+    journal = tmp_path / "journal.db"
+    thinking = {"name": "work.thinking", "arguments": {"run": "r", "seconds": 3}}
+
+    async def run(server: Server) -> None:
+        asked = await server.call(thinking)
+        answer = {**thinking, "requestState": asked["requestState"]}
+        answer["inputResponses"] = {"who": {"action": "accept", "content": {"text": "Ann"}}}
+        refused = asyncio.ensure_future(server.is_refused(answer, "cannot be written"))
+        while server.effects() < 1:
+            await asyncio.sleep(0.01)
+        with unwritable(how, server, journal):
+            await refused
+            assert server.effects() == 1, "no step begins that the journal does not know of"
+        ended = await server.call(answer)
+        assert ended["content"][0]["text"] == "It is Ann", "the tool has not heard of it"
+        assert server.effects() == 2, "each step once"
+
+    with serving(tmp_path, str(journal)) as server:
         asyncio.run(run(server))
 
 
@@ -230,6 +314,40 @@ def test_a_file_that_is_damaged_at_the_start(tmp_path: Path) -> None:
         server.start()
         journal.with_name("journal.db-wal").unlink(missing_ok=True)
         await server.goes_on(asked)
+
+    with serving(tmp_path, str(journal)) as server:
+        asyncio.run(run(server))
+
+
+def test_a_file_that_is_damaged_while_calls_wait(tmp_path: Path) -> None:
+    """It is larger than what the server remembers of it."""
+    journal = tmp_path / "journal.db"
+    others = [{"name": "work.wizard", "arguments": {"run": f"{n} {'x' * 200_000}"}} for n in range(80)]
+
+    async def run(server: Server) -> None:
+        asked = await server.call()
+        waiting = [await server.call(other) for other in others]
+        server.stop()
+        server.start()
+        sound = journal.read_bytes()
+        with journal.open("r+b") as file:
+            file.seek(4096)
+            file.write(random.Random(1).randbytes(len(sound) - 4096))
+        for one, other in zip(waiting, others, strict=True):
+            response = await post(server.port, answered(one, other), None, 40)
+            if "error" in response:
+                break
+        await server.is_refused(answered(one, other), "damaged", "backup")
+        await server.is_refused(OTHER, "damaged", "backup")
+        await server.serves_plain_calls()
+        assert server.effects(other["arguments"]["run"]) == 1, "nothing was done for a refused answer"
+        for old in tmp_path.glob("journal.db-*"):
+            old.unlink()
+        (tmp_path / "backup").write_bytes(sound)
+        (tmp_path / "backup").rename(journal)
+        await server.goes_on(asked)
+        counted = await tool(server.port, "work.count", {})
+        assert counted == {"waiting": len(others) + 1, "completed": 1}, "nothing is half written"
 
     with serving(tmp_path, str(journal)) as server:
         asyncio.run(run(server))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from driving import drive
-from midcall import connect
+from midcall import connect_hub
 from midcall.items import Request
 from midcall.logs import JsonFormatter, TextFormatter, is_no_frame
 from operating import ADMIN, KEYS, Server, accept
@@ -35,7 +35,7 @@ def busy(server: Server) -> Any:
 
     async def talk() -> None:
         headers = {"Authorization": f"Bearer {ADMIN}"}
-        async with connect(f"ws://127.0.0.1:{server.port}/ws", headers=headers) as remote:
+        async with connect_hub(f"ws://127.0.0.1:{server.port}/ws", headers=headers) as remote:
             invocation = remote.call("shop.broken", {"note": "my-note"}, supports={"prompt"})
             async for item in invocation:
                 if isinstance(item, Request):

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import postgres_server
-from midcall import connect
+from midcall import connect_hub
 from midcall.items import Request
 from peers import HERE, command, environment, free_port
 from workers_chaos import TROUBLE, Fleet, chaos, children, is_open, post, tool
@@ -377,7 +377,7 @@ def test_who_waits_at_a_worker_that_stops_for_what_another_one_runs_is_sent_ther
 
 def test_a_durable_call_on_a_websocket_goes_on_with_the_other_worker(tmp_path: Path) -> None:
     async def run(parent: Parent) -> Any:
-        async with connect(f"ws://127.0.0.1:{parent.port}/ws") as remote:
+        async with connect_hub(f"ws://127.0.0.1:{parent.port}/ws") as remote:
             killed: list[int] = []
 
             async def answer(request: Request) -> Any:

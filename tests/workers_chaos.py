@@ -310,7 +310,11 @@ async def chaos(
     pause: float = 1.0,
     halfway: Callable[[], Any] | None = None,
 ) -> Counter[str]:
-    """Let callers loose on the fleet, for some seconds and for not much more than that. First all calls wait; then they are answered, at random moments."""
+    """Let callers loose on the fleet, for some seconds and for not much more than that.
+
+    First all calls wait, at the same time. Then the trouble begins; they are answered at random moments, and a
+    few others come.
+    """
     rng = random.Random(seed)
     seen: Counter[str] = Counter()
     for port in fleet.ports:
@@ -318,10 +322,9 @@ async def chaos(
     await fleet.until_ready()
     callers = [
         Caller(f"{seed}-{number}", fleet.ports, random.Random(f"{seed}-{number}"), seen)
-        for number in range(calls)
+        for number in range(calls + calls // 10)
     ]
     turns = asyncio.Semaphore(at_once)
-    began = time.monotonic()
 
     async def one(caller: Caller, moments: list[float]) -> None:
         for moment in moments:
@@ -334,14 +337,25 @@ async def chaos(
                 if await caller.step():
                     return
 
+    async def begin(caller: Caller) -> None:
+        async with turns:
+            assert not await caller.step()
+
+    async with asyncio.timeout(3 * seconds + 60):
+        await asyncio.gather(*(begin(caller) for caller in callers[:calls]))
+    counted = await tool(fleet.ports[0], "work.count", {})
+    assert counted == {"waiting": calls}, counted
+    seen["calls waiting at the same time"] = counted["waiting"]
+
+    began = time.monotonic()
     breaking = asyncio.ensure_future(trouble(fleet, rng, seen, pause))
     try:
         async with asyncio.timeout(3 * seconds + 60), asyncio.TaskGroup() as group:
             for caller in callers:
-                moments = sorted(rng.uniform(0.4, 1.0) * seconds for _ in range(3))
-                group.create_task(one(caller, [rng.uniform(0, 0.3) * seconds, *moments]))
+                moments = sorted(rng.uniform(0.1, 1.0) * seconds for _ in range(3))
+                group.create_task(one(caller, moments))
             if halfway is not None:
-                await asyncio.sleep(0.6 * seconds)
+                await asyncio.sleep(0.5 * seconds)
                 await asyncio.to_thread(halfway)
     finally:
         breaking.cancel()
@@ -361,9 +375,9 @@ async def chaos(
     for caller in callers:
         caller.check(effects.get(caller.run, []))
     counted = await tool(fleet.ports[0], "work.count", {})
-    assert counted == {"completed": calls}, counted
+    assert counted == {"completed": len(callers)}, counted
     log = fleet.log.read_text()
     assert "Traceback" not in log, log[-5000:]
-    seen["calls completed"] = calls
+    seen["calls completed"] = len(callers)
     seen["effects"] = sum(len(some) for some in effects.values())
     return seen

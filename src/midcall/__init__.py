@@ -35,6 +35,7 @@ from midcall.errors import (
     TransportLost,
     UnknownCall,
     UnknownQuestion,
+    Unreachable,
     WrongAnswer,
     WrongType,
 )
@@ -46,7 +47,7 @@ from midcall.questions import CANCELLED, DECLINED, Option, Question, Sampled
 from midcall.version import __version__
 
 if TYPE_CHECKING:
-    from midcall.client import connect
+    from midcall.client import Client, ToolResult, connect, connect_hub
 
 __all__ = [
     "CANCELLED",
@@ -60,6 +61,7 @@ __all__ = [
     "CallInfo",
     "Calls",
     "Cancelled",
+    "Client",
     "Data",
     "Declined",
     "Diverged",
@@ -92,14 +94,17 @@ __all__ = [
     "TimedOut",
     "TooManyCalls",
     "ToolError",
+    "ToolResult",
     "TransportLost",
     "UnknownCall",
     "UnknownQuestion",
+    "Unreachable",
     "WrongAnswer",
     "WrongType",
     "__version__",
     "completion",
     "connect",
+    "connect_hub",
     "method",
     "prompt",
     "resource",
@@ -107,8 +112,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "connect":  # the client is loaded when it is first used
-        from midcall.client import connect  # noqa: PLC0415
+    if name in ("Client", "ToolResult", "connect", "connect_hub"):  # loaded when it is first used
+        from midcall import client  # noqa: PLC0415
 
-        return connect
+        return getattr(client, name)
     raise AttributeError(f"module 'midcall' has no attribute {name!r}")

@@ -27,7 +27,8 @@
     ├── Diverged               a call that is run again does something else than before: its code has changed
     ├── JournalError           the journal cannot be read or written
     │   └── Fenced             another worker has taken the call over
-    └── RemoteError            a call through a client failed on the other side
+    ├── RemoteError            a call through a client failed on the other side
+    └── Unreachable            a client cannot reach its server: nothing was sent
 
 `code` is the short word that goes into an error item; `recoverable` says whether trying again
 may help. This module imports nothing of midcall.
@@ -313,6 +314,13 @@ class RemoteError(MidcallError):
         super().__init__(message)
         self.rpc_code = rpc_code
         self.rpc_data = rpc_data
+
+
+class Unreachable(MidcallError):
+    """A server cannot be reached, or is none: what was to be sent was not sent, and may be tried again."""
+
+    code = "unreachable"
+    recoverable = True
 
 
 def _either(names: Sequence[str]) -> str:

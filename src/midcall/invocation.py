@@ -56,6 +56,16 @@ class Line(Protocol):
     def call_id(self) -> str:
         """The name of the call, once it is started."""
 
+    @property
+    def handle(self) -> dict[str, Any] | None:
+        """What the call is found again by on an MCP server, once it has asked there."""
+        return None
+
+    @property
+    def failure(self) -> MidcallError | None:
+        """What the call failed with, if that is known better than its error item says."""
+        return None
+
 
 class Inbox:
     """A bounded queue of items between a call and its reader; it is the call's outlet."""
@@ -134,6 +144,11 @@ class Invocation:
         """The name of the call, once it is started; a durable one is found again by it."""
         return self._line.call_id
 
+    @property
+    def handle(self) -> dict[str, Any] | None:
+        """What a call of an MCP server is found again by, once it has asked (see `Client.resume`)."""
+        return self._line.handle
+
     async def answer(self, request_id: str, payload: Any) -> None:
         """Answer a question of this call. Raises `UnknownQuestion` or `WrongAnswer`."""
         await self._line.answer(request_id, payload)
@@ -153,7 +168,7 @@ class Invocation:
                 case Error():
                     failure = item
         if failure is not None:
-            raise error_from_item(failure)
+            raise self._line.failure or error_from_item(failure)
         if await self._line.streaming():
             return contents
         return contents[0] if contents else None

@@ -229,6 +229,14 @@ class Pending(Generic[W]):
         """Who waits for this id, once; `None` for a late or unknown one."""
         return None if id is UNSET else self._waiting.pop(id, None)
 
+    def get(self, id: Any) -> W | None:
+        """Who waits for this id, and goes on waiting."""
+        return self._waiting.get(id) if isinstance(id, int) else None
+
+    def all(self) -> list[W]:
+        """Everybody who waits, the newest last."""
+        return list(self._waiting.values())
+
     def take_all(self) -> list[W]:
         """Everybody who waits, as the line is gone."""
         waiting = list(self._waiting.values())

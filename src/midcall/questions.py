@@ -81,6 +81,8 @@ class Sample(Struct, frozen=True, omit_defaults=True):
     system: str | None = None
     max_tokens: int | None = None
     temperature: float | None = None
+    options: dict[str, Any] = {}
+    """What else MCP lets a server say (`modelPreferences`, `tools`, ...), in its own words."""
 
     @property
     def message(self) -> str:

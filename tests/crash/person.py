@@ -13,6 +13,9 @@ META = "io.modelcontextprotocol/"
 SAID = {f"{META}protocolVersion": MODERN, f"{META}clientCapabilities": {"elicitation": {}}}
 KEY = "dev.midcall/idempotencyKey"
 
+GOODBYE = b'{"goodbye": true}\n'
+"""The last line of a worker that was not killed."""
+
 LIMIT = 30.0
 """Seconds that a worker has for an answer: more than it may let anybody wait for another one."""
 
@@ -63,14 +66,17 @@ class Line:
                 os.kill(self.pid, signal.SIGKILL)
             self._wait_for_end()
 
-    def leave(self) -> None:
-        """Hang up, and let the worker end by itself."""
+    def leave(self) -> bool:
+        """Hang up, and let the worker end by itself. False if it has died on its way."""
         self._to.close()
-        self._wait_for_end()
+        return self._wait_for_end() == GOODBYE.strip()
 
-    def _wait_for_end(self) -> None:
-        while self._line() is not None:
-            pass
+    def _wait_for_end(self) -> bytes | None:
+        """Gives the last line."""
+        last = None
+        while (line := self._line()) is not None:
+            last = line
+        return last
 
     def _line(self) -> bytes | None:
         while self.alive and b"\n" not in self._read:

@@ -256,9 +256,10 @@ class Run:
             self._note(f"{line.pid} is to {how}")
             if how == "kill":
                 line.kill()
-            else:
-                line.leave()
+            elif line.leave():
                 self._workers.remove(line)  # which is no crash
+            else:
+                self._note(f"{line.pid} dies on its way")
 
     def _calm(self) -> list[Line]:
         """All workers that live, none of which dies any more."""

@@ -21,9 +21,10 @@ from typing import Any
 
 from crash.app import make_hub
 from crash.kept import make_keeper
+from crash.person import GOODBYE
 from crash.ticks import clock
 from midcall import Hub
-from midcall.journal import keeper
+from midcall.journal import sweeper
 from midcall.journal.seal import KeyRing
 from midcall.mcp import mcp_of
 from midcall.transports.stdio import serve_stdio
@@ -102,8 +103,9 @@ def work(hub: Hub, input: int, output: int, settings: dict[str, Any]) -> None:
     with contextlib.suppress(BaseException):
         clock.start(settings["deadly"])
         hub.keeper = make_keeper(hub, settings["backend"], settings["place"], forgetful=settings["forgetful"])
-        keeper.SWEEP = SWEEP
+        sweeper.SWEEP = SWEEP
         asyncio.run(serve_stdio(hub, raw=False, stdin=input, stdout=output))
+        os.write(output, GOODBYE)
         code = 0
     os._exit(code)
 

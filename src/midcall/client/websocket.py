@@ -1,6 +1,6 @@
 """The Python client of a hub's WebSocket: call its methods, answer its questions.
 
-    async with connect("ws://127.0.0.1:8000/ws") as remote:
+    async with connect_hub("ws://127.0.0.1:8000/ws") as remote:
         async for item in remote.call("files.delete", {"ids": ["a"]}, answer=handler): ...
         result = await remote.call("echo.once", {"message": "hi"})
 
@@ -48,7 +48,7 @@ Waiter = Callable[[Envelope | None], None]
 """Gets the response to a request, or `None` when the line is lost."""
 
 
-def connect(
+def connect_hub(
     url: str, *, headers: dict[str, str] | None = None, give_up_after: float | None = 60.0
 ) -> "Remote":
     """A connection to a midcall server's WebSocket; use it with `async with`.

@@ -6,7 +6,7 @@ that to the journal before anybody is told, finds the call again when somebody c
 again from its journal where its coroutine is not here.
 
 The journal is the truth, the parked coroutine a cache of it: when too many are parked, the coldest are
-dropped. One task looks after calls that nobody comes back to.
+dropped. Calls that nobody comes back to are looked after by the sweeper.
 """
 
 import asyncio
@@ -14,7 +14,6 @@ import contextlib
 import itertools
 import logging
 import time
-from collections import OrderedDict
 from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +22,11 @@ from midcall.errors import Diverged, Fenced, JournalError, MidcallError, TooMany
 from midcall.hub import Hub
 from midcall.journal.base import KEEP, Busy, CallRecord, Claimed, Entry, Gone, Journal, Parking, Settled
 from midcall.journal.engine import Engine, Work
-from midcall.journal.kept import Front, Kept, Revive, after_segment, kind_of
+from midcall.journal.kept import Front, Kept, Revive, after_segment, is_next, kind_of
 from midcall.journal.memory import MemoryJournal
+from midcall.journal.parked import PARKED_CALLS, Parked
 from midcall.journal.seal import PERIOD, KeyRing, shared_ring
+from midcall.journal.sweeper import Sweeper
 from midcall.metrics import counts
 from midcall.trace import Trace
 
@@ -40,17 +41,11 @@ WEEK = 7 * 24 * 3600.0
 KEPT = KEEP
 """Seconds that the outcome of an ended call is kept, for whoever did not get it."""
 
-PARKED_CALLS = 4_000
-"""How many coroutines wait in memory; beyond that the coldest are dropped, and run again when answered."""
-
 WRITING = 1.0
 """Seconds that are left, at the end of the process, to write what segments came to."""
 
 PAUSES = (0.1, 0.3, 1.0)
 """Seconds between tries to write to a journal that is away; the last one is repeated."""
-
-SWEEP = 5.0
-"""Seconds between two looks at calls that nobody comes back to."""
 
 
 class Keeper:
@@ -77,17 +72,15 @@ class Keeper:
         """Who revives calls, by the first word of their context."""
         self.looks_after = looks_after
         """Whether it goes on with calls that nobody comes back to; who only passes by does not."""
-        self._engine = engine
-        self._parked_calls = 0 if replay_check else parked_calls
+        self.engine = engine
         self._period = 0.0
         self._subscriptions: Subscriptions | None = None
         self._live: dict[str, Kept] = {}
-        self._parked: OrderedDict[str, Kept] = OrderedDict()
-        self._answered: set[str] = set()
-        """The calls whose worker was gone at the last look, after somebody had answered."""
+        self._parked = Parked(0 if replay_check else parked_calls)
         self._tasks: set[asyncio.Task[None]] = set()
         self._opening: asyncio.Lock | None = None
-        self._sweeper: asyncio.Task[None] | None = None
+        self._is_open = False
+        self.sweeper = Sweeper(self)
         self.stopping = False
         """Whether the process is about to end: no call is taken over any more."""
 
@@ -98,20 +91,27 @@ class Keeper:
         if self._opening is None:
             self._opening = asyncio.Lock()
         async with self._opening:
-            if self._sweeper is None:
+            if not self._is_open:
                 await self.journal.open()
-                await self._take_keys()
+                await self._take_keys(time.time() // PERIOD)
                 _ = self.subscriptions  # so that it is there to revive calls, and so are the others
                 for protocol in self.hub.protocols:
                     if hasattr(protocol, "keep_with"):
                         protocol.keep_with(self)
-                if self._engine is not None:
-                    await self._engine.open(self)
-                self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
+                if self.engine is not None:
+                    await self.engine.open(self)
+                self.sweeper.start()
+                self._is_open = True
 
-    async def _take_keys(self) -> None:
-        self._period = time.time() // PERIOD
+    async def renew_keys(self) -> None:
+        """See whether there are new ones."""
+        period = time.time() // PERIOD
+        if period != self._period:
+            await self._take_keys(period)
+
+    async def _take_keys(self, period: float) -> None:
         self.keys = await shared_ring(self.journal.secret)
+        self._period = period
 
     async def close(self, grace: float = 5.0) -> None:
         """Let what runs come to the end of its segment, within `grace` seconds; then let go of everything.
@@ -119,19 +119,18 @@ class Keeper:
         What waits stays in the journal, and so does what could not be finished: others go on with it.
         """
         self.let_go()
-        if self._sweeper is None:
+        if not self._is_open:
             return
-        self._sweeper.cancel()
-        await asyncio.wait((self._sweeper,))
+        await self.sweeper.stop()
         running = [
             k.front.call.task for k in self._live.values() if not k.parked and k.front.call is not None
         ]
-        steps = asyncio.get_running_loop().create_task(self._steps_end())
+        steps = asyncio.get_running_loop().create_task(self._parked.steps_end())
         pending = [task for task in (steps, *running, *self._tasks) if task is not None]
         await asyncio.wait(pending, timeout=max(grace, WRITING))
         steps.cancel()
-        if self._engine is not None:
-            await self._engine.close()
+        if self.engine is not None:
+            await self.engine.close()
         for kept in list(self._live.values()):
             if not kept.journaled:
                 self._forget(kept)  # it ends with all other calls, and its caller is told
@@ -147,19 +146,13 @@ class Keeper:
         for task in self._tasks:
             task.cancel()
         await self.journal.close()
-        self._sweeper = None
+        self._is_open = False
 
     def let_go(self) -> None:
         """The process is about to end: nothing waits here any more, and nothing is taken over."""
         self.stopping = True
-        for kept in list(self._parked.values()):
-            if not _in_a_step(kept):
-                self._drop(kept)
-
-    async def _steps_end(self) -> None:
-        """Wait until no call that waits is in the middle of a step."""
-        while any(_in_a_step(kept) for kept in self._parked.values()):  # noqa: ASYNC110  when the process ends
-            await asyncio.sleep(0.01)
+        self._parked.most = 0
+        self._drop_coldest()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something for a call, owned by the keeper."""
@@ -199,14 +192,14 @@ class Keeper:
         async with kept.lock:
             if kept.journaled:
                 return None
-            entries = _entries(front.call, kept)
+            entries = kept.take_entries()
             taken = await self.journal.create(kept.record, entries)
             if taken is not None:
                 self._forget(kept)
                 return taken
             kept.journaled = True
-        if self._engine is not None:
-            await self._begin(kept, self._engine.work(kept.record))
+        if self.engine is not None:
+            await self._begin(kept, self.engine.work(kept.record))
         return None
 
     def start(self, front: Front) -> None:
@@ -224,6 +217,22 @@ class Keeper:
         """How many coroutines wait here for somebody to come back."""
         return len(self._parked)
 
+    def is_free(self, record: CallRecord) -> bool:
+        """Whether to go on with a call that nobody looks after.
+
+        If it is parked here and its time is up, its own timer has not noticed: that stands still while the
+        machine sleeps. Run again from the journal, it does.
+        """
+        if kind_of(record) not in self.fronts:
+            return False  # somebody else's, who shares the journal
+        kept = self._live.get(record.id)
+        if kept is None or kept.record.fence != record.fence:
+            return True
+        if not kept.parked or kept.in_a_step:
+            return False
+        self._drop(kept)
+        return True
+
     def live(self, call_id: str) -> Front | None:
         """The front of a call whose coroutine is in this process."""
         kept = self._live.get(call_id)
@@ -239,7 +248,7 @@ class Keeper:
         kept = _kept(front)
         await self.open()
         async with kept.lock:
-            entries = _entries(front.call, kept)
+            entries = kept.take_entries()
             try:
                 if kept.parked:  # it ended just as it began to wait; if others have it, this is `Fenced`
                     await self._take_next(kept)
@@ -270,13 +279,12 @@ class Keeper:
     def _park(self, kept: Kept) -> None:
         kept.parked = True
         self._end_work(kept)
-        self._parked[kept.id] = kept
-        over = len(self._parked) - (0 if self.stopping else self._parked_calls)
-        for coldest in list(itertools.islice(self._parked.values(), max(over, 0))):
-            if _in_a_step(coldest):
-                self._parked.move_to_end(coldest.id)
-            else:
-                self._drop(coldest)
+        self._parked.add(kept)
+        self._drop_coldest()
+
+    def _drop_coldest(self) -> None:
+        for coldest in self._parked.coldest():
+            self._drop(coldest)
 
     # --- somebody comes back -----------------------------------------------------------------
 
@@ -297,7 +305,7 @@ class Keeper:
             if not isinstance(claim, Claimed):
                 return claim
             kept = self._live.get(call_id)
-            if kept is not None and kept.parked and _is_next(claim.call, kept.record):
+            if kept is not None and kept.parked and is_next(claim.call, kept.record):
                 self._unpark(kept, claim.call)
                 front = kept.front
         if claim.call.claims > 1:
@@ -306,8 +314,8 @@ class Keeper:
             if kept is not None:
                 self._drop(kept)  # another worker has gone on with it since, if only for a while
             front = await self._revive(claim.call, claim.entries)
-        if self._engine is not None and not isinstance(front, Gone):
-            await self._begin(_kept(front), work or self._engine.work(claim.call))
+        if self.engine is not None and not isinstance(front, Gone):
+            await self._begin(_kept(front), work or self.engine.work(claim.call))
         return front
 
     async def _revive(self, record: CallRecord, entries: Sequence[Entry]) -> Front | Gone:
@@ -355,8 +363,8 @@ class Keeper:
                 return True
             if not await self._take_next(kept):
                 return False
-        if self._engine is not None:
-            await self._begin(kept, self._engine.work(kept.record))
+        if self.engine is not None:
+            await self._begin(kept, self.engine.work(kept.record))
         return True
 
     async def _take_next(self, kept: Kept) -> bool:
@@ -365,7 +373,7 @@ class Keeper:
         if not isinstance(claim, Claimed):
             self._drop(kept)
             return False
-        if not _is_next(claim.call, kept.record):
+        if not is_next(claim.call, kept.record):
             self._drop(kept)
             await self.journal.release(kept.id, claim.call.fence)  # it is due, and run again from there
             return False
@@ -374,7 +382,7 @@ class Keeper:
 
     def _unpark(self, kept: Kept, record: CallRecord) -> None:
         """This worker runs the next segment, with the coroutine that is here."""
-        self._parked.pop(kept.id, None)
+        self._parked.discard(kept)
         kept.parked = False
         kept.record = record
         call = kept.front.call
@@ -442,7 +450,7 @@ class Keeper:
     def _forget(self, kept: Kept) -> None:
         if self._live.get(kept.id) is kept:
             del self._live[kept.id]
-        self._parked.pop(kept.id, None)
+        self._parked.discard(kept)
         self._end_work(kept)
 
     async def _begin(self, kept: Kept, work: Work) -> None:
@@ -458,85 +466,6 @@ class Keeper:
         work, kept.work = kept.work, None
         if work is not None:
             work.end()
-
-    async def _due(self) -> Sequence[CallRecord]:
-        """The calls that nobody looks after.
-
-        A segment that an answer has begun is left at the first look to whoever has answered: he got no
-        outcome and comes back, with the answer; without it he would have to be asked again.
-        """
-        due = await self.journal.due()
-        answered = {record.id for record in due if record.status == "running" and record.questions}
-        first_seen = answered - self._answered
-        self._answered = answered
-        return [record for record in due if record.id not in first_seen]
-
-    async def _sweep(self) -> None:
-        """Look after calls that nobody comes back to: their time is up, or their worker is gone."""
-        while True:
-            try:
-                await self._look()
-            except JournalError as error:
-                log.warning("the journal cannot be swept: %s", error)
-            await asyncio.sleep(SWEEP)
-
-    async def _look(self) -> None:
-        due = await self._due() if self.looks_after else ()
-        if self._engine is not None:
-            due = await self._engine.look_after(due)
-        for record in due:
-            if not self._is_free(record):
-                continue
-            front = await self.claim(record.id, record.segment)
-            if not isinstance(front, Settled | Busy | Gone):
-                with contextlib.suppress(TooManyCalls):
-                    self.resume(front)
-        await self.journal.sweep()
-        if time.time() // PERIOD != self._period:
-            await self._take_keys()
-
-    def _is_free(self, record: CallRecord) -> bool:
-        """Whether to go on with a call that nobody looks after.
-
-        If it is parked here and its time is up, its own timer has not noticed: that stands still while the
-        machine sleeps. Run again from the journal, it does.
-        """
-        if kind_of(record) not in self.fronts:
-            return False  # somebody else's, who shares the journal
-        kept = self._live.get(record.id)
-        if kept is None or kept.record.fence != record.fence:
-            return True
-        if not kept.parked or _in_a_step(kept):
-            return False
-        self._drop(kept)
-        return True
-
-
-def _in_a_step(kept: Kept) -> bool:
-    """Whether a branch of a call is at work: if it is dropped now, that step counts as interrupted."""
-    call = kept.front.call
-    return call is not None and call.trace is not None and call.trace.steps > 0
-
-
-def _entries(call: Call | None, kept: Kept) -> list[Entry]:
-    """What is to be written down of a call, under its lock.
-
-    What it does from now on is written after that: no step begins meanwhile of which the journal does not
-    know.
-    """
-    if call is None or call.trace is None:
-        return []
-    call.trace.write_to(kept.write)
-    return call.trace.take_fresh()
-
-
-def _is_next(claimed: CallRecord, parked: CallRecord) -> bool:
-    """Whether nobody has claimed a call between its parking and this claim.
-
-    A worker that was gone soon has brought no segment to its end, but may have begun a step: of that the
-    coroutine that is parked here knows nothing.
-    """
-    return claimed.segment == parked.segment and claimed.fence == parked.fence + 1
 
 
 def _kept(front: Front) -> Kept:

@@ -67,6 +67,24 @@ class Kept:
         """The segment that runs, as the engine knows it."""
         self.lock = asyncio.Lock()
 
+    @property
+    def in_a_step(self) -> bool:
+        """Whether a branch of the call is at work: if it is dropped now, that step counts as interrupted."""
+        call = self.front.call
+        return call is not None and call.trace is not None and call.trace.steps > 0
+
+    def take_entries(self) -> list[Entry]:
+        """What is to be written down of the call, under its lock.
+
+        What it does from now on is written after that: no step begins meanwhile of which the journal does
+        not know.
+        """
+        call = self.front.call
+        if call is None or call.trace is None:
+            return []
+        call.trace.write_to(self.write)
+        return call.trace.take_fresh()
+
     async def write(self, entries: Sequence[Entry]) -> None:
         """Make entries of the call durable."""
         await self._keeper.append(self, entries)
@@ -117,3 +135,12 @@ def after_segment(record: CallRecord, parking: Parking) -> CallRecord:
         owner=None,
         claims=0,
     )
+
+
+def is_next(claimed: CallRecord, parked: CallRecord) -> bool:
+    """Whether nobody has claimed a call between its parking and this claim.
+
+    A worker that was gone soon has brought no segment to its end, but may have begun a step: of that the
+    coroutine that is parked here knows nothing.
+    """
+    return claimed.segment == parked.segment and claimed.fence == parked.fence + 1

@@ -272,7 +272,12 @@ def explain(error: Exception, path: Path) -> JournalError:
             )
         case sqlite3.SQLITE_READONLY:
             return JournalError(
-                f"The journal {path} is read-only: let this user write to the file and its directory"
+                f"The journal {path} cannot be written: the file or its directory is read-only for this user"
+            )
+        case sqlite3.SQLITE_IOERR:
+            done = "read" if "READ" in getattr(error, "sqlite_errorname", "") else "written"
+            return JournalError(
+                f"The journal {path} cannot be {done}: the disk refuses it ({error}). It goes on once it can"
             )
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return JournalError(f"Another process has kept the journal {path} locked for too long")

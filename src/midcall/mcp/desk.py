@@ -56,6 +56,8 @@ class Desk:
         self.keeper = keeper
         self._given_keys = keys
         self._find = find
+        self._alike: dict[str, set[_Waiting]] = {}
+        """The requests that have come back and do not know yet what they get, by their sealed state."""
         keeper.fronts[KIND] = self._revive
 
     # --- calls that may have to be found again -----------------------------------------------
@@ -111,8 +113,9 @@ class Desk:
         responses: dict[str, Raw],
     ) -> None:
         """A request has come back with answers: go on with the call, or wait for whoever does."""
-        waiting = _Waiting()
+        waiting = _Waiting(self._alike.get(sealed, set()))
         session.admit(exchange, waiting)
+        self._alike.setdefault(sealed, waiting.alike).add(waiting)
         self.keeper.spawn(self._guarded(exchange, self._retry(exchange, sealed, ticket, responses, waiting)))
 
     async def _retry(
@@ -123,26 +126,29 @@ class Desk:
         responses: dict[str, Raw],
         waiting: "_Waiting",
     ) -> None:
-        await self.keeper.open()
-        state = self.unseal(sealed, ticket)
-        claimed = await self.keeper.claim(state.call_id, state.segment)
-        match claimed:
-            case Settled(outcome):
-                deliver_encoded(exchange, outcome)
-            case Busy():
-                await self._wait(exchange, state)
-            case Gone("diverged"):
-                raise McpError(-32603, "This call cannot go on: its code has changed since it asked")
-            case Gone("poisoned"):
-                raise McpError(-32603, "This call was given up: it brought down each worker that ran it")
-            case Gone():
-                raise invalid()
-            case InputRequired():
-                waiting.front = claimed
-                claimed.come_back(exchange, responses)
-                self.keeper.resume(claimed)
-                if waiting.dropped:
-                    claimed.drop(exchange, "The caller went away", cancelled=waiting.cancelled)
+        try:
+            await self.keeper.open()
+            state = self.unseal(sealed, ticket)
+            claimed = await self.keeper.claim(state.call_id, state.segment)
+            match claimed:
+                case Settled(outcome):
+                    deliver_encoded(exchange, outcome)
+                case Busy():
+                    await self._wait(exchange, state)
+                case Gone("diverged"):
+                    raise McpError(-32603, "This call cannot go on: its code has changed since it asked")
+                case Gone("poisoned"):
+                    raise McpError(-32603, "This call was given up: it brought down each worker that ran it")
+                case Gone():
+                    raise invalid()
+                case InputRequired():
+                    claimed.come_back(exchange, responses)
+                    self.keeper.resume(claimed)
+                    waiting.gets(claimed)
+        finally:
+            waiting.alike.discard(waiting)
+            if not waiting.alike:
+                self._alike.pop(sealed, None)
 
     async def _wait(self, exchange: Exchange, state: State) -> None:
         """Somebody else runs the segment: wait for its outcome, but not for ever."""
@@ -254,15 +260,29 @@ class _Waiting:
 
     call = None
 
-    def __init__(self) -> None:
-        self.front: InputRequired | None = None
-        self.dropped = False
-        self.cancelled = False
+    def __init__(self, alike: "set[_Waiting]") -> None:
+        self.alike = alike
+        """Those that have come back with the same state, this one included."""
+        self._front: InputRequired | None = None
+        self._dropped: tuple[Exchange, str, bool] | None = None
+
+    def gets(self, front: InputRequired) -> None:
+        """This is the one that has begun the segment."""
+        self._front = front
+        if self._dropped is not None:
+            self._drop(front, *self._dropped)
 
     def drop(self, exchange: Exchange, reason: str, *, cancelled: bool) -> None:
-        self.dropped, self.cancelled = True, cancelled
-        if self.front is not None:
-            self.front.drop(exchange, reason, cancelled=cancelled)
+        self._dropped = (exchange, reason, cancelled)
+        if self._front is not None:
+            self._drop(self._front, *self._dropped)
+
+    def _drop(self, front: InputRequired, exchange: Exchange, reason: str, cancelled: bool) -> None:
+        """The call ends if it is cancelled, unless somebody else waits for it: then that is his to do."""
+        other = next((waiting for waiting in self.alike if waiting._dropped is None), None)
+        if other is not None:
+            other._front = front
+        front.drop(exchange, reason, cancelled=cancelled and other is None)
 
 
 def invalid() -> McpError:

@@ -92,7 +92,13 @@ def answer_from(question: AnyQuestion, result: Any) -> Any:
 def question_from(method: str, params: dict[str, Any]) -> AnyQuestion:
     """The question that a request asks, as far as the request tells: a typed one is a form."""
     if method == SAMPLE:
-        return Sample(tuple(params.get("messages", ())), params.get("systemPrompt"), params.get("maxTokens"))
+        return Sample(
+            tuple(params.get("messages", ())),
+            params.get("systemPrompt"),
+            params.get("maxTokens"),
+            params.get("temperature"),
+            {key: value for key, value in params.items() if key not in _SAMPLE},
+        )
     if method == ROOTS:
         return Roots()
     message = params.get("message", "")
@@ -113,14 +119,15 @@ def question_from(method: str, params: dict[str, Any]) -> AnyQuestion:
 
 
 _PROMPT = frozenset(("type", "title", "description", "default"))
+_SAMPLE = frozenset(("messages", "systemPrompt", "maxTokens", "temperature", "_meta"))
 
 
 def _options(titled: list[dict[str, str]]) -> tuple[Option, ...]:
     return tuple(Option(one["const"], one.get("title", one["const"])) for one in titled)
 
 
-def result_for(question: AnyQuestion, answer: Answer) -> dict[str, Any]:
-    """The result by which a client would give this answer."""
+def result_for(question: AnyQuestion, answer: Answer, *, model: str = "administrator") -> dict[str, Any]:
+    """The result by which a client would give this answer. `model` is who spoke, if the answer does not say."""
     match answer, question:
         case Refusal(how), _:
             return {"action": "decline" if how == "Declined" else "cancel"}
@@ -132,8 +139,10 @@ def result_for(question: AnyQuestion, answer: Answer) -> dict[str, Any]:
             return _accepted({"choices": list(values)})
         case Selected(values), _:
             return _accepted({"choice": values[0]})
-        case CustomAnswer({"text": str(text)}), Sample():
-            return {"role": "assistant", "content": {"type": "text", "text": text}, "model": "administrator"}
+        case CustomAnswer({"text": str(text), **said}), Sample():
+            content = {"type": "text", "text": text}
+            result = {"role": "assistant", "content": content, "model": said.get("model") or model}
+            return result | ({"stopReason": said["stop_reason"]} if said.get("stop_reason") else {})
         case CustomAnswer(dict(value)), Sample():
             return value
         case CustomAnswer(value), Roots():
@@ -246,6 +255,7 @@ def _is_flat_field(schema: Any) -> bool:
 
 def _sampling(question: Sample) -> dict[str, Any]:
     params: dict[str, Any] = {
+        **question.options,
         "messages": [
             {**message, "content": {"type": "text", "text": message["content"]}}
             if isinstance(message.get("content"), str)

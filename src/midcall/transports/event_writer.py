@@ -1,12 +1,14 @@
-"""Writing a stream of events as an HTTP response. Plain ASGI.
+"""Writing a stream of events as an HTTP response. Plain ASGI, unless the server can do better.
 
-A stream may be silent for as long as a person thinks, and there may be many of them: the request's own
-task waits for the client to leave, and a short task writes whenever there is something to write.
+A stream may be silent for as long as a person thinks, and there may be many of them: a server that offers it
+takes the stream over (see `open_stream`). With any other, the request's own task waits for the client to
+leave, and a short task writes whenever there is something to write.
 """
 
 import asyncio
+from collections.abc import Callable
 
-from starlette.types import Receive, Send
+from starlette.types import Receive, Scope, Send
 
 from midcall.transports.sse import EventStream
 
@@ -19,23 +21,42 @@ EVENTS = (
 KEEP_ALIVE = 15.0
 """Seconds between two comments on a stream on which nothing happens."""
 
+COMMENT = b":\n\n"
+
+DETACH = "midcall.detach"
+"""An extension of ASGI: a function `(stream, place, left)` that takes over a response whose head was sent.
+
+It gives false if that cannot be done now.
+"""
+
 
 async def write_events(
-    stream: EventStream, place: int, extra: tuple[tuple[bytes, bytes], ...], receive: Receive, send: Send
-) -> bool:
-    """Write the events of a stream from a place on; false if the client leaves before its end.
+    stream: EventStream,
+    place: int,
+    extra: tuple[tuple[bytes, bytes], ...],
+    left: Callable[[], None] | None,
+    scope: Scope,
+    receive: Receive,
+    send: Send,
+) -> None:
+    """Write the events of a stream from a place on; `left` is called if the client leaves before its end.
 
-    A client that resumes a stream ends the response that carried it before.
+    A client that resumes a stream ends the response that carried it before. The stream may go on after this
+    has returned.
     """
     await send({"type": "http.response.start", "status": 200, "headers": [*EVENTS, *extra]})
+    detach = scope.get("extensions", {}).get(DETACH)
+    if detach is not None and not stream.ended and detach(stream, place, left):
+        return
     writer = _Writer(stream, place, send)
     try:
         await writer.write()
         while not writer.finished and (await receive())["type"] != "http.disconnect":
             pass
-        return writer.finished
     finally:
         await writer.close()
+    if left is not None and not writer.finished:
+        left()
 
 
 class _Writer:
@@ -88,7 +109,7 @@ class _Writer:
         if self._timer is not None:
             self._timer.cancel()
         loop = asyncio.get_running_loop()
-        self._timer = None if self.finished else loop.call_later(KEEP_ALIVE, self._wake, b":\n\n")
+        self._timer = None if self.finished else loop.call_later(KEEP_ALIVE, self._wake, COMMENT)
 
     async def close(self) -> None:
         """Nobody reads any more."""

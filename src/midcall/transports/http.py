@@ -36,6 +36,7 @@ from midcall.transports.auth import Authenticator, Unauthorized, authorization_o
 from midcall.transports.http_sse import SseEndpoint
 from midcall.transports.mcp_http import McpEndpoint
 from midcall.transports.one_write import OneWrite
+from midcall.transports.open_stream import OpenStream
 from midcall.transports.probes import Probes
 from midcall.transports.restricted import Restricted
 from midcall.transports.security import Gate, is_loopback, refuse_public_bind
@@ -328,7 +329,7 @@ class _Server(uvicorn.Server):
         for listener in self.servers:
             listener.close()
         for connection in list(self.server_state.connections):
-            if hasattr(connection, "cycle"):  # HTTP; a WebSocket would lose its calls at once
+            if isinstance(connection, OneWrite | OpenStream):  # a WebSocket would lose its calls at once
                 connection.shutdown()
         self._app.stop_listening()
         await self._finish_calls()

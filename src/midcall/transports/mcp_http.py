@@ -9,6 +9,7 @@ nothing is kept any more of what came in.
 """
 
 import asyncio
+import functools
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -102,9 +103,8 @@ class McpEndpoint:
             await send({"type": "http.response.start", "status": answer.status, "headers": headers})
             await send({"type": "http.response.body", "body": answer.body})
         elif answer is not None:
-            finished = await write_events(answer.stream, answer.place, answer.extra, receive, send)
-            if not finished and answer.session is not None:
-                self._extension.gone(answer.session, "The caller went away")
+            left = None if answer.session is None else functools.partial(self._gone, answer.session)
+            await write_events(answer.stream, answer.place, answer.extra, left, scope, receive, send)
 
     async def _pass_on(
         self, elsewhere: Elsewhere, scope: Scope, receive: Receive, send: Send
@@ -170,9 +170,12 @@ class McpEndpoint:
         if line.plain is not None:
             await line.plain.run_here(_Watch(line.plain, receive))
         elif not line.decided and not await _until_decided(line, receive):
-            self._extension.gone(session, "The caller went away")
+            self._gone(session)
             return None
         return self._answer(line, session=session)
+
+    def _gone(self, session: Session) -> None:
+        self._extension.gone(session, "The caller went away")
 
     # --- legacy ------------------------------------------------------------------------------
 

@@ -1,21 +1,64 @@
-"""uvicorn's HTTP, with one system call where it makes two.
+"""uvicorn's HTTP, with one system call where it makes two, and with nothing behind a stream that waits.
 
 uvicorn writes the head of a response and its body apart, and each is a system call, which costs more than
-all that a plain call does here. This gathers what is written in one turn of the event loop.
+all that a plain call does here. This gathers what is written in one turn of the event loop. A stream of
+events that stays open is handed to an `OpenStream`.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from midcall.transports.event_writer import DETACH
+from midcall.transports.open_stream import OpenStream
+from midcall.transports.sse import EventStream
 
 
 class OneWrite(HttpToolsProtocol):
     """One connection."""
 
+    __slots__ = ("_extensions", "_gathering")
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(Gathering(cast("asyncio.Transport", transport), self.loop))
+        self._gathering = Gathering(cast("asyncio.Transport", transport), self.loop)
+        self._extensions = {DETACH: self._detach}
+        super().connection_made(self._gathering)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._let_go()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        cast("dict[str, Any]", self.scope)["extensions"] = self._extensions
+
+    def _detach(self, stream: EventStream, place: int, left: Callable[[], None] | None) -> bool:
+        """Leave the connection to a stream, unless there is more on it than the request of this stream."""
+        cycle = self.cycle
+        if (
+            self.scope is not cycle.scope  # the next request has begun
+            or cycle.more_body
+            or cycle.disconnected
+            or not cycle.chunked_encoding
+            or self.flow.write_paused
+            or self._gathering.is_closing()
+        ):
+            return False
+        cycle.response_complete = True  # as far as uvicorn is concerned
+        self.connections.discard(self)
+        self.flow.resume_reading()
+        transport, head = self._gathering.let_go()
+        OpenStream(self, transport, stream, place, left).begin(head)
+        self.parser = None  # type: ignore[assignment]  # it knows this object, as this does it
+        self._let_go()
+        return True
+
+    def _let_go(self) -> None:
+        """Without this, only the collector frees it: the scope leads back here."""
+        self._extensions = {}
+        self.scope = None  # type: ignore[assignment]
 
 
 class Gathering(asyncio.Transport):
@@ -36,6 +79,12 @@ class Gathering(asyncio.Transport):
     def writelines(self, list_of_data: Iterable[Any]) -> None:
         for data in list_of_data:
             self.write(data)
+
+    def let_go(self) -> tuple[asyncio.Transport, bytes]:
+        """The transport itself, and what is yet to be written to it."""
+        data = b"".join(self._parts)
+        self._parts.clear()
+        return self._transport, data
 
     def _flush(self) -> None:
         if self._parts:

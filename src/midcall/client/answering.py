@@ -1,0 +1,149 @@
+"""Answering: who answers for a client when a server asks, in either era.
+
+A person (`answer`), a model (`sample`) and the folders that the client works in (`roots`). A legacy server
+sends its questions as requests, a modern one returns them as input requests: both are the same pairs of
+method and parameters, and are answered here. The handlers meet the `Request`s of midcall, as those of a hub
+do.
+"""
+
+import inspect
+import os
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from midcall import jsonrpc
+from midcall.errors import Cancelled, Declined, NotSupported, RemoteError, WrongAnswer
+from midcall.invocation import Answerer
+from midcall.items import Metadata, Request, to_builtins
+from midcall.mcp.caller import TASKS
+from midcall.mcp.elicitation import ELICIT, ROOTS, SAMPLE, question_from, result_for
+from midcall.questions import (
+    CANCELLED,
+    DECLINED,
+    Answer,
+    AnyQuestion,
+    CustomAnswer,
+    Form,
+    Root,
+    Roots,
+    Sample,
+    read_answer,
+)
+
+Sampler: TypeAlias = Callable[[Sample], Any]
+"""Asks a model, plain or async: gets the `Sample`, gives a text, a `Sampled`, or MCP's own result."""
+
+Folders: TypeAlias = Sequence[str | os.PathLike[str] | Root] | Callable[[], Any]
+"""The folders that a client works in:
+
+paths or `file://` URIs, or a function, plain or async, that gives them.
+"""
+
+Asker: TypeAlias = Callable[[Request], Awaitable[Any]]
+"""Shows a question to whoever reads the items of its call, and gives what is answered there."""
+
+_HERE = Metadata((), "", 0)
+
+
+class Answering:
+    """The handlers of one client."""
+
+    def __init__(
+        self,
+        answer: Answerer | None = None,
+        sample: Sampler | None = None,
+        roots: Folders | None = None,
+        *,
+        by_hand: bool = False,
+    ) -> None:
+        self.answer = answer
+        self._sample = sample
+        self._roots = roots
+        self.by_hand = by_hand
+        """Whether questions may come as items, to be answered by hand."""
+
+    def capabilities(self, *, modern: bool) -> dict[str, Any]:
+        """What is declared to a server."""
+        declared: dict[str, Any] = {}
+        if self.answer is not None or self.by_hand:
+            declared["elicitation"] = {"form": {}, "url": {}}
+        if self._sample is not None:
+            declared["sampling"] = {"tools": {}, "context": {}}
+        if self._roots is not None:
+            declared["roots"] = {} if modern else {"listChanged": True}
+        if modern:
+            declared["extensions"] = {TASKS: {}}
+        return declared
+
+    async def asked(self, method: str, params: dict[str, Any], asker: Asker | None = None) -> dict[str, Any]:
+        """The result for a request of the server.
+
+        `asker` is of the call that the question belongs to; without one, or for what a call is not asked,
+        the client's own handlers answer. Raises `RemoteError` for what nobody here can answer.
+        """
+        if method not in (ELICIT, SAMPLE, ROOTS):
+            raise RemoteError(f"Method not found: {method}", rpc_code=jsonrpc.METHOD_NOT_FOUND)
+        question = question_from(method, params)
+        try:
+            payload = await self._payload(question, asker)
+        except Declined:
+            return {"action": "decline"} if method == ELICIT else _refused(method)
+        except Cancelled:
+            return {"action": "cancel"} if method == ELICIT else _refused(method)
+        except NotSupported as error:
+            raise RemoteError(str(error), rpc_code=jsonrpc.INVALID_PARAMS) from None
+        try:
+            given = read_answer(question, payload)
+        except WrongAnswer as error:
+            raise RemoteError(f"Nobody gave an answer: {error}", rpc_code=jsonrpc.INTERNAL_ERROR) from None
+        if given in (DECLINED, CANCELLED) and method != ELICIT:
+            return _refused(method)
+        return result_for(question, _with_defaults(question, given), model="unknown")
+
+    async def _payload(self, question: AnyQuestion, asker: Asker | None) -> Any:
+        match question:
+            case Sample() if self._sample is not None:
+                return await _settled(self._sample(question))
+            case Roots() if self._roots is not None:
+                found = await _settled(self._roots() if callable(self._roots) else self._roots)
+                return CustomAnswer([to_builtins(_root(one)) for one in found])
+            case Sample() | Roots() if asker is None:
+                raise NotSupported(f"This client has no {question.kind} to give")
+        request = Request(_HERE, str(uuid.uuid4()), question)
+        if asker is not None:
+            return await asker(request)
+        if self.answer is None:
+            raise NotSupported
+        return await _settled(self.answer(request))
+
+
+async def _settled(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value
+
+
+def _refused(method: str) -> dict[str, Any]:
+    raise RemoteError(f"The user refused {method}", rpc_code=-1)
+
+
+def _root(folder: Any) -> Root:
+    if isinstance(folder, Root):
+        return folder
+    if isinstance(folder, str) and "://" in folder:
+        return Root(folder)
+    path = Path(folder).resolve()
+    return Root(path.as_uri(), path.name or None)
+
+
+def _with_defaults(question: AnyQuestion, answer: Answer) -> Answer:
+    """What a person leaves out of a form is what the form proposes."""
+    if not isinstance(question, Form) or not isinstance(answer, CustomAnswer):
+        return answer
+    properties = question.schema.get("properties", {})
+    proposed = {
+        name: field["default"]
+        for name, field in properties.items()
+        if isinstance(field, dict) and "default" in field
+    }
+    return CustomAnswer({**proposed, **answer.value}) if isinstance(answer.value, dict) else answer

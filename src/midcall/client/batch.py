@@ -1,0 +1,115 @@
+"""Batches: several tools called at once or one after the other, with one deadline for all."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from midcall.client.calling import Calling, Outcome
+from midcall.client.results import batch_result
+from midcall.client.session import Session
+
+Start = Callable[[str, Any, Callable[[Outcome], None]], Calling]
+"""Makes a call of a tool: its name, its arguments, and who gets the outcome."""
+
+OnResult = Callable[[dict[str, Any]], None]
+
+
+class Batch:
+    """The calls of one batch."""
+
+    def __init__(
+        self,
+        calls: Sequence[Mapping[str, Any]],
+        make: Start,
+        *,
+        limit: int,
+        on_result: OnResult | None = None,
+    ) -> None:
+        self._calls = _checked(calls)
+        self._make = make
+        self._limit = limit
+        self._on_result = on_result
+        self._results: list[dict[str, Any] | None] = [None] * len(calls)
+        self._running: dict[int, Calling] = {}
+        self._next = 0
+        self._missing = len(calls)
+        self._session: Session | None = None
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def run(self, session: Session, timeout: float | None, *, array: bool = False) -> None:
+        """Run them all; what is not there in time is given up."""
+        if not self._calls:
+            return
+        self._session = session
+        if array:
+            self._start_array(session)
+        else:
+            self._fill()
+        try:
+            await asyncio.wait((self._ended,), timeout=timeout)
+        finally:
+            self._give_up("Nobody waits for it any more")
+
+    def results(self, error: str) -> list[dict[str, Any]]:
+        """What came of each, in the order of the calls; `error` is for those that did not end."""
+        return [
+            {"call_id": id, "success": False, "error": error} if found is None else found
+            for (id, _, _), found in zip(self._calls, self._results, strict=True)
+        ]
+
+    def _fill(self) -> None:
+        while (
+            self._session is not None and self._next < len(self._calls) and len(self._running) < self._limit
+        ):
+            number = self._next
+            self._next += 1
+            calling = self._make_one(number)
+            self._running[number] = calling
+            calling.start(self._session)
+
+    def _start_array(self, session: Session) -> None:
+        self._next = len(self._calls)
+        self._running = {number: self._make_one(number) for number in range(self._next)}
+        callings = list(self._running.values())
+        ids = session.start_batch([(one, one.params) for one in callings], callings[0].about)
+        for calling, id in zip(callings, ids, strict=False):
+            calling.adopt(session, id)
+
+    def _make_one(self, number: int) -> Calling:
+        _, name, arguments = self._calls[number]
+        return self._make(name, arguments, lambda outcome: self._take(number, outcome))
+
+    def _take(self, number: int, outcome: Outcome) -> None:
+        result = batch_result(self._calls[number][0], outcome)
+        self._results[number] = result
+        self._running.pop(number, None)
+        self._missing -= 1
+        if self._on_result is not None:
+            self._on_result(result)
+        if self._missing == 0 and not self._ended.done():
+            self._ended.set_result(None)
+        elif self._next < len(self._calls):
+            self._fill()
+
+    def _give_up(self, reason: str) -> None:
+        self._next = len(self._calls)
+        running, self._running = self._running, {}
+        for calling in running.values():
+            calling.cancel(reason)
+
+
+def _checked(calls: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, Any]]:
+    """Id, name and arguments of each call. Raises `ValueError`: then none was sent."""
+    found: list[tuple[str, str, Any]] = []
+    ids: set[str] = set()
+    for call in calls:
+        id, name, arguments = call.get("id"), call.get("name"), call.get("arguments")
+        if not isinstance(id, str) or not id or not isinstance(name, str) or not name:
+            raise ValueError(f"A call has an id and the name of a tool, both text: {dict(call)!r}")
+        if arguments is not None and not isinstance(arguments, Mapping):
+            raise ValueError(f"The arguments of call {id} are no object: {arguments!r}")
+        if id in ids:
+            raise ValueError(f"Two calls have the id {id}")
+        ids.add(id)
+        found.append((id, name, arguments))
+    return found

@@ -1,0 +1,170 @@
+"""What an HTTP message is made of: URLs, headers, and the error that stands for a missing response.
+
+Whatever goes into the head of a request is checked here, once, so that no text of a caller or a server can
+put a header or a request of its own into it. This module knows no sockets.
+"""
+
+import re
+from base64 import b64encode
+from collections.abc import Iterable, Iterator
+from typing import NewType, Self
+from urllib.parse import quote, unquote, urljoin, urlsplit
+
+from midcall.errors import MidcallError
+
+HeaderBlock = NewType("HeaderBlock", bytes)
+"""The lines of some headers, as `encode_headers` makes them."""
+
+_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_BAD_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_BAD_URL = re.compile(r"[\x00-\x1f\x7f]")
+_HOST = re.compile(r"[A-Za-z0-9._~!$&'()*+,;=%-]+|\[[0-9A-Fa-f:.]+(%25[A-Za-z0-9._~-]+)?\]")
+_PORTS = {"http": 80, "https": 443}
+_KEPT = "%/:=&?~+!$,;'@()*[]|"
+"""What is left as it is in a path or a query. `%` too: what is escaped already is not escaped again."""
+
+
+class HttpError(MidcallError):
+    """A request got no (whole) response. A response with a bad status is a response, not an error.
+
+    `sent` is false if the request is known not to have reached the server, and may be tried again.
+    """
+
+    code = "http_error"
+
+    def __init__(self, message: str, *, sent: bool) -> None:
+        super().__init__(message)
+        self.sent = sent
+        self.recoverable = not sent
+
+
+class Headers:
+    """The headers of a response, in the order in which they came. Names have no case."""
+
+    __slots__ = ("_pairs",)
+
+    def __init__(self, pairs: list[tuple[bytes, bytes]]) -> None:
+        self._pairs = pairs
+
+    def get(self, name: str) -> str | None:
+        """The first value of this name."""
+        wanted = name.lower().encode()
+        for found, value in self._pairs:
+            if found.lower() == wanted:
+                return value.decode("latin-1")
+        return None
+
+    def get_all(self, name: str) -> list[str]:
+        """The values of this name, in order."""
+        wanted = name.lower().encode()
+        return [value.decode("latin-1") for found, value in self._pairs if found.lower() == wanted]
+
+    def __contains__(self, name: str) -> bool:
+        return self.get(name) is not None
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        """Pairs of a name in lower case and a value."""
+        for name, value in self._pairs:
+            yield name.decode("latin-1").lower(), value.decode("latin-1")
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def __repr__(self) -> str:
+        return f"Headers({list(self)})"
+
+
+def encode_headers(pairs: Iterable[tuple[str, str]]) -> HeaderBlock:
+    """Headers as they are sent. Raises `HttpError` for what cannot be one. Worth keeping if used again."""
+    lines = []
+    for name, value in pairs:
+        if not _NAME.fullmatch(name):
+            raise HttpError(f"{name!r} cannot be the name of a header", sent=False)
+        if _BAD_VALUE.search(value):
+            raise HttpError(f"The header {name} cannot have a value with control characters", sent=False)
+        try:
+            lines.append(b"%b: %b\r\n" % (name.encode(), value.strip(" \t").encode("latin-1")))
+        except UnicodeEncodeError:
+            raise HttpError(
+                f"The header {name} cannot have a value with characters beyond Latin-1", sent=False
+            ) from None
+    return HeaderBlock(b"".join(lines))
+
+
+class Url:
+    """An http or https URL, taken apart once for many requests. `str` of it is fit to be shown.
+
+    That is: without the credentials and the query, which may hold a key.
+    """
+
+    __slots__ = (
+        "authority",
+        "credentials",
+        "full",
+        "host",
+        "host_line",
+        "origin",
+        "port",
+        "scheme",
+        "shown",
+        "target",
+    )
+
+    def __init__(self, text: str) -> None:
+        """Take a URL apart. Raises `HttpError` if it is none."""
+        if _BAD_URL.search(text):
+            raise HttpError(f"{text!r} is no URL: it has control characters", sent=False)
+        try:
+            parts = urlsplit(text.strip())
+            port, host, user, password = parts.port, parts.hostname or "", parts.username, parts.password
+        except ValueError as error:
+            raise HttpError(f"{text!r} is no URL: {error}", sent=False) from None
+        if parts.scheme not in _PORTS or not host:
+            raise HttpError(f"{text!r} is no http or https URL", sent=False)
+        try:
+            host = host if host.isascii() else host.encode("idna").decode()
+        except UnicodeError as error:
+            raise HttpError(f"{text!r} is no URL: {error}", sent=False) from None
+        bracketed = f"[{host}]" if ":" in host else host
+        if not _HOST.fullmatch(bracketed):
+            raise HttpError(f"{text!r} is no URL: its host is not valid", sent=False)
+        path = quote(parts.path or "/", safe=_KEPT)
+        query = "?" + quote(parts.query, safe=_KEPT) if parts.query else ""
+        self.scheme: str = parts.scheme
+        self.host: str = host
+        """Without the brackets of an IPv6 address."""
+        self.port: int = port if port is not None else _PORTS[parts.scheme]
+        self.authority: str = bracketed if self.port == _PORTS[parts.scheme] else f"{bracketed}:{self.port}"
+        """What the `Host` header says."""
+        self.origin: str = f"{self.scheme}://{self.authority}"
+        self.target: bytes = (path + query).encode()
+        self.full: str = self.origin + path + query
+        """The whole URL, but for credentials and fragment."""
+        self.shown: str = self.origin + path
+        self.host_line: bytes = b"host: %b\r\n" % self.authority.encode()
+        self.credentials: bytes = b"" if user is None else basic("authorization", user, password)
+        """The line of the header that the credentials in the URL stand for."""
+
+    def join(self, reference: str) -> Self:
+        """The URL that a reference in a response from this one means."""
+        return type(self)(urljoin(self.full, reference))
+
+    def __str__(self) -> str:
+        return self.shown
+
+    def __repr__(self) -> str:
+        return f"Url({self.shown!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Url) and (self.full, self.credentials) == (other.full, other.credentials)
+
+    def __hash__(self) -> int:
+        return hash(self.full)
+
+
+def basic(header: str, user: str, password: str | None) -> bytes:
+    """The line of a header with basic credentials, as they stand in a URL."""
+    return b"%b: Basic %b\r\n" % (
+        header.encode(),
+        b64encode(f"{unquote(user)}:{unquote(password or '')}".encode()),
+    )

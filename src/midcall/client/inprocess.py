@@ -1,0 +1,47 @@
+"""A hub in this process: the same messages as over a pipe, handed over as they are."""
+
+import asyncio
+from collections.abc import Sequence
+
+from midcall.client.wire import About, Reader
+from midcall.connection import Connection
+from midcall.hub import Hub
+from midcall.mcp.extension import mcp_of
+
+
+class HubWire:
+    """The way to a hub that is here."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._connection: Connection | None = None
+
+    async def open(self, reader: Reader) -> None:
+        mcp_of(self._hub)
+        loop = asyncio.get_running_loop()
+        # In a turn of its own: an answer does not come while the request is still being sent.
+        self._connection = Connection(self._hub, lambda data: _later(loop, reader, data), raw=False)
+        await self._hub.open()
+
+    def agreed(self, revision: str, *, modern: bool) -> None:
+        """A message is the same in all revisions."""
+
+    def request(self, ids: Sequence[int], message: bytes, about: About) -> None:
+        self.send(message)
+
+    def send(self, message: bytes) -> None:
+        if self._connection is not None:
+            self._connection.receive(message)
+
+    def cancel(self, id: int) -> bool:
+        return False
+
+    async def close(self) -> None:
+        """End what runs for this client. The hub is the caller's: it stays open."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+
+def _later(loop: asyncio.AbstractEventLoop, reader: Reader, data: bytes) -> None:
+    loop.call_soon(reader.receive, data)

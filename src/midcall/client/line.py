@@ -1,0 +1,130 @@
+"""The way from an invocation to a call of an MCP server:
+
+progress, log and questions as items, then the result.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from midcall.client.answering import Asker
+from midcall.client.calling import Calling, Handle, Outcome
+from midcall.client.results import tool_result
+from midcall.errors import MidcallError, UnknownQuestion
+from midcall.invocation import Line
+from midcall.items import Data, Done, Error, Log, Metadata, Progress, Request, RequestCancelled
+from midcall.outlet import Outlet
+from midcall.questions import AnyQuestion, read_answer
+
+Make = Callable[[Callable[[Outcome], None], Callable[[str, dict[str, Any]], None], Asker | None], Calling]
+"""Makes the call: who gets the outcome, who hears of progress and log, who is asked."""
+
+Start = Callable[[Calling], Awaitable[None]]
+
+
+class ToolLine(Line):
+    """A line to one call of a tool."""
+
+    def __init__(self, name: str, make: Make, start: Start, *, asks: bool) -> None:
+        self._name = name
+        self._make = make
+        self._start = start
+        self._asks = asks
+        self._open: dict[str, tuple[AnyQuestion, asyncio.Future[Any]]] = {}
+        self._outlet: Outlet | None = None
+        self._calling: Calling | None = None
+        self._failure: MidcallError | None = None
+
+    async def start(self, outlet: Outlet) -> None:
+        self._outlet = outlet
+        self._calling = self._make(self._done, self._report, self._ask if self._asks else None)
+        await self._start(self._calling)
+
+    async def streaming(self) -> bool:
+        return False
+
+    async def answer(self, request_id: str, payload: Any) -> None:
+        question, waiting = self._open.get(request_id, (None, None))
+        if question is None or waiting is None or waiting.done():
+            raise UnknownQuestion(request_id)
+        waiting.set_result(read_answer(question, payload))
+
+    async def close(self, reason: str) -> None:
+        if self._calling is not None:
+            self._calling.cancel(reason)
+            self._put_end(Error(self._here(), reason, "aborted"))
+
+    async def leave(self) -> None:
+        self._outlet = None
+        if self._calling is not None:
+            self._calling.cancel("The caller is gone")
+
+    @property
+    def call_id(self) -> str:
+        return ""
+
+    @property
+    def handle(self) -> Handle | None:
+        return self._calling.handle if self._calling is not None else None
+
+    @property
+    def failure(self) -> MidcallError | None:
+        return self._failure
+
+    # --- what the server says ----------------------------------------------------------------
+
+    def _done(self, outcome: Outcome) -> None:
+        try:
+            if isinstance(outcome, MidcallError):
+                raise outcome
+            self._put(Data(self._here(), self._name, tool_result(outcome)))
+        except MidcallError as error:
+            self._failure = error
+            self._put_end(Error(self._here(), str(error), error.code, error.recoverable))
+        else:
+            self._put_end()
+
+    def _report(self, method: str, params: dict[str, Any]) -> None:
+        if method == "notifications/message":
+            data = params.get("data")
+            text = data if isinstance(data, str) else ""
+            level = str(params.get("level", "info"))
+            self._put(Log(self._here(), level, text, None if isinstance(data, str) else data))
+            return
+        percentage, message = read_progress(params)
+        self._put(Progress(self._here(), message, percentage))
+
+    async def _ask(self, request: Request) -> Any:
+        waiting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._open[request.request_id] = (request.request_type, waiting)
+        self._put(request)
+        try:
+            return await waiting
+        except asyncio.CancelledError:
+            self._put(RequestCancelled(self._here(), request.request_id, "The server withdrew the question"))
+            raise
+        finally:
+            self._open.pop(request.request_id, None)
+
+    def _put(self, item: Any) -> None:
+        if self._outlet is not None:
+            self._outlet.put(item)
+
+    def _put_end(self, error: Error | None = None) -> None:
+        if error is not None:
+            self._put(error)
+        self._put(Done(self._here()))
+
+    def _here(self) -> Metadata:
+        return Metadata((self._name,), "", int(time.time()))
+
+
+def read_progress(params: dict[str, Any]) -> tuple[float | None, str]:
+    """Percentage, if it can be told, and text of a progress notification."""
+    progress, total = params.get("progress"), params.get("total")
+    percentage = None
+    if isinstance(progress, int | float) and isinstance(total, int | float) and total > 0:
+        percentage = min(100.0, max(0.0, 100.0 * progress / total))
+    message = params.get("message")
+    return percentage, message if isinstance(message, str) else ""

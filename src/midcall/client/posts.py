@@ -1,0 +1,321 @@
+"""Posts: messages on their way over Streamable HTTP, and the streams by which their answers come.
+
+A `Post` is one message and the response of its HTTP request; a `Stream` takes up what broke off, and listens
+to what a legacy server says by itself. What they need of the connection is the `HttpWire`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from midcall import jsonrpc
+from midcall.client.events import EventReader, EventTooLarge
+from midcall.client.http1 import HeaderBlock, Headers, HttpError, Sending
+from midcall.client.wire import MAX_MESSAGE, About
+from midcall.errors import MidcallError, RemoteError, TransportLost, Unreachable
+
+if TYPE_CHECKING:
+    from midcall.client.streamable import HttpWire
+
+log = logging.getLogger("midcall.client")
+
+RETRY = 1.0
+"""Seconds before a lost stream is taken up again, if the server does not say."""
+
+MAX_RETRIES = 5
+"""How often a stream is taken up again without anything new on it."""
+
+LINGER = 1.0
+"""Seconds that a server has to close a stream after its response."""
+
+FALL_BACK = frozenset((400, 404, 405))
+"""What a server answers that knows only the transport of before."""
+
+MAX_CHALLENGES = 3
+"""How often one request is sent again with better access."""
+
+
+class Post:
+    """One message on its way, and what comes back on its response. The sink of its HTTP request."""
+
+    __slots__ = (
+        "_body",
+        "_challenges",
+        "_events",
+        "_headers",
+        "_sending",
+        "_size",
+        "_status",
+        "_wire",
+        "about",
+        "cancelled",
+        "ids",
+        "message",
+    )
+
+    def __init__(self, wire: "HttpWire", ids: Sequence[int], message: bytes, about: About | None) -> None:
+        self._wire = wire
+        self.ids = ids
+        self.message = message
+        self.about = about
+        self._challenges = 0
+        self._sending: Sending | None = None
+        self.cancelled = False
+        self._reset()
+
+    def _reset(self) -> None:
+        self._status = 0
+        self._headers: Headers | None = None
+        self._events: EventReader | None = None
+        self._body: list[bytes] = []
+        self._size = 0
+
+    def send(self) -> None:
+        """Send it, at once if no access is to be asked for."""
+        if self._wire.old is not None:
+            self._wire.forget(self.ids)
+            self._wire.old.post(self.ids, self.message)
+        elif self._wire.needs_access:
+            self._wire.spawn(self._send_with_access())
+        else:
+            self._post(HeaderBlock(b""))
+
+    async def _send_with_access(self) -> None:
+        try:
+            access = await self._wire.access()
+        except MidcallError as error:
+            self._fail(error)
+        else:
+            self._post(access)
+
+    def _post(self, access: HeaderBlock) -> None:
+        if self.cancelled:
+            return
+        try:
+            block = self._wire.block(self.about)
+            if access:
+                block = HeaderBlock(block + access)
+            self._sending = self._wire.http.send("POST", self._wire.url, block, self.message, self)
+        except HttpError as error:
+            self._fail(_lost(error))
+
+    def cancel(self) -> None:
+        """Nobody waits for it."""
+        self.cancelled = True
+        self._wire.forget(self.ids)
+        if self._sending is not None:
+            self._sending.cancel()
+
+    # --- as a sink ---------------------------------------------------------------------------
+
+    def head(self, status: int, headers: Headers) -> None:
+        self._status, self._headers = status, headers
+        if self.about is not None and self.about.method == "initialize" and status == 200:
+            self._wire.named(headers)
+        if 200 <= status < 300 and (headers.get("content-type") or "").startswith("text/event-stream"):
+            self._events = EventReader(MAX_MESSAGE)
+
+    def body(self, data: bytes) -> None:
+        if self._events is not None:
+            self._take_events(self._events, data)
+            return
+        self._size += len(data)
+        if self._size > MAX_MESSAGE:
+            self._fail(TransportLost(f"{self._wire.url} sent more than {MAX_MESSAGE} bytes at once"))
+            self.cancel()
+        else:
+            self._body.append(data)
+
+    def _take_events(self, events: EventReader, data: bytes) -> None:
+        try:
+            found = events.feed(data)
+        except EventTooLarge as error:
+            self._fail(TransportLost(f"{self._wire.url}: {error}"))
+            self.cancel()
+            return
+        for event in found:
+            if event.data and event.event == "message":
+                self._wire.reader.receive(event.data, self.ids[0] if self.ids else None)
+        if self.ids and not self._waited_for():
+            asyncio.get_running_loop().call_later(LINGER, self._linger)
+
+    def _waited_for(self) -> bool:
+        return any(self._wire.reader.waits(id) for id in self.ids)
+
+    def _linger(self) -> None:
+        if self._sending is not None and not self._waited_for():
+            self.cancel()
+
+    def end(self, error: HttpError | None) -> None:
+        self._sending = None
+        if self._events is not None:
+            self._stream_ended(self._events, error)
+        elif error is not None:
+            self._fail(_lost(error))
+        elif 200 <= self._status < 300:
+            self._complete()
+        else:
+            self._refused()
+
+    def _complete(self) -> None:
+        if not self.ids:
+            self._wire.accepted()
+            return
+        body = b"".join(self._body)
+        if body:
+            self._wire.reader.receive(body, self.ids[0])
+        self._fail(RemoteError(f"{self._wire.url} gave no response", rpc_code=jsonrpc.INTERNAL_ERROR))
+
+    def _stream_ended(self, events: EventReader, error: HttpError | None) -> None:
+        if not self.ids or not self._waited_for():
+            self._wire.forget(self.ids)
+        elif events.id and self._wire.resumes:
+            pause = RETRY if events.retry is None else events.retry / 1000
+            self._wire.spawn(self._resume(events.id, pause))
+        else:
+            why = str(error) if error is not None else f"{self._wire.url} ended the stream"
+            self._fail(TransportLost(f"{why}, before the response came"))
+
+    async def _resume(self, last: str, pause: float) -> None:
+        try:
+            await Stream(self._wire, self).follow(last, pause)
+        except MidcallError as error:
+            self._fail(error)
+
+    def _refused(self) -> None:
+        status, headers = self._status, self._headers
+        if status in (401, 403) and self._wire.needs_access and self._challenges < MAX_CHALLENGES:
+            self._challenges += 1
+            challenge = headers.get("www-authenticate") if headers is not None else None
+            self._wire.spawn(self._challenged(status, challenge))
+            return
+        if not self.ids:
+            log.warning("%s did not take a message: HTTP %d", self._wire.url, status)
+            return
+        if status == 404 and self._wire.in_session and self._error() is None:
+            self._fail(Unreachable(f"{self._wire.url} has ended the session"))
+            self._wire.expired()
+        elif (
+            status in FALL_BACK
+            and self.about is not None
+            and self.about.method == "initialize"
+            and self._error() is None
+        ):
+            self._wire.spawn(self._wire.fall_back(self))
+        else:
+            self.refuse()
+
+    async def _challenged(self, status: int, challenge: str | None) -> None:
+        try:
+            again = await self._wire.challenged(status, challenge)
+        except MidcallError as error:
+            self._fail(error)
+            return
+        if again:
+            self._reset()
+            await self._send_with_access()
+        else:
+            self.refuse()
+
+    def refuse(self) -> None:
+        """The server has refused it: in its own words, if it has said any."""
+        error = self._error()
+        if error is not None:
+            self._fail(error)
+        elif self._status == 429 or (self._status == 503 and "retry-after" in (self._headers or ())):
+            self._fail(Unreachable(f"{self._wire.url} is busy: HTTP {self._status}"))
+        else:
+            text = b"".join(self._body)[:200].decode(errors="replace").strip()
+            said = f"{self._wire.url} answered HTTP {self._status}" + (f": {text}" if text else "")
+            self._fail(RemoteError(said, rpc_code=jsonrpc.INTERNAL_ERROR, rpc_data={"status": self._status}))
+
+    def _error(self) -> RemoteError | None:
+        """The JSON-RPC error in the body of a refusal."""
+        try:
+            found = jsonrpc.decode(b"".join(self._body))
+        except jsonrpc.Fault:
+            return None
+        if not isinstance(found, jsonrpc.Envelope) or found.error is msgspec.UNSET:
+            return None
+        return RemoteError(found.error.message, rpc_code=found.error.code, rpc_data=found.error.data)
+
+    def _fail(self, error: MidcallError) -> None:
+        """Whoever still waits for it gets this."""
+        self._wire.forget(self.ids)
+        if self.ids:
+            self._wire.reader.failed(self.ids, error)
+        elif not isinstance(error, RemoteError):
+            log.info("a message was not sent: %s", error)
+
+
+class Stream:
+    """A stream of events that is taken up again: of a request whose own broke off, or for everything else."""
+
+    def __init__(self, wire: "HttpWire", post: Post | None) -> None:
+        self._wire = wire
+        self._post = post
+
+    async def follow(self, last: str, pause: float) -> None:
+        """Take up the stream after the last event, again and again;
+
+        raises when that makes no sense any more.
+        """
+        tries = 0
+        while True:
+            await asyncio.sleep(pause)
+            if self._post is not None and not self._waited_for():
+                return
+            pairs = [*await self._wire.access_pairs(), *self._wire.pairs(), ("Accept", "text/event-stream")]
+            if last:
+                pairs.append(("Last-Event-ID", last))
+            events = EventReader(MAX_MESSAGE)
+            try:
+                new = await self._read(pairs, events)
+            except HttpError as error:
+                new = False
+                log.debug("a stream was lost: %s", error)
+            tries = 0 if new else tries + 1
+            if self._post is not None and not self._waited_for():
+                return
+            if tries > MAX_RETRIES and self._post is not None:
+                raise TransportLost(f"{self._wire.url}: the stream of the response cannot be taken up again")
+            last = events.id or last
+            wanted = RETRY if events.retry is None else events.retry / 1000
+            pause = wanted * 2 ** min(tries, MAX_RETRIES)
+
+    async def _read(self, pairs: Sequence[tuple[str, str]], events: EventReader) -> bool:
+        """Read it to its end. True if anything came."""
+        response = await self._wire.http.request("GET", self._wire.url, pairs, timeout=None)
+        try:
+            if response.status == 404 and self._wire.in_session:
+                self._wire.expired()
+            if response.status == 401 and await self._wire.challenged(
+                401, response.headers.get("www-authenticate")
+            ):
+                return False
+            if not (response.headers.get("content-type") or "").startswith("text/event-stream"):
+                raise TransportLost(f"{self._wire.url} has no such stream: HTTP {response.status}")
+            came = False
+            async for data in response:
+                for event in events.feed(data):
+                    came = True
+                    if event.data and event.event == "message":
+                        self._wire.reader.receive(event.data, self._related())
+                if self._post is not None and not self._waited_for():
+                    break
+            return came
+        finally:
+            response.close()
+
+    def _related(self) -> int | None:
+        return self._post.ids[0] if self._post is not None else None
+
+    def _waited_for(self) -> bool:
+        return self._post is not None and any(self._wire.reader.waits(id) for id in self._post.ids)
+
+
+def _lost(error: HttpError) -> MidcallError:
+    return TransportLost(str(error)) if error.sent else Unreachable(str(error))

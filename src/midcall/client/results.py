@@ -1,0 +1,55 @@
+"""What tools give, as a caller of an MCP server meets it."""
+
+from typing import Any
+
+from msgspec import Struct
+
+from midcall.errors import MidcallError, ToolError
+
+
+class ToolResult(Struct, frozen=True):
+    """The result of a tool: content for a model, and perhaps data for a program."""
+
+    content: list[dict[str, Any]] = []
+    """Blocks as MCP has them: `{"type": "text", "text": ...}`, pictures, sound, resources."""
+    structured: Any = None
+    """What a tool with an output schema gives."""
+    meta: dict[str, Any] = {}
+
+    @property
+    def text(self) -> str:
+        """All text blocks, one below the other."""
+        return text_of(self.content)
+
+    @property
+    def value(self) -> Any:
+        """The structured result if there is one, else the text."""
+        return self.text if self.structured is None else self.structured
+
+
+def tool_result(result: dict[str, Any]) -> ToolResult:
+    """A result as it came. Raises `ToolError` if the tool says that it failed."""
+    content = result.get("content")
+    blocks = [one for one in content if isinstance(one, dict)] if isinstance(content, list) else []
+    if result.get("isError"):
+        raise ToolError(text_of(blocks) or "The tool failed")
+    meta = result.get("_meta")
+    return ToolResult(blocks, result.get("structuredContent"), meta if isinstance(meta, dict) else {})
+
+
+def text_of(content: Any) -> str:
+    """The text among content blocks."""
+    if not isinstance(content, list):
+        return ""
+    texts = [one.get("text") for one in content if isinstance(one, dict) and one.get("type") == "text"]
+    return "\n".join(text for text in texts if isinstance(text, str))
+
+
+def batch_result(call_id: str, outcome: dict[str, Any] | MidcallError) -> dict[str, Any]:
+    """One entry of what `call_tools` gives."""
+    if isinstance(outcome, MidcallError):
+        return {"call_id": call_id, "success": False, "error": str(outcome)}
+    if outcome.get("isError"):
+        error = text_of(outcome.get("content")) or "The tool failed"
+        return {"call_id": call_id, "success": False, "error": error, "result": outcome}
+    return {"call_id": call_id, "success": True, "result": outcome}

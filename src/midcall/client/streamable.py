@@ -1,0 +1,252 @@
+"""Streamable HTTP: each message is a request of its own, and each answer comes on its response.
+
+In the modern era that is all there is. In the legacy one the server may name a session, has a stream for what
+belongs to no request, and takes up a lost stream after the last event that came. A server from before that,
+which answers everything on one stream (HTTP+SSE), is found out when it refuses the first message, and is
+spoken to by `sse`.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, Protocol
+
+from midcall.client.http1 import HeaderBlock, Headers, HttpClient, HttpError, Url, encode_headers
+from midcall.client.mirrored import header_value
+from midcall.client.posts import Post, Stream
+from midcall.client.wire import About, Reader
+from midcall.errors import MidcallError, TransportLost
+
+log = logging.getLogger("midcall.client")
+
+FAREWELL = 2.0
+"""Seconds that a server has to end a session."""
+
+_ACCEPT = ("Accept", "application/json, text/event-stream")
+_JSON = ("Content-Type", "application/json")
+_NAMED = frozenset(
+    ("tools/call", "prompts/get", "resources/read", "tasks/get", "tasks/update", "tasks/cancel")
+)
+"""The methods whose name is repeated in a header."""
+
+
+class Authorizer(Protocol):
+    """Who gives access to a server (see `oauth`)."""
+
+    async def headers(self, url: str, fetch: Any) -> dict[str, str]:
+        """The headers for a request."""
+
+    async def challenged(self, url: str, status: int, www_authenticate: str | None, fetch: Any) -> bool:
+        """The server has refused: get access. True if the request is to be sent again."""
+
+
+class HttpWire:
+    """The way to a server behind a URL."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        auth: Authorizer | None = None,
+        sse: bool = False,
+    ) -> None:
+        try:
+            self.url = Url(url)
+        except HttpError as error:
+            raise ValueError(str(error)) from None
+        self._given = list((headers or {}).items())
+        self._auth = auth
+        self._sse = sse
+        self.http = HttpClient()
+        self.reader: Reader
+        self._modern = False
+        self._revision = ""
+        self._session_id: str | None = None
+        self._blocks: dict[tuple[str, str], HeaderBlock] = {}
+        """The headers of requests of one kind, made once."""
+        self._posts: dict[int, Post] = {}
+        """The requests that are under way."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._old: Any = None
+        """The transport of before, if that is what the server has."""
+        self._streaming = False
+        self._closed = False
+
+    # --- as a wire ---------------------------------------------------------------------------
+
+    async def open(self, reader: Reader) -> None:
+        self.reader = reader
+        if self._sse:
+            await self._open_old()
+
+    def agreed(self, revision: str, *, modern: bool) -> None:
+        self._revision, self._modern = revision, modern
+        self._blocks.clear()
+
+    def request(self, ids: Sequence[int], message: bytes, about: About) -> None:
+        post = Post(self, ids, message, about)
+        for id in ids:
+            self._posts[id] = post
+        post.send()
+
+    def send(self, message: bytes) -> None:
+        if self._closed:
+            return
+        post = Post(self, (), message, None)
+        post.send()
+
+    def cancel(self, id: int) -> bool:
+        post = self._posts.get(id)
+        if post is not None and len(post.ids) == 1:
+            post.cancel()
+        return self._modern
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for post in list(self._posts.values()):
+            post.cancel()
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        if self._session_id is not None and not self._modern:
+            with contextlib.suppress(HttpError, TimeoutError):
+                pairs = [*await self.access_pairs(), *self.pairs()]
+                response = await self.http.request("DELETE", self.url, pairs, timeout=FAREWELL)
+                response.close()
+        await self.http.close()
+
+    # --- for its messages --------------------------------------------------------------------
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """The headers of every request."""
+        pairs = list(self._given)
+        if self._revision:
+            pairs.append(("MCP-Protocol-Version", self._revision))
+        if self._session_id is not None and not self._modern:
+            pairs.append(("Mcp-Session-Id", self._session_id))
+        return pairs
+
+    def block(self, about: About | None) -> HeaderBlock:
+        """The headers of a message, without those that give access."""
+        method, name = ("", "") if about is None else (about.method, about.name)
+        block = self._blocks.get((method, name))
+        if block is None:
+            pairs = [*self.pairs(), _ACCEPT, _JSON]
+            if self._modern and method:
+                pairs.append(("Mcp-Method", method))
+                if name and method in _NAMED:
+                    pairs.append(("Mcp-Name", header_value(name)))
+            if len(self._blocks) > 1000:
+                self._blocks.clear()
+            block = self._blocks[method, name] = encode_headers(pairs)
+        if about is not None and about.headers and self._modern:
+            return HeaderBlock(block + encode_headers(about.headers))
+        return block
+
+    @property
+    def needs_access(self) -> bool:
+        return self._auth is not None
+
+    @property
+    def in_session(self) -> bool:
+        return self._session_id is not None and not self._modern
+
+    @property
+    def resumes(self) -> bool:
+        """Whether lost streams can be taken up again."""
+        return not self._modern and not self._closed
+
+    async def access(self) -> HeaderBlock:
+        """The headers that give access."""
+        return encode_headers(await self.access_pairs())
+
+    async def access_pairs(self) -> list[tuple[str, str]]:
+        """The headers that give access, as pairs."""
+        if self._auth is None:
+            return []
+        return list((await self._auth.headers(self.url.full, self.http)).items())
+
+    async def challenged(self, status: int, challenge: str | None) -> bool:
+        """Whether to send a request again that was refused."""
+        if self._auth is None:
+            return False
+        return await self._auth.challenged(self.url.full, status, challenge, self.http)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something for a message, owned by the wire."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def named(self, headers: Headers) -> None:
+        """The server may have named a session."""
+        session_id = headers.get("mcp-session-id")
+        if session_id is not None and not self._modern:
+            self._session_id = session_id
+            self._blocks.clear()
+
+    def expired(self) -> None:
+        """The server does not know the session any more."""
+        self._session_id = None
+        self.reader.lost(TransportLost(f"{self.url} has ended the session"))
+
+    def forget(self, ids: Sequence[int]) -> None:
+        for id in ids:
+            self._posts.pop(id, None)
+
+    def accepted(self) -> None:
+        """A notification was taken:
+
+        the first one ends the greeting, and the server may now speak by itself.
+        """
+        if not self._modern and not self._streaming and self._old is None:
+            self._streaming = True
+            self.spawn(self._listen())
+
+    async def _listen(self) -> None:
+        """Keep the stream open by which a legacy server sends what belongs to no request."""
+        stream = Stream(self, None)
+        with contextlib.suppress(MidcallError):
+            await stream.follow("", 0.0)
+
+    # --- the transport of before -------------------------------------------------------------
+
+    async def fall_back(self, post: Post) -> None:
+        """The first message was refused: try the transport of before."""
+        try:
+            await self._open_old()
+        except MidcallError as error:
+            log.debug("no HTTP+SSE either: %s", error)
+            post.refuse()
+            return
+        self._old.post(post.ids, post.message)
+        self.forget(post.ids)
+
+    async def _open_old(self) -> None:
+        from midcall.client.sse import OldTransport  # noqa: PLC0415  seldom needed
+
+        self._old = await OldTransport.open(self)
+
+    @property
+    def old(self) -> Any:
+        """The transport of before, once the server was found to have only that."""
+        return self._old
+
+
+def authorizer(auth: Any) -> Authorizer | None:
+    """What gives access, from what a caller of `connect` says."""
+    if auth is None:
+        return None
+    if isinstance(auth, str):
+        from midcall.client.oauth import Token  # noqa: PLC0415  seldom needed
+
+        auth = Token(auth)
+    if not hasattr(auth, "challenged"):
+        raise ValueError("auth is a token, or an OAuth")
+    found: Authorizer = auth
+    return found

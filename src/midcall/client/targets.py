@@ -1,0 +1,184 @@
+"""Targets: what a client can be connected to, in the ways in which people name it.
+
+A command (text, or a list of words), a URL, a hub in this process, or the settings of other clients
+(`mcpServers`, as Claude Desktop, Cursor and VS Code write them), as a mapping or as the file that they are
+in.
+"""
+
+import os
+import re
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Struct
+
+from midcall.client.wire import Wire
+from midcall.hub import Hub
+
+Named: TypeAlias = "str | os.PathLike[str] | Sequence[str] | Mapping[str, Any] | Hub"
+"""A server, as a caller names it."""
+
+SERVERS = ("mcpServers", "servers")
+"""Where the settings of other clients have their servers: most of them, and VS Code."""
+
+_VARIABLE = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+
+
+class Target(Struct, frozen=True):
+    """A server that can be connected to, as often as need be."""
+
+    label: str
+    """How messages name it."""
+    wire: Callable[[], Wire]
+    has_headers: bool = False
+
+
+def target_of(
+    named: Named,
+    *,
+    headers: Mapping[str, str] | None = None,
+    auth: Any = None,
+    env: Mapping[str, str] | None = None,
+    cwd: str | os.PathLike[str] | None = None,
+) -> Target:
+    """The target that is named. Raises `ValueError` for what is none."""
+    if isinstance(named, Hub):
+        return _hub(named)
+    if isinstance(named, Mapping):
+        return _configured(named)
+    if isinstance(named, str | os.PathLike):
+        text = os.fspath(named)
+        scheme = urlsplit(text).scheme if "://" in text else ""
+        if scheme in ("http", "https"):
+            return _url(text, headers, auth)
+        if scheme in ("ws", "wss"):
+            raise ValueError(f"{text} is a hub's WebSocket: use connect_hub")
+        if scheme:
+            raise ValueError(f"A server is reached by http:// or https://, not by {scheme}://")
+        path = Path(text)
+        if path.suffix == ".json" and path.is_file():
+            return _configured(read_settings(path), path.parent)
+        words = _program(path) if path.suffix in _PROGRAMS and path.is_file() else _split(text)
+    else:
+        words = [str(word) for word in named]
+    if not words:
+        raise ValueError("Name a server: a command, a URL, a hub, or a file with mcpServers")
+    return _command(words, env, cwd)
+
+
+_PROGRAMS = {".py": sys.executable, ".js": "node", ".mjs": "node"}
+
+
+def _program(path: Path) -> list[str]:
+    return [_PROGRAMS[path.suffix], str(path)]
+
+
+def _split(text: str) -> list[str]:
+    try:
+        return shlex.split(text, posix=sys.platform != "win32")
+    except ValueError as error:
+        raise ValueError(f"{text!r} is no command: {error}") from None
+
+
+def _command(
+    words: Sequence[str], env: Mapping[str, str] | None, cwd: str | os.PathLike[str] | None
+) -> Target:
+    from midcall.client.child import ChildWire  # noqa: PLC0415  only what is needed is imported
+
+    return Target(shlex.join(words), lambda: ChildWire(words, env=env, cwd=cwd))
+
+
+def _url(url: str, headers: Mapping[str, str] | None, auth: Any, *, sse: bool = False) -> Target:
+    from midcall.client.streamable import HttpWire, authorizer  # noqa: PLC0415  as above
+
+    allowed = authorizer(auth)
+    return Target(url, lambda: HttpWire(url, headers=headers, auth=allowed, sse=sse), has_headers=True)
+
+
+def _hub(hub: Hub) -> Target:
+    from midcall.client.inprocess import HubWire  # noqa: PLC0415  as above
+
+    return Target(f"hub {hub.name}", lambda: HubWire(hub))
+
+
+# --- settings of other clients --------------------------------------------------------------
+
+
+def read_settings(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The settings in a file. Raises `ValueError`."""
+    try:
+        found = msgspec.json.decode(Path(path).read_bytes())
+    except (OSError, msgspec.DecodeError) as error:
+        raise ValueError(f"{os.fspath(path)} cannot be read: {error}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{os.fspath(path)} has no mcpServers")  # noqa: TRY004  a value of a file
+    return found
+
+
+def servers_in(settings: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The servers of a client's settings, by name. Raises `ValueError` if there are none."""
+    found = next((settings[key] for key in SERVERS if isinstance(settings.get(key), Mapping)), None)
+    if found is None and ("command" in settings or "url" in settings):
+        found = {"server": settings}
+    servers = {
+        str(name): entry
+        for name, entry in (found or {}).items()
+        if isinstance(entry, Mapping) and not entry.get("disabled")
+    }
+    if not servers:
+        raise ValueError("There is no server under mcpServers")
+    return servers
+
+
+def target_in(entry: Mapping[str, Any], folder: Path | None = None) -> Target:
+    """The target of one entry: a command with `args`, `env` and `cwd`, or a `url` with `headers`."""
+    expand = _Expander(folder)
+    if "url" in entry:
+        headers = {str(key): expand(value) for key, value in (entry.get("headers") or {}).items()}
+        return _url(expand(entry["url"]), headers, None, sse=entry.get("type") == "sse")
+    if not isinstance(entry.get("command"), str):
+        raise ValueError(f"A server has a command or a url: {dict(entry)!r}")  # noqa: TRY004  as above
+    words = [expand(entry["command"]), *(expand(word) for word in entry.get("args") or ())]
+    env = {str(key): expand(value) for key, value in (entry.get("env") or {}).items()}
+    cwd = expand(entry["cwd"]) if entry.get("cwd") else None
+    return _command(words, env, cwd)
+
+
+def _configured(settings: Mapping[str, Any], folder: Path | None = None) -> Target:
+    """One server, or a hub in which all of them are mounted under their names."""
+    servers = servers_in(settings)
+    if len(servers) == 1:
+        (entry,) = servers.values()
+        return target_in(entry, folder)
+    hub = Hub("servers")
+    for name, entry in servers.items():
+        hub.mount(name, target_in(entry, folder))
+    return _hub(hub)
+
+
+class _Expander:
+    """Fills in `${NAME}`, `${NAME:-default}`, `${env:NAME}`, and the folders that editors know."""
+
+    def __init__(self, folder: Path | None) -> None:
+        here = str(folder or Path.cwd())
+        self._known = {
+            "workspaceFolder": here,
+            "userHome": str(Path.home()),
+            "pathSeparator": os.sep,
+            "workspaceFolderBasename": Path(here).name,
+        }
+
+    def __call__(self, value: Any) -> str:
+        return _VARIABLE.sub(self._fill, str(value))
+
+    def _fill(self, found: re.Match[str]) -> str:
+        name, default = found.groups()
+        value = self._known.get(name) or os.environ.get(name) or default
+        if value is None:
+            raise ValueError(f"{found[0]}: the environment has no {name}")
+        return value

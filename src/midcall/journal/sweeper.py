@@ -1,0 +1,76 @@
+"""Sweeper: looks after the calls that nobody comes back to.
+
+Their time is up, or the worker that ran them is gone. It looks into the journal now and then, has the keeper
+go on with such calls, and has what is past its time expire or be forgotten. Knows no front and no protocol.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from midcall.errors import JournalError, TooManyCalls
+from midcall.journal.base import Busy, CallRecord, Gone, Settled
+
+if TYPE_CHECKING:
+    from midcall.journal.keeper import Keeper
+
+log = logging.getLogger("midcall.journal")
+
+SWEEP = 5.0
+"""Seconds between two looks at calls that nobody comes back to."""
+
+
+class Sweeper:
+    """One task of a keeper."""
+
+    def __init__(self, keeper: "Keeper") -> None:
+        self._keeper = keeper
+        self._task: asyncio.Task[None] | None = None
+        self._answered: set[str] = set()
+        """The calls whose worker was gone at the last look, after somebody had answered."""
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._sweep())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait((self._task,))
+
+    async def look(self) -> None:
+        """Look once. Raises `JournalError`."""
+        keeper = self._keeper
+        due = await self._due() if keeper.looks_after else ()
+        if keeper.engine is not None:
+            due = await keeper.engine.look_after(due)
+        for record in due:
+            if not keeper.is_free(record):
+                continue
+            front = await keeper.claim(record.id, record.segment)
+            if not isinstance(front, Settled | Busy | Gone):
+                with contextlib.suppress(TooManyCalls):
+                    keeper.resume(front)
+        await keeper.journal.sweep()
+        await keeper.renew_keys()
+
+    async def _sweep(self) -> None:
+        while True:
+            try:
+                await self.look()
+            except JournalError as error:
+                log.warning("the journal cannot be swept: %s", error)
+            await asyncio.sleep(SWEEP)
+
+    async def _due(self) -> Sequence[CallRecord]:
+        """The calls that nobody looks after.
+
+        A segment that an answer has begun is left at the first look to whoever has answered: he got no
+        outcome and comes back, with the answer; without it he would have to be asked again.
+        """
+        due = await self._keeper.journal.due()
+        answered = {record.id for record in due if record.status == "running" and record.questions}
+        first_seen = answered - self._answered
+        self._answered = answered
+        return [record for record in due if record.id not in first_seen]
