@@ -63,6 +63,8 @@ def test_a_url_is_taken_apart(text: str, origin: str, target: bytes, shown: str)
         "http://a\r\n.test/",
         "http://a.test\n",
         "http://[::1]evil/",
+        "http://a.test\\/",
+        "http://a.test\\.b.test/",
     ],
 )
 def test_what_is_no_url_is_refused(text: str) -> None:
@@ -142,7 +144,7 @@ WHOLE: dict[str, tuple[bytes, int, bytes]] = {
     "trailers": (CHUNKED + b"5\r\nhello\r\n0\r\nX: late\r\nY: later\r\n\r\n", 200, b"hello"),
     "interim": (
         b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: <a>\r\n\r\n"
-        b"HTTP/1.1 201 Created\r\ncontent-length: 2\r\n\r\nok",
+        + OK.replace(b"200", b"201"),
         201,
         b"ok",
     ),
@@ -307,6 +309,7 @@ ENDLESS: dict[str, tuple[bytes, bytes]] = {
 @pytest.mark.parametrize("kind", ENDLESS)
 def test_a_head_without_an_end_is_given_up(drive: Run, kind: str) -> None:
     async def handler(played: Played, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
         begin, again = ENDLESS[kind]
         writer.write(begin)
         while True:
@@ -538,7 +541,7 @@ def test_redirects_of_a_post_to_another_scheme_or_without_an_end_are_not_followe
             with pytest.raises(HttpError, match="leads on and on"):
                 await client.request("GET", server.url, follow=True)
         async with playing([leading_to("https://a.test/")]) as server, HttpClient() as client:
-            with pytest.raises(HttpError, match="leads to https://a.test/, which is not followed"):
+            with pytest.raises(HttpError, match=r"leads to https://a\.test/, which is not followed"):
                 await client.request("GET", server.url, follow=True)
         async with playing([leading_to("http://a b/")]) as server, HttpClient() as client:
             with pytest.raises(HttpError, match="is no URL"):

@@ -28,7 +28,8 @@
     ├── JournalError           the journal cannot be read or written
     │   └── Fenced             another worker has taken the call over
     ├── RemoteError            a call through a client failed on the other side
-    └── Unreachable            a client cannot reach its server: nothing was sent
+    ├── Unreachable            a client cannot reach its server: nothing was sent
+    └── LoginFailed            a client was not given access to its server
 
 `code` is the short word that goes into an error item; `recoverable` says whether trying again
 may help. This module imports nothing of midcall.
@@ -321,6 +322,31 @@ class Unreachable(MidcallError):
 
     code = "unreachable"
     recoverable = True
+
+
+class LoginFailed(MidcallError):
+    """A client was not given access to a server: nobody logged in, a token is refused, a scope is not granted.
+
+    `reason` is the word of OAuth for it, if there is one: `access_denied`, `invalid_grant`, `insufficient_scope`.
+    """
+
+    code = "login_failed"
+
+    def __init__(
+        self, message: str, *, server: str = "", reason: str = "", recoverable: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.server = server
+        self.reason = reason
+        self.recoverable = recoverable
+
+    def again(self) -> "LoginFailed":
+        """The same error, for another one who has waited for the same login."""
+        return LoginFailed(str(self), server=self.server, reason=self.reason, recoverable=self.recoverable)
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {"server": self.server, "reason": self.reason}
 
 
 def _either(names: Sequence[str]) -> str:

@@ -32,7 +32,8 @@ LOOK_AGAIN = 1.0
 CARRIED = ("traceparent", "tracestate", "baggage")
 """What carries a caller's context, in the formats of W3C, whatever the process uses elsewhere."""
 
-_PROPAGATOR = CompositePropagator([TraceContextTextMapPropagator(), W3CBaggagePropagator()])
+_PARENT = TraceContextTextMapPropagator()
+_PROPAGATOR = CompositePropagator([_PARENT, W3CBaggagePropagator()])
 
 _NONE: Mapping[str, str] = {}
 
@@ -82,9 +83,18 @@ class RequestSpan:
         finally:
             context.detach(token)
 
-    def link(self, before: "RequestSpan") -> None:
-        """It comes back for what another request began."""
-        self._span.add_link(before._span.get_span_context())
+    @property
+    def traceparent(self) -> str:
+        """Names this span to others, as W3C has it."""
+        carrier: dict[str, str] = {}
+        _PARENT.inject(carrier, trace.set_span_in_context(self._span, Context()))
+        return carrier.get("traceparent", "")
+
+    def link(self, before: str) -> None:
+        """It comes back for what another request began, perhaps elsewhere: the `traceparent` of that one."""
+        found = trace.get_current_span(_PARENT.extract({"traceparent": before}, Context())).get_span_context()
+        if found.is_valid:
+            self._span.add_link(found)
 
     def take_over(self, before: "RequestSpan | None") -> None:
         """What the other one began goes on in this one."""

@@ -369,6 +369,20 @@ class Client:
         """The templates of resources, as MCP lists them."""
         return await self._list("templates")
 
+    async def request_schema(self) -> dict[str, Any]:
+        """What a request to this server looks like (`{"method", "params"}`), made from all that it lists."""
+        from midcall.client.request_schema import request_schema  # noqa: PLC0415  seldom needed
+
+        return request_schema(
+            await self.tools(), await self.resources(), await self.templates(), await self.prompts()
+        )
+
+    async def check(self, name: str, arguments: Mapping[str, Any]) -> None:
+        """Raise `MethodNotFound` or `InvalidArguments` if a call does not fit what the server lists."""
+        from midcall.client.request_schema import check_call  # noqa: PLC0415  as above
+
+        check_call(await self.tools(), name, arguments)
+
     async def _list(self, part: Any) -> list[dict[str, Any]]:
         session = await self.session()
         capability = "resources" if part == "templates" else part

@@ -62,7 +62,7 @@ class CallRecord(Struct, frozen=True, kw_only=True):
     wake: float | None = None
     """When it goes on without an answer: a question times out, a sleep ends."""
     questions: bytes = b""
-    """The open questions, for a list: JSON."""
+    """What it waits for, if anything; not read here."""
     fence: int = 0
     owner: str | None = None
     """The worker that runs the segment."""

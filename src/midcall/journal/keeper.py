@@ -23,6 +23,7 @@ from midcall.hub import Hub
 from midcall.journal.base import KEEP, Busy, CallRecord, Claimed, Entry, Gone, Journal, Parking, Settled
 from midcall.journal.engine import Engine, Work
 from midcall.journal.kept import Front, Kept, Revive, after_segment, is_next, kind_of
+from midcall.journal.mail import Mail
 from midcall.journal.memory import MemoryJournal
 from midcall.journal.parked import PARKED_CALLS, Parked
 from midcall.journal.seal import PERIOD, KeyRing, shared_ring
@@ -64,6 +65,8 @@ class Keeper:
     ) -> None:
         self.hub = hub
         self.journal: Journal = journal or MemoryJournal()
+        self.mail = Mail(self.journal)
+        """What this worker and the others post to each other."""
         self.time_limit = time_limit
         """Seconds that a call waits for somebody to come back."""
         self.keys: KeyRing | None = None
@@ -93,6 +96,7 @@ class Keeper:
         async with self._opening:
             if not self._is_open:
                 await self.journal.open()
+                self.mail.open()
                 await self._take_keys(time.time() // PERIOD)
                 _ = self.subscriptions  # so that it is there to revive calls, and so are the others
                 for protocol in self.hub.protocols:
@@ -229,6 +233,19 @@ class Keeper:
         if kept is None or kept.record.fence != record.fence:
             return True
         if not kept.parked or kept.in_a_step:
+            return False
+        self._drop(kept)
+        return True
+
+    def yield_to(self, call_id: str, fence: int) -> bool:
+        """Another worker has gone on with a call, by the claim of this fence: let go of what is parked here.
+
+        False if this worker has gone on with it since.
+        """
+        kept = self._live.get(call_id)
+        if kept is None:
+            return True
+        if not kept.parked or kept.record.fence >= fence:
             return False
         self._drop(kept)
         return True

@@ -8,8 +8,10 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
+from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from midcall.call import Call
@@ -44,6 +46,21 @@ class Front(Outlet, Protocol):
 
     def stopped(self, error: MidcallError) -> None:
         """The call cannot go on here: tell whoever waits. It is kept as it is."""
+
+
+class Asked(Struct, omit_defaults=True):
+    """What is written down with the open questions of a call, for whoever goes on with it."""
+
+    questions: Raw
+    """In the form of its front."""
+    worker: str = ""
+    """Who has put them to somebody on the line, and can withdraw them there."""
+    traceparent: str = ""
+    """The span in which they were asked, if that was traced."""
+
+    def read(self) -> Any:
+        """The questions."""
+        return msgspec.json.decode(self.questions)
 
 
 Revive = Callable[[CallRecord], tuple[Front, Resolved]]
@@ -121,6 +138,15 @@ def context_of(record: CallRecord) -> bytes:
 def kind_of(record: CallRecord) -> str:
     """Which kind of front it has."""
     return record.context.partition(b" ")[0].decode()
+
+
+encode_asked = msgspec.json.Encoder().encode
+_decode_asked = msgspec.json.Decoder(Asked).decode
+
+
+def asked_of(record: CallRecord) -> Asked:
+    """What a call waits for."""
+    return _decode_asked(record.questions)
 
 
 def after_segment(record: CallRecord, parking: Parking) -> CallRecord:

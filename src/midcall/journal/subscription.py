@@ -28,7 +28,7 @@ from midcall.items import (
 )
 from midcall.journal.base import CallRecord, Parking, Status
 from midcall.journal.keeper import KEPT, Keeper
-from midcall.journal.kept import Kept
+from midcall.journal.kept import Asked, Kept, encode_asked
 from midcall.principal import Principal
 
 NOWHEN = Metadata((), "", 0)
@@ -71,6 +71,7 @@ class DurableSubscription:
         "_flushing",
         "_held",
         "_keeper",
+        "_lost",
         "_open",
         "_size",
         "_writing",
@@ -81,9 +82,14 @@ class DurableSubscription:
     )
 
     def __init__(
-        self, keeper: Keeper, supported: frozenset[str], ended: Callable[["DurableSubscription"], None]
+        self,
+        keeper: Keeper,
+        supported: frozenset[str],
+        ended: Callable[["DurableSubscription"], None],
+        lost: Callable[["DurableSubscription"], None],
     ) -> None:
         self._ended = ended
+        self._lost = lost
         self._after = 0
         self._keeper = keeper
         self.supported = supported
@@ -256,7 +262,7 @@ class DurableSubscription:
             parking = Parking(
                 status="waiting",
                 wake=time.time() + min(limits) if limits else None,
-                questions=b"[%b]" % b",".join(encode_item(request) for request in self._open.values()),
+                questions=encode_asked(Asked(Raw(self._questions()), worker=self._keeper.journal.worker)),
                 expires=time.time() + self._keeper.time_limit,
             )
             if not await self._settle(Outcome(), parking):
@@ -265,6 +271,9 @@ class DurableSubscription:
             self._send(request)
         if not self._open:
             await self._go_on_alone()
+
+    def _questions(self) -> bytes:
+        return b"[%b]" % b",".join(encode_item(request) for request in self._open.values())
 
     async def _go_on_alone(self) -> None:
         await self._keeper.go_on_alone(self)
@@ -337,7 +346,8 @@ class DurableSubscription:
         self._size = 0
 
     def released(self) -> None:
-        """Another worker goes on with the call; the client comes back to it by itself."""
+        """Another worker goes on with the call."""
+        self._lost(self)
 
     def troubled(self, error: JournalError) -> None:
         """Who is attached waits with the call."""

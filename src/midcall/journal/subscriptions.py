@@ -46,6 +46,33 @@ class Context(Struct):
     kinds: frozenset[str]
 
 
+class Moved(Struct):
+    """A worker has done something with a call that somebody waits for at another one."""
+
+    call: str
+    fence: int
+    """Of what it has done: whatever is older is out of date."""
+    answered: list[str]
+    """The questions that need no answer any more."""
+
+
+_decode_moved = msgspec.json.Decoder(Moved).decode
+
+
+async def tell_holder(journal: Journal, record: CallRecord, fence: int, answered: Sequence[str] = ()) -> None:
+    """Tell the worker that has put the questions of a call to somebody, if that is another one.
+
+    What was done is in the journal: if that worker cannot be told, its client still finds it there.
+    """
+    if kind_of(record) != KIND or not record.questions:
+        return
+    holder = asked_of(record).worker
+    if holder and holder != journal.worker:
+        moved = Moved(record.id, fence, list(answered))
+        with contextlib.suppress(JournalError):
+            await Box(journal, KIND).post(holder, to_json(moved))
+
+
 class Subscriptions:
     """The durable subscriptions of a hub, in this process."""
 
@@ -53,7 +80,9 @@ class Subscriptions:
         self._keeper = keeper
         self._hub: Hub = keeper.hub
         self._attached: dict[str, DurableSubscription] = {}
+        self._followed: set[DurableSubscription] = set()
         keeper.fronts[KIND] = self._revive
+        keeper.mail.box(KIND, self._moved)
 
     def subscribe(self, peer: Peer, name: str, params: bytes, supported: frozenset[str]) -> str:
         """Start a call; it is in the journal before it does anything. Gives its id."""
@@ -68,7 +97,7 @@ class Subscriptions:
             None,
             self._keeper.time_limit,
         )
-        front = DurableSubscription(self._keeper, supported, self.ended)
+        front = self._front(supported)
         call = self._hub.prepare(
             found, params, front, supported=supported, time_limit=self._keeper.time_limit
         )
@@ -162,10 +191,10 @@ class Subscriptions:
                 return True  # it does not do again what it did, or has ended
             await asyncio.wait(expected, timeout=0.1)
         await claimed.answers_kept()
-        for request_id, one in zip(answers, expected, strict=True):
-            if one.done():
-                one.result()
-                claimed.close_prompt(request_id)
+        done = {request_id: one for request_id, one in zip(answers, expected, strict=True) if one.done()}
+        for request_id, one in done.items():
+            one.result()
+            claimed.close_prompt(request_id)
         return True
 
     async def abort(self, peer: Peer, call_id: str, reason: str) -> bool:
@@ -191,7 +220,57 @@ class Subscriptions:
 
     def _revive(self, record: CallRecord) -> tuple[DurableSubscription, Resolved]:
         context = msgspec.json.decode(context_of(record), type=Context)
-        return DurableSubscription(self._keeper, context.kinds, self.ended), self._hub.resolve(record.name)
+        return self._front(context.kinds), self._hub.resolve(record.name)
+
+    def _front(self, supported: frozenset[str]) -> DurableSubscription:
+        return DurableSubscription(self._keeper, supported, self.ended, self._follow_soon)
+
+    # --- other workers -----------------------------------------------------------------------
+
+    def _moved(self, message: bytes) -> None:
+        """Another worker has answered or ended a call."""
+        moved = _decode_moved(message)
+        front = self._attached.get(moved.call)
+        if front is not None and self._keeper.yield_to(moved.call, moved.fence):
+            for request_id in moved.answered:
+                front.close_prompt(request_id)
+            self._follow_soon(front)
+
+    def _follow_soon(self, front: DurableSubscription) -> None:
+        if self._is_on_the_line(front) and front not in self._followed:
+            self._followed.add(front)
+            self._keeper.spawn(self._follow(front))
+
+    async def _follow(self, front: DurableSubscription) -> None:
+        """Another worker goes on with a call: go on here, for whoever is on the line, once that one is done."""
+        try:
+            while self._is_on_the_line(front):
+                try:
+                    if await self._take_back(front):
+                        return
+                except JournalError:
+                    await asyncio.sleep(1)
+        finally:
+            self._followed.discard(front)
+
+    async def _take_back(self, front: DurableSubscription) -> bool:
+        found = await self._keeper.journal.load(front.id)
+        if found is not None and found[0].status == "running":
+            await self._keeper.journal.wait(front.id, found[0].segment, PATIENCE)
+            return False
+        if front.peer is not None:
+            try:
+                await self.attach(front.peer, front.id, front.count)
+            except UnknownCall as error:
+                if found is None:
+                    front.stopped(error)
+                else:
+                    return False  # somebody was faster
+        return True
+
+    def _is_on_the_line(self, front: DurableSubscription) -> bool:
+        here = self._attached.get(front.id) is front and front.peer is not None
+        return here and not self._keeper.stopping
 
 
 def _tell_outcome(hub: Hub, peer: Peer, record: CallRecord, encoded: bytes | None, after: int) -> None:

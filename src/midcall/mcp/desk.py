@@ -16,7 +16,7 @@ from midcall.errors import JournalError
 from midcall.hub import Resolved
 from midcall.journal.base import Busy, CallRecord, Gone, Settled
 from midcall.journal.keeper import Keeper
-from midcall.journal.kept import context_of, new_record
+from midcall.journal.kept import asked_of, context_of, new_record
 from midcall.journal.seal import BadSeal, KeyRing
 from midcall.mcp import tasks
 from midcall.mcp.dialects.base import Finish
@@ -176,7 +176,10 @@ class Desk:
     def _revive(self, record: CallRecord) -> tuple[InputRequired, Resolved]:
         context = _decode_context(context_of(record))
         found, finish = self._find(record, context)
-        return InputRequired(None, finish, self, context, None), found
+        front = InputRequired(None, finish, self, context, None)
+        if record.questions:
+            front.asked_in = asked_of(record).traceparent
+        return front, found
 
     # --- sealed state ------------------------------------------------------------------------
 
@@ -232,7 +235,7 @@ class Desk:
     async def update_task(self, record: CallRecord, responses: dict[str, Raw]) -> dict[str, Any]:
         """Answer questions of a task. When this returns, the answers are in the journal."""
         if record.status == "waiting":
-            asked = msgspec.json.decode(record.questions)
+            asked = asked_of(record).read()
             await self.answer_for(record, {key: r for key, r in responses.items() if key in asked})
         return {}
 

@@ -30,7 +30,7 @@ from midcall.items import Error, encode_item, to_json
 from midcall.journal import subscription, subscriptions
 from midcall.journal.base import ENDED, CallRecord, Entry, Journal, Status
 from midcall.journal.keeper import KEPT
-from midcall.journal.kept import Kept, kind_of
+from midcall.journal.kept import Kept, asked_of, kind_of
 from midcall.journal.seal import shared_keys
 from midcall.mcp.desk import PATIENCE, Desk
 from midcall.mcp.elicitation import answer_from, question_from, result_for
@@ -267,7 +267,7 @@ def open_questions(record: CallRecord) -> list[Waiting]:
     """What a call in the journal waits for."""
     if record.status not in ASKING or not record.questions:
         return []
-    asked = msgspec.json.decode(record.questions)
+    asked = asked_of(record).read()
     if kind_of(record) == subscriptions.KIND:
         keys = [one.get("key") for one in asked]
         return [

@@ -7,9 +7,8 @@ from the creation, and is as long as the task is sure to be found.
 import datetime as dt
 from typing import Any
 
-import msgspec
-
 from midcall.journal.base import CallRecord
+from midcall.journal.kept import asked_of
 from midcall.mcp.exchange import McpError
 from midcall.mcp.outcomes import decode_outcome
 
@@ -38,7 +37,7 @@ def shown(record: CallRecord, outcome: bytes | None) -> dict[str, Any]:
     """The answer to `tasks/get`."""
     status = _STATUS[record.status]
     if status == "input_required":
-        return {**_shown(record, status), "inputRequests": msgspec.json.decode(record.questions)}
+        return {**_shown(record, status), "inputRequests": asked_of(record).read()}
     if outcome is None:
         if status == "failed":
             return {**_shown(record, status), "error": {"code": -32603, "message": "The task was given up"}}

@@ -105,7 +105,8 @@ def asgi_app(
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         await hub.open()
         if hub.keeper is not None:
-            hub.keeper.journal.on_post = mcp.share_sessions(hub.keeper.journal)
+            sessions = hub.keeper.mail.box("session")
+            sessions.take = mcp.share_sessions(sessions)
         async with probes.siblings.sharing():
             yield
         await hub.close()

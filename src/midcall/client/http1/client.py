@@ -102,7 +102,7 @@ class HttpClient:
         headers: Sequence[tuple[str, str]] = (),
         body: bytes = b"",
         *,
-        timeout: float | None = 30.0,  # noqa: ASYNC109  it covers the body too
+        timeout: float | None = 30.0,
         follow: bool = False,
     ) -> "Response":
         """Send a request and wait for the head of its response; raises `HttpError` if there is none.

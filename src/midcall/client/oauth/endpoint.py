@@ -49,7 +49,12 @@ class TokenEndpoint:
         self._proofs = proofs
 
     async def tokens(
-        self, grant_type: str, *, requested: Sequence[str], before: Tokens | None = None, **parameters: str | None
+        self,
+        grant_type: str,
+        *,
+        requested: Sequence[str],
+        before: Tokens | None = None,
+        **parameters: str | None,
     ) -> Tokens:
         """Get tokens. `before` are those that are refreshed. Raises `LoginFailed`."""
         issued = await self.ask(grant_type, **parameters)
@@ -86,7 +91,9 @@ class TokenEndpoint:
             description = _word(answered, "error_description")
             raise self._failure(f"refused: {error}" + (f" ({description})" if description else ""), error)
         if not answered.ok or answered.document is None:
-            raise self._failure(f"answered {answered.status} without a token", recoverable=answered.status >= 500)
+            raise self._failure(
+                f"answered {answered.status} without a token", recoverable=answered.status >= 500
+            )
         token = answered.document.get("access_token")
         if not isinstance(token, str) or not _SHOWABLE.fullmatch(token):
             raise self._failure("issued no token that can be used")
@@ -99,7 +106,9 @@ class TokenEndpoint:
         headers, body = self._authenticate(headers, body)
         if self._proofs is not None:
             headers["dpop"] = self._proofs.proof("POST", url)
-        return await send(self._fetch, "POST", url, tuple(headers.items()), body.encode(), server=self._server)
+        return await send(
+            self._fetch, "POST", url, tuple(headers.items()), body.encode(), server=self._server
+        )
 
     def _authenticate(self, headers: dict[str, str], body: str) -> tuple[dict[str, str], str]:
         """The request with the proof that we are the client."""
@@ -107,7 +116,9 @@ class TokenEndpoint:
         url = self._issuer.token_endpoint
         if method == "private_key_jwt":
             return headers, f"{body}&{self._assertion()}"
-        if method == "client_secret_basic":  # RFC 6749 2.3.1 wants both escaped first, which Authlib leaves to us
+        if (
+            method == "client_secret_basic"
+        ):  # RFC 6749 2.3.1 wants both escaped first, which Authlib leaves to us
             client_id, secret = quote_plus(client_id), quote_plus(secret or "")
         _, headers, body = ClientAuth(client_id, secret, method).prepare("POST", url, headers, body)
         return headers, body

@@ -77,7 +77,9 @@ class Login:
 
     def _failure(self, what: str, reason: str = "") -> LoginFailed:
         issuer = self._place.issuer.issuer
-        return LoginFailed(f"The login at {issuer} {what}", server=self._place.server, reason=words(reason, 60))
+        return LoginFailed(
+            f"The login at {issuer} {what}", server=self._place.server, reason=words(reason, 60)
+        )
 
 
 def _has_pkce(place: Place) -> bool:

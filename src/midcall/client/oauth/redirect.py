@@ -84,7 +84,9 @@ class Loopback:
         """`uri` is for clients that are registered with one redirect URI only; otherwise the port is any free one."""
         parts = urlsplit(uri or "http://127.0.0.1/callback")
         if parts.scheme != "http" or not is_local(parts.geturl()) or parts.query or parts.fragment:
-            raise ValueError(f"{uri} is not on this machine, so nobody can listen there: give a `redirect` function")
+            raise ValueError(
+                f"{uri} is not on this machine, so nobody can listen there: give a `redirect` function"
+            )
         self._uri = uri
         self._host = parts.hostname or ""
         self._port = parts.port or (80 if uri else 0)
@@ -109,7 +111,8 @@ class Loopback:
                 failure = error
         else:
             raise LoginFailed(
-                f"Cannot listen at {self._uri or self._host} for the end of the login: {failure}", server=server
+                f"Cannot listen at {self._uri or self._host} for the end of the login: {failure}",
+                server=server,
             ) from failure
         async with listening:
             port = listening.sockets[0].getsockname()[1]

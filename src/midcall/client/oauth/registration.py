@@ -127,7 +127,9 @@ def _read(
     client_id, secret = document["client_id"], document.get("client_secret") or None
     method = document.get("token_endpoint_auth_method")
     if not isinstance(client_id, str) or not isinstance(secret, str | None):
-        raise LoginFailed(f"{place.issuer.issuer} registered a client without a usable id", server=place.server)
+        raise LoginFailed(
+            f"{place.issuer.issuer} registered a client without a usable id", server=place.server
+        )
     if method is None and secret is None:
         method = "none"
     elif method is None:  # the server does not say; it has issued a secret, so it may want it
@@ -160,4 +162,6 @@ def _refusal(place: Place, status: int, document: dict[str, Any]) -> str:
             f"(registering a client there was answered with {status})"
         )
     said = [words(document[name]) for name in ("error", "error_description") if document.get(name)]
-    return f"{place.issuer.issuer} refused to register this client: {': '.join(said) or f'it answered {status}'}"
+    return (
+        f"{place.issuer.issuer} refused to register this client: {': '.join(said) or f'it answered {status}'}"
+    )

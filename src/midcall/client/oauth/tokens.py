@@ -61,6 +61,8 @@ class Grant(Struct, frozen=True):
 
     client: Registered | None = None
     tokens: Tokens | None = None
+    resource: str | None = None
+    """What the tokens are for, in the server's own words."""
     legacy: bool = False
     """It was found by the rules of 2025-03-26."""
 

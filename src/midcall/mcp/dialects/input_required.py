@@ -30,7 +30,7 @@ from midcall.errors import (
 from midcall.items import Background, Item, Request, RequestCancelled, to_json
 from midcall.journal.base import Parking, Status
 from midcall.journal.keeper import KEPT
-from midcall.journal.kept import Kept
+from midcall.journal.kept import Asked, Kept, encode_asked
 from midcall.mcp.dialects.base import Dialect, Finish, Outcome
 from midcall.mcp.elicitation import answer_from, expressible, request_for
 from midcall.mcp.exchange import Exchange, McpError
@@ -55,6 +55,7 @@ class InputRequired(Dialect):
         "_span",
         "_supported",
         "_unwritten",
+        "asked_in",
         "context",
         "kept",
         "open",
@@ -83,6 +84,8 @@ class InputRequired(Dialect):
         """Whether the journal could not take what the last segment came to."""
         self._span = exchange.span if exchange is not None else None
         """Of the request that started the latest segment, if it is traced."""
+        self.asked_in = ""
+        """The span in which another process has asked, if that is known."""
 
     @property
     def supported(self) -> frozenset[str]:
@@ -156,8 +159,7 @@ class InputRequired(Dialect):
         if exchange is not None:
             self._supported = exchange.caller.kinds
             if exchange.span is not None:
-                if self._span is not None:
-                    exchange.span.link(self._span)
+                exchange.span.link(self._traceparent)
                 exchange.span.take_over(self._span)
                 self._span = exchange.span
         if self.call is None:
@@ -172,6 +174,11 @@ class InputRequired(Dialect):
         self._answering = False
         if self.open:
             self._flush_soon()  # what is not answered is asked again, unless the tool gives it up now
+
+    @property
+    def _traceparent(self) -> str:
+        """The latest span, as others know it."""
+        return self.asked_in if self._span is None else self._span.traceparent
 
     def begin_again(self) -> None:
         self.open.clear()
@@ -253,7 +260,7 @@ class InputRequired(Dialect):
         parking = Parking(
             status="waiting",
             wake=self._wake(),
-            questions=to_json(requests),
+            questions=encode_asked(Asked(Raw(to_json(requests)), traceparent=self._traceparent)),
             expires=time.time() + self._desk.keeper.time_limit,
         )
         self._unwritten = True

@@ -1,0 +1,151 @@
+"""Access without a person: a program in its own name, or in that of somebody who is logged in elsewhere.
+
+`ClientCredentials` and `PrivateKeyJwt` are the extension `io.modelcontextprotocol/oauth-client-credentials`,
+`EnterpriseManaged` is `io.modelcontextprotocol/enterprise-managed-authorization`, and `WorkloadIdentity` is for those
+whose platform says who they are (RFC 7523). Nothing of it is kept: new tokens cost nobody anything.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeAlias
+
+from midcall.client.oauth.access import Access
+from midcall.client.oauth.discovery import Place, find_issuer
+from midcall.client.oauth.endpoint import TokenEndpoint
+from midcall.client.oauth.exchange import Fetch
+from midcall.client.oauth.registration import Identity, given_client
+from midcall.client.oauth.signing import ClientKey
+from midcall.client.oauth.tokens import Grant
+from midcall.errors import LoginFailed
+
+JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+TOKEN_EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"  # noqa: S105  the name of a grant
+ID_TOKEN = "urn:ietf:params:oauth:token-type:id_token"  # noqa: S105  the name of a kind
+ID_JAG = "urn:ietf:params:oauth:token-type:id-jag"
+
+Assertion: TypeAlias = str | Callable[[str], Awaitable[str]]
+"""A signed statement, or a function that gets one for the issuer that is named to it."""
+
+
+class ClientCredentials(Access):
+    """A program with an id and a secret. `issuer` names the only authorization server that may see the secret;
+    without it, that is the first one that the server names."""
+
+    asks_nobody = True
+
+    def __init__(
+        self,
+        client_id: str,
+        client_secret: str,
+        *,
+        scopes: Sequence[str] | None = None,
+        issuer: str | None = None,
+    ) -> None:
+        identity = Identity(client_id=client_id, client_secret=client_secret)
+        super().__init__(identity, scopes=scopes, issuer=issuer)
+
+    async def _obtain(self, place: Place, before: Grant, scopes: Sequence[str], fetch: Fetch) -> Grant:
+        return await self._ask_for(place, "client_credentials", scopes, fetch, scope=" ".join(scopes))
+
+
+class PrivateKeyJwt(Access):
+    """A program with an id and a private key, in PEM."""
+
+    asks_nobody = True
+
+    def __init__(
+        self,
+        client_id: str,
+        private_key: str | bytes,
+        *,
+        algorithm: str | None = None,
+        key_id: str | None = None,
+        scopes: Sequence[str] | None = None,
+        issuer: str | None = None,
+    ) -> None:
+        key = ClientKey(private_key, algorithm=algorithm, key_id=key_id)
+        super().__init__(Identity(client_id=client_id, key=key), scopes=scopes, issuer=issuer)
+
+    async def _obtain(self, place: Place, before: Grant, scopes: Sequence[str], fetch: Fetch) -> Grant:
+        return await self._ask_for(place, "client_credentials", scopes, fetch, scope=" ".join(scopes))
+
+
+class WorkloadIdentity(Access):
+    """A program whose platform vouches for it with a signed statement."""
+
+    asks_nobody = True
+
+    def __init__(
+        self,
+        client_id: str,
+        assertion: Assertion,
+        *,
+        scopes: Sequence[str] | None = None,
+        issuer: str | None = None,
+    ) -> None:
+        super().__init__(Identity(client_id=client_id), scopes=scopes, issuer=issuer)
+        self._assertion = assertion
+
+    async def _obtain(self, place: Place, before: Grant, scopes: Sequence[str], fetch: Fetch) -> Grant:
+        assertion = await _made(self._assertion, place.issuer.issuer)
+        return await self._ask_for(
+            place, JWT_BEARER, scopes, fetch, assertion=assertion, scope=" ".join(scopes)
+        )
+
+
+class EnterpriseManaged(Access):
+    """In the name of a person who is logged in at the company's identity provider, which decides what he may use.
+
+    `id_token` is what that login has brought, or a function that gets it (named to it is the provider). The client is
+    known to both: to the provider at `idp_issuer` as `idp_client_id`, to the server's authorization server as
+    `client_id`.
+    """
+
+    asks_nobody = True
+
+    def __init__(
+        self,
+        client_id: str,
+        client_secret: str | None = None,
+        *,
+        id_token: Assertion,
+        idp_issuer: str,
+        idp_client_id: str,
+        idp_client_secret: str | None = None,
+        scopes: Sequence[str] | None = None,
+        issuer: str | None = None,
+    ) -> None:
+        identity = Identity(client_id=client_id, client_secret=client_secret)
+        super().__init__(identity, scopes=scopes, issuer=issuer)
+        self._id_token = id_token
+        self._idp_issuer = idp_issuer
+        self._idp = Identity(client_id=idp_client_id, client_secret=idp_client_secret)
+
+    async def _obtain(self, place: Place, before: Grant, scopes: Sequence[str], fetch: Fetch) -> Grant:
+        provider = Place(place.server, await find_issuer(self._idp_issuer, fetch, place.server))
+        endpoint = TokenEndpoint(
+            provider.issuer,
+            given_client(self._idp, provider),
+            fetch,
+            server=place.server,
+            secret=self._idp.client_secret,
+        )
+        issued = await endpoint.ask(
+            TOKEN_EXCHANGE,
+            requested_token_type=ID_JAG,
+            subject_token=await _made(self._id_token, self._idp_issuer),
+            subject_token_type=ID_TOKEN,
+            audience=place.issuer.issuer,
+            resource=place.resource or place.server,
+            scope=" ".join(scopes),
+        )
+        if issued.get("issued_token_type") != ID_JAG:
+            raise LoginFailed(
+                f"{self._idp_issuer} issued something else than was asked for", server=place.server
+            )
+        return await self._ask_for(
+            place, JWT_BEARER, scopes, fetch, assertion=issued["access_token"], scope=" ".join(scopes)
+        )
+
+
+async def _made(assertion: Assertion, issuer: str) -> str:
+    return assertion if isinstance(assertion, str) else await assertion(issuer)
