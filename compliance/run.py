@@ -1,4 +1,4 @@
-"""Run the official MCP conformance suites against the fixture server: `make compliance`.
+"""Run the official MCP conformance suites against the fixture server and the client: `make compliance`.
 
 Installs what it needs into .cache/compliance. Exits with 1 when a check fails, or when a WARNING or SKIPPED
 is not in compliance/allowed.toml; with 2 when the suites could not be run.
@@ -7,6 +7,7 @@ is not in compliance/allowed.toml; with 2 when the suites could not be run.
 import argparse
 import shutil
 import sys
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -17,8 +18,10 @@ from harness.suites import (
     SUITES,
     Result,
     Select,
+    Side,
     Suite,
     SuiteError,
+    run_client_scenario,
     run_requirements,
     run_scenario,
     scenarios,
@@ -27,6 +30,9 @@ from harness.verdict import AllowListError, judge, read_allow_list, summary, tab
 
 HERE = Path(__file__).parent
 CACHE = HERE.parent / ".cache" / "compliance"
+
+Plan = Sequence[tuple[Suite, list[str]]]
+"""The suites to run, and which scenarios of each."""
 
 
 def main() -> int:
@@ -43,8 +49,13 @@ def main() -> int:
         if not any(names for _, names in plan):
             _say(f"no suite has the scenario {', '.join(options.scenario)}")
             return 2
-        with _fixture(options.url, options.server) as fixture:
-            results = _run(plan, tools, fixture, whole_sets=not options.scenario)
+        shutil.rmtree(CACHE / "results", ignore_errors=True)
+        results = _run_servers(
+            [(suite, names) for suite, names in plan if suite.side is Side.SERVER and names], tools, options
+        )
+        results += _run_clients(
+            [(suite, names) for suite, names in plan if suite.side is Side.CLIENT], tools, options.client
+        )
     except (AllowListError, InstallError, ServerError, SuiteError) as error:
         _say(str(error))
         return 2
@@ -66,6 +77,9 @@ def _options() -> argparse.Namespace:
         "--server", type=Path, default=HERE / "server.py", help="the script to start (default: %(default)s)"
     )
     parser.add_argument(
+        "--client", type=Path, default=HERE / "client.py", help="the client to test (default: %(default)s)"
+    )
+    parser.add_argument(
         "--allow", type=Path, default=HERE / "allowed.toml", help="the allow list (default: %(default)s)"
     )
     parser.add_argument("--list", action="store_true", help="list suites and scenarios, and run nothing")
@@ -80,22 +94,33 @@ def _fixture(url: str | None, script: Path) -> AbstractContextManager[Fixture]:
     return nullcontext(Fixture(url)) if url else serve(script, CACHE / "server.log")
 
 
-def _run(
-    plan: list[tuple[Suite, list[str]]], tools: dict[str, Tool], fixture: Fixture, *, whole_sets: bool
-) -> list[Result]:
+def _run_servers(plan: Plan, tools: dict[str, Tool], options: argparse.Namespace) -> list[Result]:
     results: list[Result] = []
-    shutil.rmtree(CACHE / "results", ignore_errors=True)
+    if not plan:
+        return results
+    with _fixture(options.url, options.server) as fixture:
+        for suite, names in plan:
+            tool, folder = tools[suite.version], CACHE / "results" / suite.name
+            if suite.select is Select.REQUIREMENTS and not options.scenario:
+                report = partial(_progress, suite, names)
+                results += run_requirements(tool, suite, names, fixture.url, folder, report)
+                fixture.check()
+                continue
+            for name in names:
+                _progress(suite, names, name)
+                results.append(run_scenario(tool, suite, name, fixture.url, folder))
+                fixture.check()
+    return results
+
+
+def _run_clients(plan: Plan, tools: dict[str, Tool], script: Path) -> list[Result]:
+    results: list[Result] = []
     for suite, names in plan:
-        tool, folder = tools[suite.version], CACHE / "results" / suite.name
-        if suite.select is Select.REQUIREMENTS and whole_sets:
-            report = partial(_progress, suite, names)
-            results += run_requirements(tool, suite, names, fixture.url, folder, report)
-            fixture.check()
-            continue
+        folder = CACHE / "results" / suite.name
         for name in names:
             _progress(suite, names, name)
-            results.append(run_scenario(tool, suite, name, fixture.url, folder))
-            fixture.check()
+            command = [sys.executable, str(script)]
+            results.append(run_client_scenario(tools[suite.version], suite, name, command, folder))
     return results
 
 
@@ -104,7 +129,7 @@ def _progress(suite: Suite, names: list[str], name: str) -> None:
     _say(f"{suite.name} {number}/{len(names)} {name}")
 
 
-def _print_plan(plan: list[tuple[Suite, list[str]]]) -> None:
+def _print_plan(plan: Plan) -> None:
     for suite, names in plan:
         print(f"{suite.name}: {len(names)} scenarios of conformance {suite.version}")
         print("".join(f"  {name}\n" for name in names), end="")

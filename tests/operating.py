@@ -1,5 +1,6 @@
 """What the tests of operations share: a server in a process of its own, and how it is called and looked after."""
 
+import asyncio
 import contextlib
 import http.client
 import itertools
@@ -9,10 +10,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import urlsplit
 
+import asyncpg
+
+import postgres_server
 from mcp_peers import FORMS, META, MODERN
 from peers import HERE, command, free_port, wait_for
 
@@ -194,3 +200,23 @@ def until(condition: Any, seconds: float = 10) -> Any:
         assert time.monotonic() < end, "it does not come"
         time.sleep(0.05)
     return found
+
+
+@contextlib.contextmanager
+def own_database() -> Iterator[str]:
+    """A database of its own on the PostgreSQL of the tests."""
+    name = f"operating_{os.getpid()}_{next(_ids)}"
+    server = postgres_server.shared()
+    asyncio.run(_on(server, f"CREATE DATABASE {name}"))
+    try:
+        yield urlsplit(server)._replace(path=f"/{name}").geturl()
+    finally:
+        asyncio.run(_on(server, f"DROP DATABASE {name} WITH (FORCE)"))
+
+
+async def _on(server: str, statement: str) -> None:
+    line = await asyncpg.connect(server)
+    try:
+        await line.execute(statement)
+    finally:
+        await line.close()

@@ -1,6 +1,7 @@
 """What an administrator does with calls over HTTP: real servers, in processes of their own."""
 
 import asyncio
+import contextlib
 import json
 import threading
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from midcall.items import Data, Done, Error, Item, Request, RequestCancelled
 from midcall.transports.auth import StaticKeys
 from midcall.transports.restricted import is_local
 from operate_app import Shop
-from operating import ADA, ADMIN, KEYS, Server, accept, midcall, text_of, until
+from operating import ADA, ADMIN, KEYS, Server, accept, midcall, own_database, text_of, until
 
 
 @pytest.fixture
@@ -389,6 +390,87 @@ def test_whoever_waits_on_a_websocket_hears_that_its_call_is_aborted(server: Ser
 
     drive(run())
     assert [item.message for item in items if isinstance(item, Error)] == ["Out of ink"]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def workers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Server, Server]]:
+    """Two servers on one journal."""
+    with contextlib.ExitStack() as stack:
+        options: tuple[str, ...] = ("--admin",)
+        if request.param == "postgresql":
+            options += ("--journal", stack.enter_context(own_database()))
+        own = {"journal": request.param == "sqlite"}
+        yield (
+            stack.enter_context(Server(tmp_path, *options, **own)),
+            stack.enter_context(Server(tmp_path, *options, **own)),
+        )
+
+
+def test_a_question_is_withdrawn_when_another_worker_answers_it(workers: tuple[Server, Server]) -> None:
+    server, other = workers
+    items: list[Item] = []
+
+    async def run() -> None:
+        async with connect_hub(f"ws://127.0.0.1:{server.port}/ws") as remote:
+            order = remote.call("shop.order", {"item": "tea"}, durable=True, answer=decide)
+            items.extend([item async for item in order])
+
+    async def decide(request: Request) -> Any:
+        if request.key != "address":
+            return True
+        call = await asyncio.to_thread(other.only)
+        answered = await asyncio.to_thread(answer, other, call, address="Ada")
+        assert answered.json["status"] == "waiting", answered.text
+        return await asyncio.get_running_loop().create_future()  # nobody answers here
+
+    drive(run())
+    first, withdrawn, second = [item for item in items if isinstance(item, Request | RequestCancelled)]
+    assert isinstance(withdrawn, RequestCancelled)
+    assert isinstance(first, Request)
+    assert isinstance(second, Request)
+    assert (withdrawn.request_id, withdrawn.reason) == (first.request_id, "answered by somebody else")
+    assert second.request_type.message == "Charge for tea?", "the call goes on where its caller is"
+    assert [item.content for item in items if isinstance(item, Data)] == ["tea to Ada, paid"]
+    assert isinstance(items[-1], Done)
+    assert server.effects() == ["reserve tea", "pack tea", "send tea"]
+
+
+def test_an_answer_to_another_worker_may_be_the_last_one(workers: tuple[Server, Server]) -> None:
+    server, other = workers
+    items: list[Item] = []
+
+    async def run() -> None:
+        async with connect_hub(f"ws://127.0.0.1:{server.port}/ws") as remote:
+            async for item in remote.call("shop.tell", supports={"prompt"}, durable=True):
+                items.append(item)
+                if isinstance(item, Request):
+                    call = await asyncio.to_thread(other.only)
+                    done = await asyncio.to_thread(answer, other, call, then="the end")
+                    assert done.json["status"] == "completed"
+
+    drive(run())
+    assert [item.content for item in items if isinstance(item, Data)] == ["before", "the end"]
+    assert [type(item) for item in items[-3:]] == [RequestCancelled, Data, Done]
+
+
+def test_whoever_waits_at_one_worker_hears_that_another_one_has_aborted(
+    workers: tuple[Server, Server],
+) -> None:
+    server, other = workers
+    items: list[Item] = []
+
+    async def run() -> None:
+        async with connect_hub(f"ws://127.0.0.1:{server.port}/ws") as remote:
+            async for item in remote.call("shop.tell", supports={"prompt"}, durable=True):
+                items.append(item)
+                if isinstance(item, Request):
+                    call = await asyncio.to_thread(other.only)
+                    path = f"/admin/calls/{call['id']}/abort"
+                    await asyncio.to_thread(other.post, path, {"reason": "Out of ink"})
+
+    drive(run())
+    assert [item.message for item in items if isinstance(item, Error)] == ["Out of ink"]
+    assert isinstance(items[-1], Done)
 
 
 # --- moving -------------------------------------------------------------------------------------

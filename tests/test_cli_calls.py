@@ -6,16 +6,19 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-import asyncpg
 import pytest
 
-import postgres_server
-from operating import ADA, ADMIN, KEYS, Server, accept, midcall, text_of
+from driving import drive
+from midcall import connect_hub
+from midcall.items import Done, Error, Item, Request, RequestCancelled
+from operating import ADA, ADMIN, KEYS, Server, accept, midcall, own_database, text_of
 from test_terminal import CTRL_C, DOWN, ENTER, terminal
+
+KINDS = {"prompt", "confirm"}
 
 SUCCESS, FAILED, USAGE, CANCELLED, NOT_ANSWERED = range(5)
 
@@ -144,6 +147,8 @@ def test_the_journal_is_found_as_the_server_finds_it(tmp_path: Path) -> None:
         (("list", "--limit", "0"), "argument --limit: invalid"),
         (("list", "--status", "asleep"), "argument --status: invalid choice"),
         (("answer", "x", "a=1"), "Who goes on with the call? Give --url"),
+        (("answer", "x", "a=1", "--wait", "5", "--url", "http://x"), "a server has its own"),
+        (("answer", "x", "a=1", "--engine", "dbos", "--target", "y"), "--engine is for `midcall serve`"),
         (("export", "--url", "http://x"), "Export what? Give an ID, or --all"),
         (("import", "nowhere.jsonl", "--url", "http://x"), "Cannot read nowhere.jsonl: No such file"),
         (("list", "--cwd", "/nowhere"), "--cwd: "),
@@ -242,6 +247,41 @@ def test_a_call_goes_on_here_when_no_server_runs(server: Server) -> None:
     assert cake["resultType"] == "input_required"
 
 
+def test_the_next_question_waits_as_long_as_the_last_one(tmp_path: Path) -> None:
+    with Server(tmp_path, "--wait", "3600") as server:
+        server.call("shop.order", item="tea")
+        server.call("shop.order", item="cake")
+    cake, tea = [call["id"] for call in on_journal(server).json("list", "--json")]
+    here = with_code(server)
+    for call, more, hours in ((tea, (), 1), (cake, ("--wait", "7200"), 2)):
+        (after,) = here.json("answer", call, "address=the hill", "--json", *more)
+        expires, updated = (datetime.fromisoformat(after[key]) for key in ("expires", "updated"))
+        assert round((expires - updated).total_seconds() / 60) == 60 * hours
+
+
+def test_an_answer_here_is_told_to_whoever_is_on_the_line_at_a_server(server: Server) -> None:
+    here, journal = with_code(server), on_journal(server)
+    items: list[Item] = []
+
+    async def run() -> None:
+        async with connect_hub(f"ws://127.0.0.1:{server.port}/ws") as remote:
+            async for item in remote.call("shop.order", {"item": "tea"}, supports=KINDS, durable=True):
+                items.append(item)
+                match item:
+                    case Request(key="address"):
+                        id = await asyncio.to_thread(journal.only)
+                        answered = await asyncio.to_thread(here, "answer", id, "address=the hill")
+                        assert answered.returncode == SUCCESS, answered.stderr
+                    case Request():
+                        aborted = await asyncio.to_thread(journal, "abort", id, "--reason", "Out of tea")
+                        assert aborted.returncode == SUCCESS, aborted.stderr
+
+    drive(run())
+    kinds = [type(item) for item in items]
+    assert kinds == [Request, RequestCancelled, Request, Error, Done], "the last one ends with its call"
+    assert [item.message for item in items if isinstance(item, Error)] == ["Out of tea"]
+
+
 def test_an_answer_here_and_the_parked_call_in_the_server_do_not_meet(server: Server) -> None:
     asked = server.call("shop.order", item="tea")
     assert with_code(server)("answer", on_journal(server).only(), "1=the harbour").returncode == SUCCESS
@@ -333,20 +373,8 @@ def test_calls_are_moved_to_another_journal(server: Server, tmp_path: Path) -> N
 
 @pytest.fixture
 def database() -> Iterator[str]:
-    """A database of its own on the PostgreSQL of the tests."""
-    name = f"calls_{os.getpid()}"
-    server = postgres_server.shared()
-    asyncio.run(_on(server, f"CREATE DATABASE {name}"))
-    yield urlsplit(server)._replace(path=f"/{name}").geturl()
-    asyncio.run(_on(server, f"DROP DATABASE {name} WITH (FORCE)"))
-
-
-async def _on(server: str, statement: str) -> None:
-    line = await asyncpg.connect(server)
-    try:
-        await line.execute(statement)
-    finally:
-        await line.close()
+    with own_database() as url:
+        yield url
 
 
 def test_from_sqlite_to_postgresql_while_people_think(server: Server, tmp_path: Path, database: str) -> None:

@@ -2,6 +2,8 @@
 
 import asyncio
 import gzip
+import socket
+import struct
 import zlib
 from functools import partial
 from typing import Any
@@ -73,6 +75,13 @@ def test_what_is_no_url_is_refused(text: str) -> None:
     assert caught.value.sent is False
 
 
+def test_the_error_for_a_url_does_not_repeat_its_secrets() -> None:
+    for text in ("http://ann:secret@a b/", "http://ann:secret@a.test:x/", "ftp://a:secret@a/?key=secret"):
+        with pytest.raises(HttpError) as caught:
+            Url(text)
+        assert "secret" not in str(caught.value)
+
+
 def test_a_reference_is_resolved_against_the_url_it_came_from() -> None:
     url = Url("http://a.test/x/y?z=1")
     assert url.join("w").full == "http://a.test/x/w"
@@ -94,9 +103,12 @@ def test_a_reference_is_resolved_against_the_url_it_came_from() -> None:
         ("x y", "1"),
         ("", "1"),
         ("ü", "1"),
+        ("Content-Length", "5"),
+        ("Transfer-Encoding", "chunked"),
+        ("Host", "b.test"),
     ],
 )
-def test_a_header_that_would_be_more_than_one_is_refused(name: str, value: str) -> None:
+def test_a_header_that_would_change_the_request_is_refused(name: str, value: str) -> None:
     with pytest.raises(HttpError, match="header") as caught:
         encode_headers([(name, value)])
     assert caught.value.sent is False
@@ -212,7 +224,8 @@ def test_a_body_that_is_cut_by_a_broken_connection_is_not_taken_for_whole(drive:
             writer.write(UNTIL_CLOSED)
             await record.grew.wait()
             sock = writer.get_extra_info("socket")
-            sock.setsockopt(1, 13, b"\1\0\0\0\0\0\0\0")  # SO_LINGER of no time: a reset instead of an end
+            # No time to linger: a reset instead of an end.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             writer.transport.abort()
 
         async with serving(handler) as server, HttpClient() as client:
@@ -383,6 +396,9 @@ def test_a_body_that_unfolds_to_very_much_comes_in_pieces_and_can_be_stopped(dri
             response = await client.request("GET", server.url)
             with pytest.raises(HttpError, match="more than 1000000 bytes"):
                 await response.read(1_000_000)
+            response = await client.request("GET", server.url)
+            with pytest.raises(HttpError, match="more than 16777216 bytes at once"):
+                await response.read(2**30)
 
     drive(main())
 

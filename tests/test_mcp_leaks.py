@@ -322,7 +322,7 @@ def test_plain_calls_are_not_kept_for_anybody() -> None:
                 await visitor.modern("tools/call", {"name": name, "arguments": {}})
         asked = await visitor.modern("tools/call", {"name": "seek.prompt", "arguments": {}}, {})
         assert asked["result"]["isError"] is True
-        assert extension.desk.keeper._live == {}
+        assert list(extension.desk.keeper.here) == []
         await visitor.hub.open()
         assert await extension.desk.keeper.journal.count() == {}
         await visitor.hub.close()

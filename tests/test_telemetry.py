@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -219,6 +220,64 @@ def test_no_span_is_open_while_a_person_thinks_and_the_next_one_is_linked_to_it(
     drive(run())
 
 
+@pytest.mark.parametrize("parked_calls", [0, 100])
+def test_what_goes_on_in_another_process_is_linked_to_the_span_that_asked(
+    tmp_path: Path, parked_calls: int
+) -> None:
+    """Two hubs on one journal; what the first has parked is out of date when its turn comes again."""
+    run_python(
+        """
+import asyncio, sys
+from midcall.journal.keeper import Keeper
+from midcall.journal.sqlite import SqliteJournal
+from midcall.mcp import mcp_of
+from midcall.mcp.operations import Operations
+from test_mcp_leaks import Visitor
+from test_mcp_modern import accept, by_order
+from trace_app import exporter, late, make_hub, shown
+
+params = {"name": "tools.wizard", "arguments": {}}
+
+async def asked_by(visitor, params, trace):
+    response = await visitor.modern("tools/call", params, meta={"traceparent": f"00-{trace}-{'a' * 16}-01"})
+    found = {span.name: shown(span) for span in exporter.get_finished_spans()}
+    exporter.clear()
+    return response["result"], found.pop("tools/call tools.wizard"), found
+
+async def main(path, parked_calls):
+    hubs = [make_hub(), late()]
+    for hub in hubs:
+        hub.keeper = Keeper(hub, SqliteJournal(path), parked_calls=parked_calls)
+        await hub.open()
+    one, other = map(Visitor, hubs)
+    asked, first, _ = await asked_by(one, params, "1" * 32)
+    asked, second, inside = await asked_by(other, by_order(asked, params, accept(text="a")), "2" * 32)
+    assert (second["trace"], second["links"]) == ("2" * 32, [first["span"]])
+    assert inside["between"]["parent"] == second["span"], "the tool runs in the new one"
+    ended, third, inside = await asked_by(one, by_order(asked, params, accept(text="b")), "3" * 32)
+    assert (third["trace"], third["links"]) == ("3" * 32, [second["span"]])
+    assert inside["after"]["parent"] == third["span"]
+    assert ended["content"][0]["text"] == "a b"
+
+    asked, first, _ = await asked_by(one, params, "4" * 32)
+    desk = mcp_of(hubs[1]).desk
+    office = Operations(desk.keeper.journal, desk=desk)
+    (call,) = (await office.list(status=["waiting"]))["calls"]
+    await office.answer(call["id"], {call["questions"][0]["key"]: "a"})
+    exporter.clear()
+    late_one, _, _ = await asked_by(one, {**params, "requestState": asked["requestState"]}, "5" * 32)
+    ended, third, _ = await asked_by(one, by_order(late_one, params, accept(text="b")), "6" * 32)
+    assert third["links"] == [first["span"]], "what ran untraced has passed it on"
+    for hub in hubs:
+        await hub.close()
+
+asyncio.run(main(sys.argv[1], int(sys.argv[2])))
+""",
+        str(tmp_path / "journal.db"),
+        str(parked_calls),
+    )
+
+
 def test_a_legacy_call_that_asks_is_one_span(connect: Connect) -> None:
     async def run() -> None:
         async with connect(LATEST, FORMS) as client:
@@ -298,9 +357,9 @@ assert [name for name in sys.modules if name.startswith(("opentelemetry", "midca
 """)
 
 
-def run_python(code: str) -> None:
+def run_python(code: str, *arguments: str) -> None:
     ran = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", code, *arguments],
         env=environment(),
         capture_output=True,
         text=True,

@@ -148,6 +148,10 @@ class Method:
             raise ValueError(f"takes at most {len(self._names)} of them, got {len(values)}")
         return msgspec.json.encode(dict(zip(self._names, values, strict=False)))
 
+    def is_of(self, function: Callable[..., Any]) -> bool:
+        """Whether this is the method that was made from a function, bound or not."""
+        return getattr(self._function, "__func__", self._function) is getattr(function, "__func__", function)
+
     def invoke(self, call: Call, arguments: dict[str, Any]) -> Any:
         """Start the body: gives an awaitable, or an async iterator if `streaming`."""
         if self._ask_parameter is not None:
@@ -195,6 +199,10 @@ class Activation:
         self.hash = digest([self.version, self.description, offers])
         if self.namespace and "schema" not in self.methods:
             self.methods["schema"] = own_method(self.schema, "The schema of this activation.")
+
+    def unlisted(self, name: str) -> Method | None:
+        """A method that is not in the list, though there may be one: of a server that is not reached yet."""
+        return None
 
     @property
     def visible(self) -> list[Method]:

@@ -82,12 +82,15 @@ class Call(Struct, eq=False):
     """Seconds that a question waits if the tool does not say."""
     owner: object = None
     """Who alone may answer the questions."""
+    principal: str | None = None
+    """The name of whoever calls, where the transport has found it out."""
     on_result: Callable[[Any, Error | None], None] | None = None
     """Gets the result of a method that neither streams nor asks, or its failure, in place of items."""
 
     number: int = 0
     started: float = 0.0
-    task: asyncio.Task[None] | None = None
+    task: asyncio.Future[None] | None = None
+    """What runs it; of one that another server runs, what waits for that."""
     asking: MutableMapping[str, Any] = {}
     reason: str | None = None
     """Why the call was aborted, if it was."""

@@ -232,7 +232,10 @@ class Connection:
             raise TooManyCalls(f"More than {self._max_calls} calls at once on one connection")
         found = self._hub.resolve(name)
         check_scopes(found.name, found.method.extras, self.principal)
-        return self._hub.prepare(found, params, outlet, supported=supported, owner=self)
+        principal = None if self.principal is None else self.principal.name
+        return self._hub.prepare(
+            found, params, outlet, supported=supported, owner=self, principal=principal
+        )
 
     # --- messages out ------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """Content: pictures, sound and documents that a method gives beside text and data.
 
 A method may give one of these, a list that mixes them with text, or a stream of them. They are
-encoded as MCP's content blocks; bytes become base64.
+encoded as MCP's content blocks; bytes become base64. What another MCP server gave goes through as it came
+(`Passed`).
 """
 
 from typing import Any
@@ -54,3 +55,19 @@ class Embedded(Content, tag_field="type", tag="resource", frozen=True):
 
     resource: Document
     annotations: dict[str, Any] | None = None
+
+
+class PassedError(Struct, frozen=True):
+    """An error of the protocol that another server answered with."""
+
+    code: int
+    message: str
+    data: Any = None
+
+
+class Passed(Struct, frozen=True):
+    """What another MCP server answered, for a caller who is to get it as it came."""
+
+    result: dict[str, Any] = {}
+    """Of a tool, a resource, a prompt or a completion; its parts may be raw JSON."""
+    error: PassedError | None = None

@@ -325,9 +325,9 @@ class Unreachable(MidcallError):
 
 
 class LoginFailed(MidcallError):
-    """A client was not given access to a server: nobody logged in, a token is refused, a scope is not granted.
+    """A client was not given access: nobody logged in, a token is refused, a scope is not granted.
 
-    `reason` is the word of OAuth for it, if there is one: `access_denied`, `invalid_grant`, `insufficient_scope`.
+    `reason` is the word of OAuth for it, if there is one: `access_denied`, `invalid_grant`.
     """
 
     code = "login_failed"

@@ -1,11 +1,12 @@
 """Hub: the registry and router of methods.
 
-A hub holds activations (namespaced), other hubs (nested) and extensions (names without a
-namespace, resolved first). It resolves a name, validates the arguments and starts a call. It knows
+A hub holds activations (namespaced), MCP servers that are mounted like those, other hubs (nested) and
+extensions (names without a namespace, resolved first). It resolves a name, validates the arguments and starts a call. It knows
 no protocol: transports and dialects sit above it and hand it names, raw arguments and an outlet.
 """
 
 import difflib
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -20,6 +21,9 @@ from midcall.questions import KINDS
 
 ATTACHED_TIME_LIMIT = 30.0
 """Seconds that a question waits by default when the caller is on the line."""
+
+MOUNTING = 10.0
+"""Seconds that all mounted servers have to be reached before the hub is open without them."""
 
 
 class Resolved(NamedTuple):
@@ -44,6 +48,9 @@ class Hub:
         self._watchers: list[Callable[[str | None], None]] = []
         self._extensions: dict[str, tuple[object, Method]] = {}
         self._parents: list[Hub] = []
+        self._mounts: list[Any] = []
+        self._mounting = False
+        """Whether what is mounted is connected, or being connected."""
         self.keeper: Any = None
         """Keeps calls that outlive their requests (see `journal.keeper`)."""
         self.protocols: list[Any] = []
@@ -70,7 +77,43 @@ class Hub:
             raise RegistrationError(f"Hub {hub.name!r} cannot be nested in itself")
         self._add(namespace or hub.name, hub)
         hub._parents.append(self)
+        if self._mounting:
+            hub._begin_mounts()
         return self
+
+    def mount(self, namespace: str, target: Any, **options: Any) -> "Hub":
+        """Make an MCP server a part of this hub: `hub.mount("github", "npx -y some-server")`.
+
+        Its tools become methods (`github.create_issue`), its prompts are named in the same way, and its
+        resources keep their URIs. `namespace` may be empty; of two with the same name, the first counts.
+        `target` and most options are those of `connect`: `headers` and `auth` for a URL, `env` and `cwd` for
+        a command, `era`, `revision`, `log_level`; `timeout` is for how many seconds the server may say
+        nothing about a call. What it asks goes to whoever has made the call; `sample` and `roots` answer
+        such questions here instead.
+
+        The server is connected when the hub is opened. While it cannot be reached, its methods stay, and
+        raise `Unreachable`.
+        """
+        from midcall.client.mount import mount_of  # noqa: PLC0415  a step up the rooms, as in `asgi`
+
+        mount = mount_of(namespace, target, self._changed, self.updated, options)
+        self._add(namespace, mount.activation)
+        self._mounts.append(mount)
+        if self._mounting:
+            mount.begin()
+        return self
+
+    async def unmount(self, namespace: str) -> None:
+        """Take out a server that was mounted, and let go of it."""
+        gone = [mount for mount in self._mounts if mount.namespace == namespace]
+        if not gone:
+            raise RegistrationError(f"Nothing is mounted as {namespace!r}")
+        taken = {id(mount.activation) for mount in gone}
+        self._mounts = [mount for mount in self._mounts if mount not in gone]
+        self._children = [child for child in self._children if id(child[1]) not in taken]
+        self._changed()
+        for mount in gone:
+            await mount.close()
 
     def with_extension(self, extension: object) -> "Hub":
         """Add an object whose `@method` names stand without a namespace, as `tools/list`.
@@ -172,17 +215,26 @@ class Hub:
 
         Raises `MethodNotFound`, with near matches.
         """
-        found = (self._resolved or self._names()).get(name)
+        found = (self._resolved or self._names()).get(name) or self._unlisted(name)
         if found is None:
             raise MethodNotFound(name, self._near(name))
         return found
+
+    def _unlisted(self, name: str) -> Resolved | None:
+        """A method of a mounted server that has not told yet which it has."""
+        for path, activation in self.activations():
+            prefix = f"{path}." if path else ""
+            method = activation.unlisted(name[len(prefix) :]) if name.startswith(prefix) else None
+            if method is not None:
+                return Resolved(name, method, (self.name, *prefix.split(".")[:-1]))
+        return None
 
     def _names(self) -> dict[str, Resolved]:
         """Every name that resolves, made once after each registration."""
         if self._resolved is None:
             names = {name: Resolved(name, m, (self.name,)) for name, m in self._walk_own()}
             for path, m in self._walk():
-                names[path] = Resolved(path, m, (self.name, *path.split(".")[:-1]))
+                names.setdefault(path, Resolved(path, m, (self.name, *path.split(".")[:-1])))
             aliases: dict[str, list[Resolved]] = {}
             for found in names.values():
                 aliases.setdefault(found.name.replace(".", "_"), []).append(found)
@@ -221,7 +273,11 @@ class Hub:
 
     def methods(self) -> list[tuple[str, Method]]:
         """Every method that an author wrote, by full name, in the order of registration."""
-        return [(path, m) for path, m in self._walk() if not m.hidden]
+        shown: dict[str, Method] = {}
+        for path, m in self._walk():
+            if not m.hidden:
+                shown.setdefault(path, m)  # two mounted servers may have the same names
+        return list(shown.items())
 
     def activations(self) -> Iterator[tuple[str, Activation]]:
         """Every activation, here and in nested hubs, with the path of its namespace."""
@@ -285,11 +341,14 @@ class Hub:
         supported: frozenset[str] = frozenset(),
         time_limit: float | None = ATTACHED_TIME_LIMIT,
         owner: object = None,
+        principal: str | None = None,
     ) -> Call:
         """A call of a method that is found already, for `calls.start`. Raises `InvalidArguments`."""
         arguments = found.method.read_arguments(raw_params, found.name)
         metadata = Metadata(found.provenance, self._hash or self.hash, 0)
-        return Call(found.name, found.method, arguments, outlet, metadata, supported, time_limit, owner)
+        return Call(
+            found.name, found.method, arguments, outlet, metadata, supported, time_limit, owner, principal
+        )
 
     def call(
         self,
@@ -316,15 +375,42 @@ class Hub:
         return Invocation(line, answer)
 
     async def open(self) -> None:
-        """Make ready what the hub needs to serve: its journal, if it has one. Raises `JournalError`."""
+        """Make ready what the hub needs to serve: mounted servers, and its journal. Raises `JournalError`."""
+        await self.open_mounts()
         if self.keeper is not None:
             await self.keeper.open()
+
+    async def open_mounts(self, patience: float = MOUNTING) -> None:
+        """Connect the servers that are mounted, here and in nested hubs, and wait for them for a while.
+
+        Those that cannot be reached by then are tried again and again, until `close`.
+        """
+        self._begin_mounts()
+        until = time.monotonic() + patience
+        for mount in self.mounts:
+            await mount.ready(until - time.monotonic())
+
+    def _begin_mounts(self) -> None:
+        self._mounting = True
+        for mount in self._mounts:
+            mount.begin()
+        for hub in self._descendants():
+            hub._begin_mounts()
+
+    @property
+    def mounts(self) -> list[Any]:
+        """What is mounted here and in nested hubs."""
+        return [*self._mounts, *(mount for hub in self._descendants() for mount in hub._mounts)]
 
     async def close(self, reason: str = "The server is closing", *, grace: float = 0.0) -> None:
         """End all calls; those that are kept stay in their journal, and go on from there."""
         if self.keeper is not None:
             await self.keeper.close(grace)
         await self.calls.close(reason)
+        for hub in (self, *self._descendants()):
+            hub._mounting = False
+        for mount in self.mounts:
+            await mount.close()
 
     def asgi(
         self,

@@ -133,10 +133,15 @@ def json_schema_fault(schema: dict[str, Any]) -> Callable[[Any], str | None]:
     return _compiled(msgspec.json.encode(schema, order="sorted"))
 
 
+def _not_fetched(uri: str) -> Any:
+    """A schema may be a stranger's: what it refers to is not fetched, neither from the net nor from a file."""
+    raise ValueError(f"{uri} is outside of the schema")
+
+
 @functools.lru_cache(maxsize=256)
 def _compiled(schema: bytes) -> Callable[[Any], str | None]:
     try:
-        validator = jsonschema_rs.validator_for(schema.decode())
+        validator = jsonschema_rs.validator_for(schema.decode(), retriever=_not_fetched)
     except jsonschema_rs.ValidationError as error:
         raise ValueError(f"Not a JSON Schema: {error.message}") from None
     except jsonschema_rs.ReferencingError as error:

@@ -10,11 +10,13 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from midcall.cli.call import seconds
 from midcall.cli.exits import Exit, UsageError
 
 if TYPE_CHECKING:
     from midcall.hub import Hub
     from midcall.journal.base import Journal
+    from midcall.journal.keeper import Keeper
 
 STATUSES = ("running", "waiting", "completed", "failed", "aborted", "expired", "diverged", "poisoned")
 TOKEN_VARIABLE = "MIDCALL_TOKEN"  # noqa: S105  a name
@@ -152,6 +154,13 @@ def _add_answer(parser: argparse.ArgumentParser) -> None:
     refusals = parser.add_mutually_exclusive_group()
     refusals.add_argument("--decline", action="store_true", help="decline what is not answered")
     refusals.add_argument("--cancel", action="store_true", help="cancel what is not answered")
+    parser.add_argument(
+        "--wait",
+        metavar="SECONDS",
+        type=seconds,
+        help="with --target: how long the call waits for its next answer (default: as long as for this one)",
+    )
+    parser.add_argument("--engine", choices=("dbos",), help=argparse.SUPPRESS)  # to be refused clearly
     parser.add_argument("--json", action="store_true", help="print the call as JSON, as it is after that")
 
 
@@ -226,8 +235,15 @@ async def _do(args: argparse.Namespace) -> Exit:
 
 def _office(args: argparse.Namespace) -> "AbstractAsyncContextManager[Office]":
     if args.url is not None:
+        if args.action == "answer" and args.wait is not None:
+            raise UsageError("--wait is for --target: a server has its own, see `midcall serve --wait`")
         return _of_server(args)
     if args.action == "answer":
+        if args.engine is not None:
+            raise UsageError(
+                "--engine is for `midcall serve`: give --url to have the call run there, or leave it out; "
+                "then this command runs the call itself, and a server goes on with it if the command is ended"
+            )
         if args.target is None:
             raise UsageError(
                 "Who goes on with the call? Give --url of the server that runs it, or --target to run it here"
@@ -271,11 +287,22 @@ async def _of_target(args: argparse.Namespace) -> AsyncIterator[Office]:
     if hub.keeper is None or args.journal is not None:
         hub.keeper = Keeper(hub, _journal(args, create=False, sealed=args.encrypt_journal))
     hub.keeper.looks_after = False
+    hub.keeper.engine = None  # an engine would have this process go on with other calls too
     desk = mcp_of(hub).desk
     try:
+        await hub.keeper.open()
+        hub.keeper.time_limit = args.wait or await _waits(hub.keeper, args.id)
         yield Operations(desk.keeper.journal, desk=desk, calls=hub.calls, patience=float("inf"))
     finally:
         await hub.close("The command was stopped", grace=1.0)
+
+
+async def _waits(keeper: "Keeper", call_id: str) -> float:
+    """How long a call waits for an answer: as the server has said that wrote it down."""
+    found = await keeper.journal.load(call_id)
+    if found is None or found[0].status != "waiting":
+        return keeper.time_limit
+    return max(found[0].expires - found[0].updated, 1.0)
 
 
 def _journal(args: argparse.Namespace, *, create: bool, sealed: bool) -> "Journal":

@@ -77,7 +77,7 @@ class Answering:
             declared["extensions"] = {TASKS: {}}
         return declared
 
-    async def asked(self, method: str, params: dict[str, Any], asker: Asker | None = None) -> dict[str, Any]:
+    async def asked(self, method: str, params: Any, asker: Asker | None = None) -> dict[str, Any]:
         """The result for a request of the server.
 
         `asker` is of the call that the question belongs to; without one, or for what a call is not asked,
@@ -85,7 +85,7 @@ class Answering:
         """
         if method not in (ELICIT, SAMPLE, ROOTS):
             raise RemoteError(f"Method not found: {method}", rpc_code=jsonrpc.METHOD_NOT_FOUND)
-        question = question_from(method, params)
+        question = _question(method, params)
         try:
             payload = await self._payload(question, asker)
         except Declined:
@@ -95,12 +95,12 @@ class Answering:
         except NotSupported as error:
             raise RemoteError(str(error), rpc_code=jsonrpc.INVALID_PARAMS) from None
         try:
-            given = read_answer(question, payload)
+            given = read_reply(question, payload)
         except WrongAnswer as error:
             raise RemoteError(f"Nobody gave an answer: {error}", rpc_code=jsonrpc.INTERNAL_ERROR) from None
         if given in (DECLINED, CANCELLED) and method != ELICIT:
             return _refused(method)
-        return result_for(question, _with_defaults(question, given), model="unknown")
+        return result_for(question, given, model="unknown")
 
     async def _payload(self, question: AnyQuestion, asker: Asker | None) -> Any:
         match question:
@@ -117,6 +117,14 @@ class Answering:
         if self.answer is None:
             raise NotSupported
         return await _settled(self.answer(request))
+
+
+def _question(method: str, params: Any) -> AnyQuestion:
+    try:
+        return question_from(method, params or {})
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        text = f"The question cannot be read: {error}"
+        raise RemoteError(text, rpc_code=jsonrpc.INVALID_PARAMS) from None
 
 
 async def _settled(value: Any) -> Any:
@@ -136,14 +144,36 @@ def _root(folder: Any) -> Root:
     return Root(path.as_uri(), path.name or None)
 
 
-def _with_defaults(question: AnyQuestion, answer: Answer) -> Answer:
-    """What a person leaves out of a form is what the form proposes."""
+def read_reply(question: AnyQuestion, payload: Any) -> Answer:
+    """The answer in what somebody gave. Raises `WrongAnswer`, saying what was expected.
+
+    What a person leaves out of a form is what the form proposes.
+    """
+    answer = read_answer(question, payload)
     if not isinstance(question, Form) or not isinstance(answer, CustomAnswer):
         return answer
-    properties = question.schema.get("properties", {})
-    proposed = {
+    if not isinstance(answer.value, dict):
+        raise WrongAnswer("the fields of the form, as an object")
+    filled = {**_proposed(question), **answer.value}
+    reason = _fault(question, filled)
+    if reason is not None:
+        raise WrongAnswer(f"what fits the form ({reason})")
+    return CustomAnswer(filled)
+
+
+def _proposed(question: Form) -> dict[str, Any]:
+    properties = question.schema.get("properties")
+    return {
         name: field["default"]
-        for name, field in properties.items()
+        for name, field in (properties if isinstance(properties, dict) else {}).items()
         if isinstance(field, dict) and "default" in field
     }
-    return CustomAnswer({**proposed, **answer.value}) if isinstance(answer.value, dict) else answer
+
+
+def _fault(question: Form, value: dict[str, Any]) -> str | None:
+    from midcall.schema import json_schema_fault  # noqa: PLC0415  slow to import: only when needed
+
+    try:
+        return json_schema_fault(question.schema)(value)
+    except ValueError:
+        return None  # the server's schema is none: the server itself decides

@@ -34,10 +34,11 @@ class Batch:
         self._next = 0
         self._missing = len(calls)
         self._session: Session | None = None
+        self._fault: Exception | None = None
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self, session: Session, timeout: float | None, *, array: bool = False) -> None:
-        """Run them all; what is not there in time is given up."""
+        """Run them all; what is not there in time is given up. Raises what `on_result` raises."""
         if not self._calls:
             return
         self._session = session
@@ -49,6 +50,8 @@ class Batch:
             await asyncio.wait((self._ended,), timeout=timeout)
         finally:
             self._give_up("Nobody waits for it any more")
+        if self._fault is not None:
+            raise self._fault
 
     def results(self, error: str) -> list[dict[str, Any]]:
         """What came of each, in the order of the calls; `error` is for those that did not end."""
@@ -84,10 +87,14 @@ class Batch:
         self._results[number] = result
         self._running.pop(number, None)
         self._missing -= 1
-        if self._on_result is not None:
-            self._on_result(result)
-        if self._missing == 0 and not self._ended.done():
-            self._ended.set_result(None)
+        if self._on_result is not None and self._fault is None:
+            try:
+                self._on_result(result)
+            except Exception as fault:  # noqa: BLE001  it is the caller's, and is raised there
+                self._fault = fault
+        if self._missing == 0 or self._fault is not None:
+            if not self._ended.done():
+                self._ended.set_result(None)
         elif self._next < len(self._calls):
             self._fill()
 

@@ -71,14 +71,16 @@ class Cache:
         items: list[dict[str, Any]] = []
         holds = math.inf
         params: dict[str, Any] = {}
-        for _ in range(MAX_PAGES):
+        seen: set[str] = set()
+        while len(seen) < MAX_PAGES:
             page = await self._fetch(method, params)
             found = page.get(key)
             items += [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
             if isinstance(page.get("ttlMs"), int | float):
                 holds = min(holds, page["ttlMs"] / 1000)
             cursor = page.get("nextCursor")
-            if not isinstance(cursor, str) or params.get("cursor") == cursor:
+            if not isinstance(cursor, str) or cursor in seen:
                 break
+            seen.add(cursor)
             params = {"cursor": cursor}
         return items, holds

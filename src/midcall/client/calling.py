@@ -6,29 +6,39 @@ needed.
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
-from msgspec import UNSET
 
 from midcall.client.answering import Answering, Asker
-from midcall.client.session import Session, Waiter, error_of
+from midcall.client.following import follow
+from midcall.client.session import Session, Waiter, result_of
 from midcall.client.wire import About
-from midcall.errors import Aborted, MidcallError, RemoteError, TimedOut, Unreachable
+from midcall.errors import Aborted, MidcallError, RemoteError, TimedOut, TransportLost, Unreachable
 from midcall.items import to_json
-from midcall.jsonrpc import Envelope
+from midcall.jsonrpc import INTERNAL_ERROR, Envelope
 from midcall.mcp.elicitation import ELICIT
 
 MAX_ROUNDS = 100
 """How often a server may ask in one call."""
 
+MAX_WAITS = 1000
+"""How often a server may say in one call that it only wants to be asked again."""
+
 URL_REQUIRED = -32042
 """The error of a legacy server that wants pages to be visited before the same request is sent again."""
 
-POLL = 0.5
-LONGEST_POLL = 30.0
-"""Seconds between two looks at a task: if the server does not say, and at most."""
+HEADER_MISMATCH = -32020
+"""The error of a modern server that misses arguments among the headers of a request."""
+
+ROUND = frozenset(("inputRequests", "requestState"))
+"""What a server says when it asks in the middle of a call."""
+
+FIRST_PAUSE = 0.1
+LONGEST_PAUSE = 10.0
+"""Seconds before what was not sent is sent again: at first, and at most."""
 
 Outcome: TypeAlias = dict[str, Any] | MidcallError
 """The result as the server gave it, or why there is none."""
@@ -43,33 +53,45 @@ class Owner(Protocol):
     @property
     def answering(self) -> Answering: ...
 
+    @property
+    def patience(self) -> float | None:
+        """For how many seconds a server that cannot be reached is tried again."""
+
+    async def session(self) -> Session:
+        """The session that is open now, or soon. Raises `Unreachable`."""
+
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Do something for a call, owned by the client."""
 
-    def again(self, calling: "Calling", error: MidcallError) -> None:
-        """Start a call once there is a line again, as this one did not reach the server."""
+    async def headers_for(self, name: str, arguments: Any) -> tuple[tuple[str, str], ...]:
+        """The headers for a call of a tool, after another look at what tools there are."""
 
 
 class Calling(Waiter):
     """A request, until its outcome."""
 
     __slots__ = (
+        "_asking",
         "_done",
+        "_failed_since",
         "_id",
         "_meta",
+        "_next",
         "_owner",
         "_params",
+        "_relisted",
         "_report",
         "_rounds",
         "_session",
         "_silence",
         "_task",
         "_timer",
+        "_tries",
+        "_visited",
+        "_waits",
         "about",
         "asker",
-        "first_failed",
         "handle",
-        "tries",
     )
 
     def __init__(
@@ -83,6 +105,7 @@ class Calling(Waiter):
         report: Callable[[str, dict[str, Any]], None] | None = None,
         silence: float | None = None,
         meta: bytes = b"",
+        handle: Handle | None = None,
     ) -> None:
         self._owner = owner
         self.about = about
@@ -96,203 +119,212 @@ class Calling(Waiter):
         self._timer: asyncio.TimerHandle | None = None
         self._session: Session | None = None
         self._id = 0
-        self._rounds = 0
+        self._next: bytes | None = params if handle is None else None
+        """The inside of the parameters of what is to be sent; nothing while the handle tells what is next."""
         self._task: asyncio.Task[None] | None = None
-        self.tries = 0
-        """How often it did not reach the server, and when that was first."""
-        self.first_failed = 0.0
-        self.handle: Handle | None = None
+        self._asking: set[asyncio.Task[Any]] | None = None
+        """The questions of a legacy server that belong to this call."""
+        self._rounds = self._waits = self._tries = 0
+        self._failed_since = 0.0
+        self._visited: frozenset[str] = frozenset()
+        self._relisted = False
+        self.handle = handle
         """How to go on with it, once it has asked or become a task."""
 
     # --- sending -----------------------------------------------------------------------------
 
     def start(self, session: Session) -> None:
-        """Send the request, or what comes after the last round."""
+        """Send what is next."""
         if self._done is None:
             return
         self._session = session
-        if self.handle is None:
-            self._send(self._params)
-        else:
-            self._task = self._owner.spawn(self._go_on(self.handle))
+        if self._next is not None:
+            self._listen()
+            self._id = session.start(
+                self, self.about, self._next, progress=self._report is not None, meta=self._meta
+            )
+        elif self.handle is not None:
+            self._spawn(self._go_on(self.handle))
 
     def adopt(self, session: Session, id: int) -> None:
         """It was sent in a batch."""
         self._session, self._id = session, id
 
     @property
+    def running(self) -> bool:
+        """Whether it has no outcome yet, and one is wanted."""
+        return self._done is not None
+
+    @property
     def params(self) -> bytes:
         """The inside of its parameters."""
         return self._params
 
-    def _send(self, params: bytes) -> None:
-        if self._session is not None and self._done is not None:
-            self._listen()
-            self._id = self._session.start(
-                self, self.about, params, progress=self._report is not None, meta=self._meta
-            )
-
-    def give_up(self, error: MidcallError) -> None:
-        """There is no line, and will be none soon."""
-        self._finish(error)
-
     def cancel(self, reason: str) -> None:
         """Nobody wants the outcome any more: the server is told, and nothing is said of it."""
+        session = self._session
         if self._done is None:
             return
         self._end()
-        if self._session is not None:
-            self._session.cancel(self._id, reason)
-            if self.handle is not None and "taskId" in self.handle and self._session.ended is None:
+        if session is not None:
+            session.cancel(self._id, reason)
+            if self.handle is not None and "taskId" in self.handle and session.ended is None:
                 params = to_json({"taskId": self.handle["taskId"]})[1:-1]
-                self._session.start(Waiter(), About("tasks/cancel", self.handle["taskId"]), params)
+                session.start(Waiter(), About("tasks/cancel", self.handle["taskId"]), params)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do what takes time; what that fails with, the call fails with. The server's time stands still."""
+        self._still()
+        task = self._task = self._owner.spawn(work)
+        task.add_done_callback(self._worked)
+
+    def _worked(self, task: asyncio.Task[None]) -> None:
+        if self._task is task:
+            self._task = None
+        if task.cancelled():
+            self._finish(TransportLost("The client was closed"))
+        elif (error := task.exception()) is not None:
+            self._finish(_outcome(error))
 
     # --- what comes back ---------------------------------------------------------------------
 
     def answered(self, response: Envelope) -> None:
-        if response.error is not UNSET:
-            error = error_of(response)
-            if error.rpc_code == URL_REQUIRED and not self._rounds:
-                self._task = self._owner.spawn(self._visit(error))
-            else:
-                self._finish(error)
-            return
+        self._tries = 0
         try:
-            result = msgspec.json.decode(response.result)
-            kind = result.get("resultType", "complete")
-        except (msgspec.DecodeError, RecursionError, AttributeError):
-            self._finish(RemoteError("The server's result cannot be read", rpc_code=-32603))
+            result = result_of(response)
+        except RemoteError as error:
+            self._refused(error)
             return
-        match kind:
+        match result.get("resultType", "complete"):
             case "complete":
                 self._finish(result)
             case "input_required":
-                self.handle = self._asked(result)
-                self._task = self._owner.spawn(self._go_on(self.handle))
+                kept: Handle = {key: result[key] for key in ROUND if key in result}
+                self._continue({**self._named(), **kept})
             case "task" if isinstance(result.get("taskId"), str):
-                self.handle = {**self._named(), **result}
-                self._task = self._owner.spawn(self._go_on(self.handle))
-            case _:
-                self._finish(RemoteError(f"A result of unknown type: {kind!r}", rpc_code=-32603))
+                self._continue({**self._named(), **result})
+            case kind:
+                self._finish(RemoteError(f"A result of unknown type: {kind!r}", rpc_code=INTERNAL_ERROR))
 
     def failed(self, error: MidcallError) -> None:
-        if self._done is None:
-            return
-        if isinstance(error, Unreachable) and self._task is None:
-            self._still()
-            self._owner.again(self, error)
+        match error:
+            case _ if self._done is None:
+                pass
+            case Unreachable():
+                self._spawn(self._again(error))
+            case RemoteError():
+                self._refused(error)
+            case _:
+                self._finish(error)
+
+    def noticed(self, method: str, params: dict[str, Any]) -> None:
+        if not self._asking:
+            self._listen()
+        if self._report is not None:
+            self._report(method, params)
+
+    def _refused(self, error: RemoteError) -> None:
+        if error.rpc_code == URL_REQUIRED:
+            self._spawn(self._visit(error))
+        elif error.rpc_code == HEADER_MISMATCH and self.about.method == "tools/call" and not self._relisted:
+            self._spawn(self._with_headers(error))
         else:
             self._finish(error)
 
-    def noticed(self, method: str, params: dict[str, Any]) -> None:
-        self._listen()
-        if self._report is not None:
-            self._report(method, params)
+    def _continue(self, handle: Handle) -> None:
+        self.handle, self._next = handle, None
+        self._spawn(self._go_on(handle))
+
+    def _named(self) -> Handle:
+        return {"method": self.about.method, "params": msgspec.json.decode(b"{%b}" % self._params)}
 
     # --- rounds ------------------------------------------------------------------------------
 
     async def _go_on(self, handle: Handle) -> None:
         """Answer what was asked, or ask how the task is; then send what follows."""
-        self._still()
-        try:
-            if "taskId" in handle:
-                await self._follow(handle)
-                return
-            params = self._params
-            if "inputRequests" in handle:
-                params += b',"inputResponses":' + to_json(await self._answers(handle["inputRequests"]))
-            else:
-                await asyncio.sleep(min(0.1 * self._rounds, 1.0))  # the server only wants to be asked again
-            if "requestState" in handle:
-                params += b',"requestState":' + to_json(handle["requestState"])
-            self._send(params)
-        except MidcallError as error:
-            self._finish(error)
-        except Exception as error:  # noqa: BLE001  of a handler: it is the caller's, as is the call
-            self._finish(_broken(error))
+        if "taskId" in handle:
+            self._finish(await follow(handle, self._owner.session, self._answers, self._silence, self._tell))
+            return
+        params = self._params
+        if "inputRequests" in handle:
+            params += b',"inputResponses":' + to_json(await self._answers(handle["inputRequests"]))
+        else:
+            await self._wait()
+        if "requestState" in handle:
+            params += b',"requestState":' + to_json(handle["requestState"])
+        self._next = params
+        self.start(await self._owner.session())
+
+    async def _wait(self) -> None:
+        """The server only wants to be asked again."""
+        self._waits += 1
+        if self._waits > MAX_WAITS:
+            raise RemoteError("The server wanted to be asked again too often", rpc_code=INTERNAL_ERROR)
+        await asyncio.sleep(min(0.05 * (self._waits - 1), 1.0))
 
     async def _answers(self, requests: Any) -> dict[str, Any]:
         """What is answered to several questions of one round, which are asked at once."""
         self._rounds += 1
         if self._rounds > MAX_ROUNDS:
-            raise RemoteError(f"The server asked in more than {MAX_ROUNDS} rounds", rpc_code=-32603)
-        if not isinstance(requests, dict):
-            raise RemoteError("The server's questions cannot be read", rpc_code=-32603)
-        answering = self._owner.answering
-        async with asyncio.TaskGroup() as group:
-            asked = {
-                key: group.create_task(
-                    answering.asked(
-                        str(one.get("method")) if isinstance(one, dict) else "",
-                        one.get("params") or {} if isinstance(one, dict) else {},
-                        self.asker,
-                    )
-                )
-                for key, one in requests.items()
-            }
-        return {key: task.result() for key, task in asked.items()}
+            raise RemoteError(f"The server asked in more than {MAX_ROUNDS} rounds", rpc_code=INTERNAL_ERROR)
+        if not isinstance(requests, dict) or not all(isinstance(one, dict) for one in requests.values()):
+            raise RemoteError("The server's questions cannot be read", rpc_code=INTERNAL_ERROR)
+        asked = self._owner.answering.asked
+        try:
+            async with asyncio.TaskGroup() as group:
+                answers = {
+                    key: group.create_task(asked(str(one.get("method")), one.get("params"), self.asker))
+                    for key, one in requests.items()
+                }
+        except ExceptionGroup as several:
+            raise several.exceptions[0] from None  # the others were given up for it
+        return {key: answer.result() for key, answer in answers.items()}
 
-    async def _follow(self, handle: Handle) -> None:
-        """Look at a task until it has ended; answer what it asks."""
-        session, task_id = self._session, handle["taskId"]
-        if session is None:
-            return
-        answered: set[str] = set()
-        state = handle
-        about = About("tasks/get", task_id)
-        params = to_json({"taskId": task_id})[1:-1]
-        while True:
-            match state.get("status"):
-                case "completed" if isinstance(state.get("result"), dict):
-                    self._finish(state["result"])
-                    return
-                case "failed" | "completed":
-                    error = state.get("error") or {}
-                    text = error.get("message") or "The task failed"
-                    raise RemoteError(text, rpc_code=error.get("code", -32603), rpc_data=error.get("data"))
-                case "cancelled":
-                    raise Aborted(state.get("statusMessage") or "The task was cancelled")
-                case "input_required":
-                    asked = {k: v for k, v in state.get("inputRequests", {}).items() if k not in answered}
-                    if asked:
-                        given = await self._answers(asked)
-                        answered |= asked.keys()
-                        update = to_json({"taskId": task_id, "inputResponses": given})[1:-1]
-                        await session.request("tasks/update", update, About("tasks/update", task_id))
-                        pause = 0.0
-                    else:
-                        pause = POLL
-                case _:
-                    answered.clear()
-                    pause = min(state.get("pollIntervalMs", POLL * 1000) / 1000, LONGEST_POLL)
-            await asyncio.sleep(pause)
-            state = msgspec.json.decode(await session.request("tasks/get", params, about))
+    def _tell(self, message: str) -> None:
+        """A task says how it is."""
+        if self._report is not None:
+            self._report("notifications/progress", {"message": message})
 
     async def _visit(self, error: RemoteError) -> None:
         """A legacy server wants pages to be visited first."""
-        self._still()
         data = error.rpc_data if isinstance(error.rpc_data, dict) else {}
-        wanted = {
-            str(number): {"method": ELICIT, "params": {"mode": "url", **one}}
-            for number, one in enumerate(data.get("elicitations") or ())
+        wanted = data.get("elicitations")
+        pages = {
+            str(one.get("elicitationId") or number): {"method": ELICIT, "params": {**one, "mode": "url"}}
+            for number, one in enumerate(wanted if isinstance(wanted, list) else ())
             if isinstance(one, dict)
         }
+        if not pages or self._visited & pages.keys():
+            raise error
+        self._visited |= pages.keys()
         try:
-            given = await self._answers(wanted) if wanted else {}
+            answers = await self._answers(pages)
         except MidcallError:
-            given = {}
-        if given and all(one.get("action") == "accept" for one in given.values()):
-            self._send(self._params)
-        else:
-            self._finish(error)
+            raise error from None
+        if not all(one.get("action") == "accept" for one in answers.values()):
+            raise error
+        self.start(await self._owner.session())
 
-    def _asked(self, result: dict[str, Any]) -> Handle:
-        kept: Handle = {key: result[key] for key in ("inputRequests", "requestState") if key in result}
-        return {**self._named(), **kept}
+    async def _with_headers(self, error: RemoteError) -> None:
+        """The tool was not known well enough: look at it again."""
+        self._relisted = True
+        arguments = msgspec.json.decode(b"{%b}" % self._params).get("arguments")
+        headers = await self._owner.headers_for(self.about.name, arguments)
+        if headers == self.about.headers:
+            raise error
+        self.about = msgspec.structs.replace(self.about, headers=headers)
+        self.start(await self._owner.session())
 
-    def _named(self) -> Handle:
-        params = msgspec.json.decode(b"{%b}" % self._params)
-        return {"method": self.about.method, "params": params}
+    async def _again(self, error: MidcallError) -> None:
+        """It did not reach the server: send it once there is a line again."""
+        now, patience = time.monotonic(), self._owner.patience
+        if not self._tries:
+            self._failed_since = now
+        if patience is not None and now - self._failed_since > patience:
+            raise error
+        await asyncio.sleep(min(FIRST_PAUSE * 2**self._tries, LONGEST_PAUSE))
+        self._tries += 1
+        self.start(await self._owner.session())
 
     # --- the end -----------------------------------------------------------------------------
 
@@ -306,8 +338,9 @@ class Calling(Waiter):
         self._done = None
         self._still()
         task, self._task = self._task, None
-        if task is not None and task is not _current():
-            task.cancel()
+        for one in (*(self._asking or ()), *((task,) if task is not None else ())):
+            if one is not _current():
+                one.cancel()
 
     # --- silence -----------------------------------------------------------------------------
 
@@ -330,12 +363,22 @@ class Calling(Waiter):
             self._finish(TimedOut(f"{what}: no sign of life within {self._silence:g} seconds"))
 
     async def while_asked(self, asking: Coroutine[Any, Any, Any]) -> Any:
-        """A legacy server asks in the middle of this call: that time is not the server's."""
+        """A legacy server asks in the middle of this call: that time is not the server's.
+
+        If the call ends meanwhile, so does the question.
+        """
         self._still()
+        task = _current()
+        if self._asking is None:
+            self._asking = set()
+        if task is not None:
+            self._asking.add(task)
         try:
             return await asking
         finally:
-            if self._done is not None:
+            if task is not None:
+                self._asking.discard(task)
+            if self._done is not None and not self._asking:
                 self._listen()
 
 
@@ -346,10 +389,8 @@ def _current() -> asyncio.Task[Any] | None:
         return None
 
 
-def _broken(error: BaseException) -> MidcallError:
-    """What a handler of questions failed with."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
+def _outcome(error: BaseException) -> MidcallError:
+    """What a call fails with, for what went wrong in a handler of questions or before."""
     if isinstance(error, MidcallError):
         return error
     broken = Aborted(f"A question could not be answered: {error or type(error).__name__}")

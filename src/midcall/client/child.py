@@ -7,8 +7,10 @@ closed, then it is told to end, then it is killed, its own children included.
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -18,17 +20,35 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from midcall import jsonrpc
 from midcall.client.wire import MAX_MESSAGE, About, Reader
 from midcall.errors import MidcallError, TransportLost, Unreachable
+from midcall.jsonrpc import Fault
 from midcall.transports.stdio import Lines
 
 log = logging.getLogger("midcall.client.server")
+
+KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
 
 PATIENCE = 2.0
 """Seconds that a server has to end by itself after its input is closed, and again after it is told to."""
 
 CHUNK = 256 * 1024
 """Bytes that wait for the end of the loop's turn before they are written."""
+
+MAX_UNREAD = 16 * 1024 * 1024
+"""Bytes that may wait for a server that does not read; answers to it beyond that are dropped."""
+
+LAST_MOMENTS = 0.1
+"""Seconds in which what a server wrote last is read after it has ended or closed a pipe."""
+
+MAX_STARTS = 10
+"""At how many places of a line a message is looked for."""
+
+MAX_TEXT = 500
+"""How many bytes are shown of a line that is no message."""
+
+_COLOURS = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
 LAST_LINES = 8
 """How many lines of its error stream are kept, to tell why a server died."""
@@ -80,11 +100,16 @@ class ChildWire:
         """A line is the same in all revisions."""
 
     def request(self, ids: Sequence[int], message: bytes, about: About) -> None:
-        self.send(message)
-
-    def send(self, message: bytes) -> None:
         if self._child is not None:
             self._child.send(message)
+
+    def send(self, message: bytes) -> None:
+        if self._child is None:
+            return
+        if self._child.unread < MAX_UNREAD:
+            self._child.send(message)
+        else:
+            log.warning("%s does not read: dropped a message to it", self.command[0])
 
     def cancel(self, id: int) -> bool:
         return False
@@ -94,17 +119,16 @@ class ChildWire:
         if transport is None or child is None:
             return
         self._transport = None
-        child.closing = True
-        child.close_input()
-        await _ended(child, PATIENCE)
-        for how in (signal.SIGTERM, getattr(signal, "SIGKILL", signal.SIGTERM)):
-            if child.ended.done():
-                break
-            _signal(transport, how)
-            await _ended(child, PATIENCE)
-        if child.ended.done():
-            _signal(transport, getattr(signal, "SIGKILL", signal.SIGTERM))  # what it has left behind
-        transport.close()
+        try:
+            child.close_input()
+            await _ended(child)
+            for how in (signal.SIGTERM, KILL):
+                if not child.ended.done():
+                    _signal(transport, how)
+                    await _ended(child)
+        finally:
+            _signal(transport, KILL)  # what it has left behind; or itself, if nobody waits for its end
+            transport.close()
         await asyncio.sleep(0)
 
 
@@ -124,13 +148,18 @@ class _Child(asyncio.SubprocessProtocol):
         self._waiting: list[bytes] = []
         self._size = 0
         self._flushing = False
-        self._open = {1, 2}
-        self.closing = False
+        self._open = {0, 1, 2}
+        """Its pipes."""
         self.ended: asyncio.Future[None] = loop.create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.SubprocessTransport", transport)
         self._input = cast("asyncio.WriteTransport", self._transport.get_pipe_transport(0))
+
+    @property
+    def unread(self) -> int:
+        """Bytes that wait for the server to read them."""
+        return self._size + (self._input.get_write_buffer_size() if self._input is not None else 0)
 
     def send(self, message: bytes) -> None:
         """Write a line, together with all others of this turn of the event loop."""
@@ -164,12 +193,12 @@ class _Child(asyncio.SubprocessProtocol):
     def _take(self, line: bytes | None) -> None:
         if line is None:
             log.warning("%s: skipped a line of over %d bytes", self._name, MAX_MESSAGE)
-        elif line[:1] in b"{[" and line:
+        elif line[:1] == b"{":
             self._reader.receive(line)
-        elif line.lstrip()[:1] in (b"{", b"["):
-            self._reader.receive(line.strip())
+        elif (message := _message_in(line)) is not None:
+            self._reader.receive(message)
         elif line and not line.isspace():
-            log.warning("%s: skipped what is no message: %.200s", self._name, _text(line))
+            log.warning("%s: skipped what is no message: %s", self._name, _text(line))
 
     def _take_errors(self, lines: Sequence[bytes | None]) -> None:
         for line in lines:
@@ -185,20 +214,23 @@ class _Child(asyncio.SubprocessProtocol):
                 self._take(line)
         elif fd == 2:
             self._take_errors(self._errors.end())
-        self._check_lost()
+        if self._open != {0, 1}:  # it may well have nothing to say on its error stream
+            self._check_lost()
 
     def process_exited(self) -> None:
         if not self.ended.done():
             self.ended.set_result(None)
-        # What it wrote last may still be in the pipes, but a child of its own may hold them open for ever.
-        self._loop.call_later(0.1, self._lose)
         self._check_lost()
 
     def _check_lost(self) -> None:
-        if 1 not in self._open and (self.ended.done() or self.closing):
+        """It has ended, or can be spoken with no more; what it said last may still be on its way.
+
+        Its pipes need not be closed when it ends: children of its own may hold them open for ever.
+        """
+        if self.ended.done() and not self._open & {1, 2}:
             self._lose()
-        elif 1 not in self._open:
-            self._loop.call_later(0.1, self._lose)  # it has closed its output: nothing more comes
+        else:
+            self._loop.call_later(LAST_MOMENTS, self._lose)
 
     def _lose(self) -> None:
         self._reader.lost(self._why())
@@ -206,7 +238,7 @@ class _Child(asyncio.SubprocessProtocol):
     def _why(self) -> MidcallError:
         code: Any = self._transport.get_returncode() if self._transport is not None else None
         if code is None:
-            how = "closed its output"
+            how = "closed its output" if 1 not in self._open else "closed its input"
         elif code < 0:
             with contextlib.suppress(ValueError):
                 code = signal.Signals(-code).name
@@ -217,8 +249,8 @@ class _Child(asyncio.SubprocessProtocol):
         return TransportLost(f"The server {self._name} {how}{said}")
 
 
-async def _ended(child: _Child, seconds: float) -> None:
-    await asyncio.wait((child.ended,), timeout=seconds)
+async def _ended(child: _Child) -> None:
+    await asyncio.wait((child.ended,), timeout=PATIENCE)
 
 
 def _signal(transport: asyncio.SubprocessTransport, how: int) -> None:
@@ -230,5 +262,18 @@ def _signal(transport: asyncio.SubprocessTransport, how: int) -> None:
             transport.send_signal(how)
 
 
+def _message_in(line: bytes) -> bytes | None:
+    """The message on a line: an array, or what stands behind a progress bar, a prompt or colours."""
+    if b'"jsonrpc"' not in line:
+        return None
+    line = _COLOURS.sub(b"", line)
+    for found in itertools.islice(re.finditer(rb"[{\[]", line), MAX_STARTS):
+        message = line[found.start() :].rstrip()
+        with contextlib.suppress(Fault):
+            jsonrpc.decode(message)
+            return message
+    return None
+
+
 def _text(line: bytes) -> str:
-    return line.decode(errors="replace").rstrip()
+    return line[:MAX_TEXT].decode(errors="replace").rstrip()

@@ -1,31 +1,31 @@
 """Client: what a caller of an MCP server meets. `connect` makes one.
 
-It keeps a session open: a lost one is opened again with growing pauses. A request that is known not to have
-reached the server is sent again; one that may have fails, as doing it twice may be worse than not knowing.
+A request that is known not to have reached the server is sent again; one that may have fails, as doing it
+twice may be worse than not knowing.
 """
 
 import asyncio
 import logging
-import random
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
-import msgspec
 from msgspec import Struct
 
 from midcall.client.answering import Answering
 from midcall.client.batch import Batch, OnResult
 from midcall.client.cache import Cache
 from midcall.client.calling import Calling, Handle, Outcome
+from midcall.client.greeting import Era, Greeting
+from midcall.client.keeping import Keeper
 from midcall.client.line import ToolLine
 from midcall.client.mirrored import Mirrored
-from midcall.client.session import Era, Session, Waiter, in_time
+from midcall.client.session import Session, Waiter, in_time
 from midcall.client.subscriptions import Subscriptions, Updated
 from midcall.client.targets import Target
 from midcall.client.wire import About
-from midcall.errors import MidcallError, TimedOut, TransportLost, Unreachable
+from midcall.errors import MidcallError, TimedOut
 from midcall.invocation import Answerer, Invocation
 from midcall.items import to_json
 from midcall.mcp import revisions
@@ -33,17 +33,14 @@ from midcall.version import __version__
 
 log = logging.getLogger("midcall.client")
 
-FIRST_PAUSE = 0.1
-LONGEST_PAUSE = 10.0
-
-STARTING = 60.0
-"""Seconds that a server has to start and to say what it speaks; some are installed when first started."""
-
 SILENCE = 300.0
 """Seconds that a server may say nothing about a call, not even progress, before it is given up."""
 
 IN_FLIGHT = 256
 """How many calls of a parallel batch are on their way at once."""
+
+ASKING = frozenset(("tools/call", "prompts/get", "resources/read"))
+"""In the course of which requests a server may ask."""
 
 
 INFO: Mapping[str, Any] = MappingProxyType({"name": "midcall", "version": __version__})
@@ -68,12 +65,15 @@ class Client:
         self._target = target
         self.answering = answering
         self._options = options
-        self._era: Era = options.era
-        self._session: Session | None = None
-        self._opened = asyncio.Event()
-        self._lost = asyncio.Event()
-        self._failure: MidcallError | None = None
-        self._keeper: asyncio.Task[None] | None = None
+        self._keeper = Keeper(
+            target,
+            self,
+            self._opened,
+            era=options.era,
+            revision=options.revision,
+            log_level=options.log_level,
+            patience=options.give_up_after,
+        )
         self._tasks: set[asyncio.Task[None]] = set()
         self._mirrored = Mirrored() if target.has_headers else None
         self._cache = Cache(self._fetch, self._mirrored)
@@ -92,100 +92,28 @@ class Client:
 
     async def open(self) -> None:
         """Connect, and stay connected until `close`. Raises what the first try fails with."""
-        await self._connect()
-        self.keep_open()
+        await self._keeper.open()
 
     def keep_open(self) -> None:
         """Connect, as often as it takes, and stay connected until `close`."""
-        if self._keeper is None:
-            self._keeper = asyncio.get_running_loop().create_task(self._keep_open())
+        self._keeper.keep_open()
 
     async def close(self) -> None:
         """Let go of the server; what still runs fails."""
-        tasks = [*self._tasks, *([self._keeper] if self._keeper is not None else [])]
-        self._keeper = None
+        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()
+        await self._keeper.close()
         if tasks:
             await asyncio.wait(tasks)
-        session, self._session = self._session, None
-        self._opened.clear()
-        if session is not None:
-            await session.close()
-
-    async def _keep_open(self) -> None:
-        pause = FIRST_PAUSE
-        while True:
-            if self._session is None:
-                try:
-                    await self._connect()
-                    pause = FIRST_PAUSE
-                except MidcallError as error:
-                    log.info("%s; trying again in %.1f s", error, pause)
-                    await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311  jitter, no secret
-                    pause = min(pause * 2, LONGEST_PAUSE)
-                    continue
-            await self._lost.wait()
-            session, self._session = self._session, None
-            if session is not None:
-                await session.close()
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311  as above
-
-    async def _connect(self) -> None:
-        """Try once to have a session."""
-        self._lost.clear()
-        try:
-            session = await self._new_session(self._era)
-        except TransportLost as error:
-            # Some servers end at a greeting that they do not know.
-            if self._era != "auto":
-                raise self._unreachable(error) from None
-            try:
-                session = await self._new_session("legacy")
-            except MidcallError as second:
-                raise self._unreachable(second) from None
-        except MidcallError as error:
-            if self._era != self._options.era:
-                self._era = self._options.era  # it may have become another server
-            raise self._unreachable(error) from None
-        self._era = "modern" if session.modern else "legacy"
-        self._session = session
-        self._failure = None
-        self._cache.stale()
-        self._opened.set()
-        await self._subscriptions.reopened(session)
-
-    async def _new_session(self, era: Era) -> Session:
-        session = Session(self._target.wire(), self, log_level=self._options.log_level)
-        try:
-            await in_time(session.open(era, self._options.revision), STARTING, self._target.label)
-        except BaseException:
-            await session.close()
-            raise
-        return session
-
-    def _unreachable(self, error: MidcallError) -> MidcallError:
-        self._failure = error
-        if isinstance(error, Unreachable):
-            return error
-        return Unreachable(f"{self._target.label} cannot be used: {error}")
 
     async def session(self) -> Session:
         """The session that is open now, or soon. Raises `Unreachable`."""
-        session = self._session
-        if session is not None and session.ended is None:
-            return session
-        if self._keeper is None:
-            raise Unreachable("This client is closed")
-        try:
-            async with asyncio.timeout(self._options.give_up_after):
-                while self._session is None or self._session.ended is not None:
-                    self._opened.clear()
-                    await self._opened.wait()
-        except TimeoutError:
-            why = f": {self._failure}" if self._failure is not None else ""
-            raise Unreachable(f"{self._target.label} cannot be reached{why}") from None
-        return self._session
+        return await self._keeper.session()
+
+    async def _opened(self, session: Session) -> None:
+        self._cache.stale()
+        await self._subscriptions.reopened(session)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Do something for a call, owned by this client."""
@@ -199,12 +127,12 @@ class Client:
     @property
     def connected(self) -> bool:
         """Whether there is a session now."""
-        return self._session is not None and self._session.ended is None
+        return self._keeper.connected
 
     @property
     def failure(self) -> MidcallError | None:
         """Why there is no session, if there is none."""
-        return None if self.connected else self._failure
+        return None if self.connected else self._keeper.failure
 
     @property
     def label(self) -> str:
@@ -212,29 +140,39 @@ class Client:
         return self._target.label
 
     @property
+    def patience(self) -> float | None:
+        """For how many seconds a call waits for a server that cannot be reached."""
+        return self._options.give_up_after
+
+    @property
+    def _greeting(self) -> Greeting:
+        session = self._keeper.current
+        return session.greeting if session is not None else Greeting()
+
+    @property
     def modern(self) -> bool:
         """Whether the server speaks the stateless revision."""
-        return self._session is not None and self._session.modern
+        return self._greeting.modern
 
     @property
     def revision(self) -> str:
         """The revision of MCP that is spoken."""
-        return self._session.revision if self._session is not None else ""
+        return self._greeting.revision
 
     @property
     def server_info(self) -> dict[str, Any]:
         """The name and version of the server."""
-        return self._session.greeting.server_info if self._session is not None else {}
+        return self._greeting.server_info
 
     @property
     def capabilities(self) -> dict[str, Any]:
         """What the server can do."""
-        return self._session.greeting.capabilities if self._session is not None else {}
+        return self._greeting.capabilities
 
     @property
     def instructions(self) -> str | None:
         """What the server tells a model about itself."""
-        return self._session.greeting.instructions if self._session is not None else None
+        return self._greeting.instructions
 
     # --- tools -------------------------------------------------------------------------------
 
@@ -296,7 +234,8 @@ class Client:
         """
         self._check_can_ask(answer)
         params = handle["params"]
-        about = About(handle["method"], str(params.get("name") or params.get("uri") or ""))
+        name = str(params.get("name") or params.get("uri") or "")
+        about = About(handle["method"], name, self._headers(name, params.get("arguments")))
         return self._invocation(about, to_json(params)[1:-1], answer, timeout, None, handle)
 
     def _invocation(
@@ -310,11 +249,17 @@ class Client:
     ) -> Invocation:
         def make(done: Any, report: Any, asker: Any) -> Calling:
             inside = to_json(dict(meta))[1:-1] if meta else b""
-            calling = Calling(
-                self, about, params, done, asker=asker, report=report, silence=timeout, meta=inside
+            return Calling(
+                self,
+                about,
+                params,
+                done,
+                asker=asker,
+                report=report,
+                silence=timeout,
+                meta=inside,
+                handle=handle,
             )
-            calling.handle = handle
-            return calling
 
         asks = answer is not None or (self.answering.by_hand and self.answering.answer is None)
         return Invocation(ToolLine(about.name, make, self._start, asks=asks), answer)
@@ -330,26 +275,14 @@ class Client:
     def _headers(self, name: str, arguments: Any) -> tuple[tuple[str, str], ...]:
         return self._mirrored.headers(name, arguments) if self._mirrored is not None else ()
 
+    async def headers_for(self, name: str, arguments: Any) -> tuple[tuple[str, str], ...]:
+        """The headers for a call of a tool, after another look at what tools there are."""
+        self._cache.stale("tools")
+        await self._cache.get("tools")
+        return self._headers(name, arguments)
+
     async def _start(self, calling: Calling) -> None:
         calling.start(await self.session())
-
-    def again(self, calling: Calling, error: MidcallError) -> None:
-        """Start a call once there is a line again, as this one did not reach the server."""
-        self.spawn(self._again(calling, error))
-
-    async def _again(self, calling: Calling, error: MidcallError) -> None:
-        now, limit = time.monotonic(), self._options.give_up_after
-        if not calling.tries:
-            calling.first_failed = now
-        if limit is not None and now - calling.first_failed > limit:
-            calling.give_up(error)
-            return
-        await asyncio.sleep(min(FIRST_PAUSE * 2**calling.tries, LONGEST_PAUSE))
-        calling.tries += 1
-        try:
-            calling.start(await self.session())
-        except MidcallError as gone:
-            calling.give_up(gone)
 
     # --- what else a server offers -----------------------------------------------------------
 
@@ -389,7 +322,7 @@ class Client:
         if capability not in session.greeting.capabilities:
             return []
         if session.modern:
-            self._subscriptions.listen()
+            await self._subscriptions.listen()
         return await self._cache.get(part)
 
     async def read(self, uri: str, *, timeout: float | None = SILENCE) -> list[dict[str, Any]]:
@@ -440,10 +373,9 @@ class Client:
         self, method: str, params: Mapping[str, Any] | None = None, *, timeout: float | None = SILENCE
     ) -> dict[str, Any]:
         """Any request; gives the result as it came. Raises `RemoteError`."""
-        about = About(method, str((params or {}).get("name") or (params or {}).get("uri") or ""))
-        session = await self.session()
-        work = session.request(method, to_json(dict(params or {}))[1:-1], about)
-        found: dict[str, Any] = msgspec.json.decode(await in_time(work, timeout, method))
+        wanted = dict(params or {})
+        about = About(method, str(wanted.get("name") or wanted.get("uri") or wanted.get("taskId") or ""))
+        found: dict[str, Any] = await in_time(self.settle(about, wanted, None), timeout, method)
         return found
 
     async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
@@ -454,8 +386,8 @@ class Client:
         """A request that may take rounds, to its result."""
         done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         calling = Calling(self, about, to_json(dict(params))[1:-1], done.set_result, silence=timeout)
-        await self._start(calling)
         try:
+            await self._start(calling)
             outcome = await done
         except asyncio.CancelledError:
             calling.cancel("The caller gave up")
@@ -489,8 +421,9 @@ class Client:
         If it is the only one, that is clear. If there are several, the client's own handler is asked; where
         it has none, the newest call whose reader takes questions.
         """
-        waiting = self._session.waiting if self._session is not None else ()
-        calls = [one for one in waiting if isinstance(one, Calling)]
+        session = self._keeper.current
+        waiting = session.waiting if session is not None else ()
+        calls = [one for one in waiting if isinstance(one, Calling) and one.about.method in ASKING]
         if len(calls) == 1:
             return calls[0]
         if self.answering.answer is not None:
@@ -499,14 +432,15 @@ class Client:
 
     def noticed(self, method: str, params: dict[str, Any]) -> None:
         if method == "notifications/message" and self._options.on_log is not None:
-            self._options.on_log(params)
+            try:
+                self._options.on_log(params)
+            except Exception:
+                log.exception("on_log failed")
         else:
             self._subscriptions.noticed(method, params)
 
-    def lost(self, error: MidcallError) -> None:
-        self._failure = error
-        self._opened.clear()
-        self._lost.set()
+    def lost(self, session: Session, error: MidcallError) -> None:
+        self._keeper.lost(session, error)
 
 
 def _tool_params(name: str, arguments: Any) -> bytes:

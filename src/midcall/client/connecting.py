@@ -6,7 +6,7 @@ from typing import Any
 
 from midcall.client.answering import Answering, Folders, Sampler
 from midcall.client.client import INFO, Client, Options
-from midcall.client.session import Era
+from midcall.client.greeting import Era
 from midcall.client.targets import Named, Target, target_of
 from midcall.invocation import Answerer
 

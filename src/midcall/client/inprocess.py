@@ -7,20 +7,24 @@ from midcall.client.wire import About, Reader
 from midcall.connection import Connection
 from midcall.hub import Hub
 from midcall.mcp.extension import mcp_of
+from midcall.principal import Principal
 
 
 class HubWire:
     """The way to a hub that is here."""
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: Hub, principal: Principal | None = None) -> None:
         self._hub = hub
+        self._principal = principal
         self._connection: Connection | None = None
 
     async def open(self, reader: Reader) -> None:
         mcp_of(self._hub)
         loop = asyncio.get_running_loop()
         # In a turn of its own: an answer does not come while the request is still being sent.
-        self._connection = Connection(self._hub, lambda data: _later(loop, reader, data), raw=False)
+        self._connection = Connection(
+            self._hub, lambda data: _later(loop, reader, data), raw=False, principal=self._principal
+        )
         await self._hub.open()
 
     def agreed(self, revision: str, *, modern: bool) -> None:

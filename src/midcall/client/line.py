@@ -8,19 +8,22 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from midcall.client.answering import Asker
+from midcall.client.answering import Asker, read_reply
 from midcall.client.calling import Calling, Handle, Outcome
 from midcall.client.results import tool_result
 from midcall.errors import MidcallError, UnknownQuestion
 from midcall.invocation import Line
 from midcall.items import Data, Done, Error, Log, Metadata, Progress, Request, RequestCancelled
 from midcall.outlet import Outlet
-from midcall.questions import AnyQuestion, read_answer
+from midcall.questions import AnyQuestion
 
 Make = Callable[[Callable[[Outcome], None], Callable[[str, dict[str, Any]], None], Asker | None], Calling]
 """Makes the call: who gets the outcome, who hears of progress and log, who is asked."""
 
 Start = Callable[[Calling], Awaitable[None]]
+
+MAX_BEHIND = 10_000
+"""How much progress and log is kept for a reader that is behind; what comes on top is left out."""
 
 
 class ToolLine(Line):
@@ -35,11 +38,15 @@ class ToolLine(Line):
         self._outlet: Outlet | None = None
         self._calling: Calling | None = None
         self._failure: MidcallError | None = None
+        self._behind = 0
 
     async def start(self, outlet: Outlet) -> None:
         self._outlet = outlet
         self._calling = self._make(self._done, self._report, self._ask if self._asks else None)
-        await self._start(self._calling)
+        try:
+            await self._start(self._calling)
+        except MidcallError as error:
+            self._done(error)
 
     async def streaming(self) -> bool:
         return False
@@ -48,10 +55,10 @@ class ToolLine(Line):
         question, waiting = self._open.get(request_id, (None, None))
         if question is None or waiting is None or waiting.done():
             raise UnknownQuestion(request_id)
-        waiting.set_result(read_answer(question, payload))
+        waiting.set_result(read_reply(question, payload))
 
     async def close(self, reason: str) -> None:
-        if self._calling is not None:
+        if self._calling is not None and self._calling.running:
             self._calling.cancel(reason)
             self._put_end(Error(self._here(), reason, "aborted"))
 
@@ -86,6 +93,12 @@ class ToolLine(Line):
             self._put_end()
 
     def _report(self, method: str, params: dict[str, Any]) -> None:
+        if self._outlet is None or not self._outlet.full:
+            self._behind = 0
+        else:
+            self._behind += 1
+            if self._behind > MAX_BEHIND:
+                return
         if method == "notifications/message":
             data = params.get("data")
             text = data if isinstance(data, str) else ""

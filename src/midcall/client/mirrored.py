@@ -29,7 +29,7 @@ class Mirrored:
         for tool in tools:
             try:
                 wanted = _all_mirrored(tool.get("inputSchema") or {})
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 log.warning("left out the tool %s: %s", tool.get("name"), error)
                 continue
             if wanted:

@@ -13,7 +13,7 @@ import msgspec
 
 from midcall import jsonrpc
 from midcall.client.events import EventReader, EventTooLarge
-from midcall.client.http1 import HeaderBlock, Headers, HttpError, Sending
+from midcall.client.http1 import HeaderBlock, Headers, HttpError, Sending, encode_headers
 from midcall.client.wire import MAX_MESSAGE, About
 from midcall.errors import MidcallError, RemoteError, TransportLost, Unreachable
 
@@ -42,6 +42,7 @@ class Post:
     """One message on its way, and what comes back on its response. The sink of its HTTP request."""
 
     __slots__ = (
+        "_access",
         "_body",
         "_challenges",
         "_events",
@@ -61,6 +62,8 @@ class Post:
         self.ids = ids
         self.message = message
         self.about = about
+        self._access: list[tuple[str, str]] = []
+        """The headers that gave it access."""
         self._challenges = 0
         self._sending: Sending | None = None
         self.cancelled = False
@@ -81,23 +84,23 @@ class Post:
         elif self._wire.needs_access:
             self._wire.spawn(self._send_with_access())
         else:
-            self._post(HeaderBlock(b""))
+            self._post()
 
     async def _send_with_access(self) -> None:
         try:
-            access = await self._wire.access()
+            self._access = await self._wire.access("POST")
         except MidcallError as error:
             self._fail(error)
         else:
-            self._post(access)
+            self._post()
 
-    def _post(self, access: HeaderBlock) -> None:
+    def _post(self) -> None:
         if self.cancelled:
             return
         try:
             block = self._wire.block(self.about)
-            if access:
-                block = HeaderBlock(block + access)
+            if self._access:
+                block = HeaderBlock(block + encode_headers(self._access))
             self._sending = self._wire.http.send("POST", self._wire.url, block, self.message, self)
         except HttpError as error:
             self._fail(_lost(error))
@@ -170,7 +173,9 @@ class Post:
         self._fail(RemoteError(f"{self._wire.url} gave no response", rpc_code=jsonrpc.INTERNAL_ERROR))
 
     def _stream_ended(self, events: EventReader, error: HttpError | None) -> None:
-        if not self.ids or not self._waited_for():
+        if not self.ids:
+            self._wire.accepted()
+        elif not self._waited_for():
             self._wire.forget(self.ids)
         elif events.id and self._wire.resumes:
             pause = RETRY if events.retry is None else events.retry / 1000
@@ -187,13 +192,14 @@ class Post:
 
     def _refused(self) -> None:
         status, headers = self._status, self._headers
-        if status in (401, 403) and self._wire.needs_access and self._challenges < MAX_CHALLENGES:
+        allowed = self._wire.needs_access and self._challenges < MAX_CHALLENGES
+        if status in (401, 403) and headers is not None and allowed:
             self._challenges += 1
-            challenge = headers.get("www-authenticate") if headers is not None else None
-            self._wire.spawn(self._challenged(status, challenge))
+            self._wire.spawn(self._challenged(status, headers))
             return
         if not self.ids:
             log.warning("%s did not take a message: HTTP %d", self._wire.url, status)
+            self._wire.release()
             return
         if status == 404 and self._wire.in_session and self._error() is None:
             self._fail(Unreachable(f"{self._wire.url} has ended the session"))
@@ -208,9 +214,9 @@ class Post:
         else:
             self.refuse()
 
-    async def _challenged(self, status: int, challenge: str | None) -> None:
+    async def _challenged(self, status: int, headers: Headers) -> None:
         try:
-            again = await self._wire.challenged(status, challenge)
+            again = await self._wire.challenged(status, headers, self._access)
         except MidcallError as error:
             self._fail(error)
             return
@@ -247,8 +253,9 @@ class Post:
         self._wire.forget(self.ids)
         if self.ids:
             self._wire.reader.failed(self.ids, error)
-        elif not isinstance(error, RemoteError):
+        else:
             log.info("a message was not sent: %s", error)
+            self._wire.release()
 
 
 class Stream:
@@ -265,15 +272,17 @@ class Stream:
         """
         tries = 0
         while True:
-            await asyncio.sleep(pause)
+            if pause:
+                await asyncio.sleep(pause)
             if self._post is not None and not self._waited_for():
                 return
-            pairs = [*await self._wire.access_pairs(), *self._wire.pairs(), ("Accept", "text/event-stream")]
+            access = await self._wire.access("GET")
+            pairs = [*self._wire.pairs(), ("Accept", "text/event-stream")]
             if last:
                 pairs.append(("Last-Event-ID", last))
             events = EventReader(MAX_MESSAGE)
             try:
-                new = await self._read(pairs, events)
+                new = await self._read(access, pairs, events)
             except HttpError as error:
                 new = False
                 log.debug("a stream was lost: %s", error)
@@ -286,15 +295,15 @@ class Stream:
             wanted = RETRY if events.retry is None else events.retry / 1000
             pause = wanted * 2 ** min(tries, MAX_RETRIES)
 
-    async def _read(self, pairs: Sequence[tuple[str, str]], events: EventReader) -> bool:
+    async def _read(
+        self, access: Sequence[tuple[str, str]], pairs: Sequence[tuple[str, str]], events: EventReader
+    ) -> bool:
         """Read it to its end. True if anything came."""
-        response = await self._wire.http.request("GET", self._wire.url, pairs, timeout=None)
+        response = await self._wire.http.request("GET", self._wire.url, [*access, *pairs], timeout=None)
         try:
             if response.status == 404 and self._wire.in_session:
                 self._wire.expired()
-            if response.status == 401 and await self._wire.challenged(
-                401, response.headers.get("www-authenticate")
-            ):
+            if response.status == 401 and await self._wire.challenged(401, response.headers, access):
                 return False
             if not (response.headers.get("content-type") or "").startswith("text/event-stream"):
                 raise TransportLost(f"{self._wire.url} has no such stream: HTTP {response.status}")

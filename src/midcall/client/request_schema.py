@@ -54,7 +54,7 @@ def check_call(tools: Sequence[Mapping[str, Any]], name: str, arguments: Mapping
     if not isinstance(schema, dict):
         return
     try:
-        validator = jsonschema_rs.validator_for(schema)
+        validator = jsonschema_rs.validator_for(schema, retriever=_not_fetched)
     except (ValueError, jsonschema_rs.ValidationError):
         return  # the server's schema is none: the server itself decides
     faults = []
@@ -65,6 +65,11 @@ def check_call(tools: Sequence[Mapping[str, Any]], name: str, arguments: Mapping
             break
     if faults:
         raise InvalidArguments(name, faults)
+
+
+def _not_fetched(uri: str) -> Any:
+    """The schema is a stranger's: what it refers to is not fetched, neither from the net nor from a file."""
+    raise ValueError(f"{uri} is outside of the schema")
 
 
 def _tool_branch(tool: Mapping[str, Any]) -> dict[str, Any]:

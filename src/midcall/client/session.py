@@ -1,37 +1,31 @@
 """Session: one client's conversation with one server, in the era that the server knows. No I/O.
 
-It finds out the era, correlates responses with requests by id, answers the server's own requests through a
-`Host`, and hands notifications to whom they concern. What is lost with the line is failed here; getting a new
-line is the business of the `Client` above.
+It correlates responses with requests by id, has the server's own requests answered through a `Host`, and
+hands notifications to whom they concern. What is lost with the line is failed here; getting a new line is the
+business of the `Keeper` above.
 """
 
 import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from midcall import jsonrpc
+from midcall.client.greeting import Era, Greeting, greet
+from midcall.client.serving import Serving
 from midcall.client.wire import About, Wire
 from midcall.errors import MidcallError, RemoteError, TimedOut, TransportLost, Unreachable
 from midcall.items import to_json
 from midcall.jsonrpc import Batch, Envelope, Fault, Pending
-from midcall.mcp import revisions
 from midcall.mcp.messages import META
 
 log = logging.getLogger("midcall.client")
 
-Era: TypeAlias = Literal["auto", "legacy", "modern"]
-
-PROBE = 5.0
-"""Seconds that a server has to answer the modern greeting before the legacy one is tried beside it."""
-
-_MODERN_ERRORS = frozenset((-32020, -32021, -32022))
-"""What only a modern server answers."""
-
-UNSUPPORTED_REVISION = -32022
+MAX_DIGITS = 18
+"""The longest id that is taken for a number, if a server gives it back as text."""
 
 
 class Waiter:
@@ -65,19 +59,8 @@ class Host(Protocol):
     def noticed(self, method: str, params: dict[str, Any]) -> None:
         """A notification that belongs to no request."""
 
-    def lost(self, error: MidcallError) -> None:
-        """The line is gone; all requests have failed already."""
-
-
-class Greeting(Struct):
-    """What a server says of itself."""
-
-    capabilities: dict[str, Any] = {}
-    server_info: dict[str, Any] = msgspec.field(default={}, name="serverInfo")
-    instructions: str | None = None
-    revision: str = msgspec.field(default="", name="protocolVersion")
-    revisions: list[str] = msgspec.field(default=[], name="supportedVersions")
-    meta: dict[str, Any] = msgspec.field(default={}, name="_meta")
+    def lost(self, session: "Session", error: MidcallError) -> None:
+        """The line of a session is gone; all its requests have failed already."""
 
 
 class Session:
@@ -88,12 +71,11 @@ class Session:
         self._host = host
         self._log_level = log_level
         self._pending: Pending[Waiter] = Pending()
-        self._serving: dict[Any, asyncio.Task[None]] = {}
+        self._serving = Serving(self._respond)
         self._meta = b""
-        """The start of `_meta` of each request, without its last brace."""
+        """The start of `_meta` of each request: without its last brace, or nothing."""
+        self._spoken = ""
         self.greeting = Greeting()
-        self.revision = ""
-        self.modern = False
         self.ended: MidcallError | None = None
         """Why the line is gone, once it is."""
 
@@ -105,99 +87,50 @@ class Session:
         `revision` is the legacy revision to ask for; the server may choose an older one.
         """
         await self._wire.open(self)
-        if era == "legacy":
-            await self._initialize(revision)
-        elif era == "modern":
-            await self._discover(revisions.MODERN[-1])
-        else:
-            await self._find_out(revision)
+        self.greeting = await greet(self, era, revision)
+        if not self.modern:
+            self.notify("notifications/initialized")
+            if self._log_level is not None and "logging" in self.greeting.capabilities:
+                self.start(Waiter(), About("logging/setLevel"), to_json({"level": self._log_level})[1:-1])
 
     async def close(self) -> None:
         """Fail what waits, and let go of the server."""
         self._end(TransportLost("The client was closed"))
+        await self._serving.close()
         await self._wire.close()
 
-    async def _find_out(self, revision: str | None) -> None:
-        """Greet in the modern way; any error that a modern server would not give means a legacy one.
+    @property
+    def revision(self) -> str:
+        """The revision of MCP that is spoken."""
+        return self.greeting.revision
 
-        A server that says nothing may be slow to start, or may ignore what it does not know: after a while
-        it is greeted in the legacy way too, and whichever answer comes first tells.
-        """
-        probe = asyncio.ensure_future(self._discover(revisions.MODERN[-1]))
-        try:
-            await asyncio.wait((probe,), timeout=PROBE)
-            if not probe.done():
-                legacy = asyncio.ensure_future(self._initialize(revision))
-                try:
-                    await asyncio.wait((probe, legacy), return_when=asyncio.FIRST_COMPLETED)
-                    if legacy.done():
-                        legacy.result()
-                        return
-                finally:
-                    await _end_task(legacy)
-            probe.result()
-        except RemoteError as error:
-            if error.rpc_code in _MODERN_ERRORS and not _knows_legacy(error):
-                raise
-            await self._initialize(revision)
-        finally:
-            await _end_task(probe)
+    @property
+    def modern(self) -> bool:
+        """Whether that is the stateless one."""
+        return self.greeting.modern
 
-    async def _discover(self, revision: str) -> None:
-        self._speak(revision, modern=True)
-        try:
-            found = await self.request("server/discover", b"")
-        except RemoteError as error:
-            other = _other_modern(error, revision)
-            if other is None:
-                raise
-            await self._discover(other)
-            return
-        greeting = _greeting(found)
-        if revision not in greeting.revisions:
-            known = [one for one in revisions.MODERN if one in greeting.revisions]
-            if not known:
-                raise RemoteError(
-                    f"The server speaks {', '.join(greeting.revisions) or 'no revision'}, "
-                    f"and none of them is known here",
-                    rpc_code=UNSUPPORTED_REVISION,
-                    rpc_data={"supported": greeting.revisions},
-                )
-            self._speak(known[-1], modern=True)
-        self.greeting = greeting
-        self.greeting.server_info = greeting.server_info or greeting.meta.get(f"{META}serverInfo", {})
+    @property
+    def client_info(self) -> dict[str, Any]:
+        return self._host.info
 
-    async def _initialize(self, revision: str | None) -> None:
-        self._speak("", modern=False)
-        asked = {
-            "protocolVersion": revision or revisions.LATEST_LEGACY,
-            "capabilities": self._host.capabilities_for(modern=False),
-            "clientInfo": self._host.info,
-        }
-        self.greeting = _greeting(await self.request("initialize", to_json(asked)[1:-1]))
-        if self.greeting.revision not in revisions.LEGACY:
-            raise RemoteError(
-                f"The server wants to speak revision {self.greeting.revision or '(none)'}, unknown here",
-                rpc_code=jsonrpc.INVALID_PARAMS,
-            )
-        self._speak(self.greeting.revision, modern=False)
-        self.notify("notifications/initialized")
-        if self._log_level is not None and "logging" in self.greeting.capabilities:
-            self.start(Waiter(), About("logging/setLevel"), to_json({"level": self._log_level})[1:-1])
+    def offers(self, *, modern: bool) -> dict[str, Any]:
+        return self._host.capabilities_for(modern=modern)
 
-    def _speak(self, revision: str, *, modern: bool) -> None:
-        self.revision, self.modern = revision, modern
+    def speak(self, revision: str, *, modern: bool) -> None:
         self._wire.agreed(revision, modern=modern)
-        meta: dict[str, Any] = {}
-        if modern:
-            meta = {
-                f"{META}protocolVersion": revision,
-                f"{META}clientInfo": self._host.info,
-                f"{META}clientCapabilities": self._host.capabilities_for(modern=True),
-            }
-            if self._log_level is not None:
-                meta[f"{META}logLevel"] = self._log_level
-        self._meta = to_json(meta)[:-1]
+        self._spoken = revision
+        self._meta = self.head(self.offers(modern=True), self._log_level) if modern else b""
+
+    def head(self, capabilities: dict[str, Any], log_level: str | None) -> bytes:
+        """The start of `_meta` of a request for somebody with these capabilities, on a modern server."""
+        meta = {
+            f"{META}protocolVersion": self._spoken,
+            f"{META}clientInfo": self.client_info,
+            f"{META}clientCapabilities": capabilities,
+        }
+        if log_level is not None:
+            meta[f"{META}logLevel"] = log_level
+        return to_json(meta)[:-1]
 
     # --- requests ----------------------------------------------------------------------------
 
@@ -209,13 +142,18 @@ class Session:
         *,
         progress: bool = False,
         meta: bytes = b"",
+        head: bytes | None = None,
     ) -> int:
-        """Send a request; gives its id. `params` and `meta` are the inside of a JSON object each."""
+        """Send a request; gives its id. `params` and `meta` are the inside of a JSON object each.
+
+        `head` is the start of `_meta`, if it is not the client's own (see `head`).
+        """
         if self.ended is not None:
-            waiter.failed(self.ended)
+            waiter.failed(_not_sent(self.ended))
             return 0
         id = self._pending.add(waiter)
-        message = jsonrpc.request(id, about.method, self._params(id, params, meta, progress=progress))
+        said = self._params(self._meta if head is None else head, id, params, meta, progress=progress)
+        message = jsonrpc.request(id, about.method, said)
         self._wire.request((id,), message, about)
         return id
 
@@ -223,24 +161,27 @@ class Session:
         """Send requests as one JSON-RPC array; gives their ids."""
         if self.ended is not None:
             for waiter, _ in requests:
-                waiter.failed(self.ended)
+                waiter.failed(_not_sent(self.ended))
             return []
         ids = [self._pending.add(waiter) for waiter, _ in requests]
         messages = [
-            jsonrpc.request(id, about.method, self._params(id, params, b"", progress=False))
+            jsonrpc.request(id, about.method, self._params(self._meta, id, params, b"", progress=False))
             for id, (_, params) in zip(ids, requests, strict=True)
         ]
         self._wire.request(ids, b"[%b]" % b",".join(messages), about)
         return ids
 
-    async def request(self, method: str, params: bytes = b"", about: About | None = None) -> Raw:
+    async def request(self, method: str, params: bytes = b"", about: About | None = None) -> dict[str, Any]:
         """Send a request and wait for its result. Raises `RemoteError`, or what the line failed with."""
         waiter = _Future(asyncio.get_running_loop().create_future())
         id = self.start(waiter, about or About(method), params)
         try:
             return await waiter.future
         except asyncio.CancelledError:
-            self.cancel(id, "The caller gave up")
+            if method == "initialize":  # the one request that a client may not cancel
+                self._pending.take(id)
+            else:
+                self.cancel(id, "The caller gave up")
             raise
 
     def cancel(self, id: int, reason: str) -> None:
@@ -258,8 +199,12 @@ class Session:
         """Who waits for a response, the newest last."""
         return self._pending.all()
 
-    def _params(self, id: int, params: bytes, meta: bytes, *, progress: bool) -> bytes:
-        parts = [self._meta] if len(self._meta) > 1 else []
+    def waits(self, id: int) -> bool:
+        """Whether somebody still waits for the response to this request."""
+        return self._pending.get(id) is not None
+
+    def _params(self, head: bytes, id: int, params: bytes, meta: bytes, *, progress: bool) -> bytes:
+        parts = [head] if head else []
         if progress:
             parts.append(b'"progressToken":%d' % id if parts else b'{"progressToken":%d' % id)
         if meta:
@@ -271,35 +216,46 @@ class Session:
     # --- what comes --------------------------------------------------------------------------
 
     def receive(self, data: bytes, related: int | None = None) -> None:
-        """Take one message of the server."""
+        """Take one message of the server. Never raises: whatever it is, the next one is read."""
         try:
             message = jsonrpc.decode(data)
         except Fault as fault:
-            log.warning("skipped what is no message: %s: %.200r", fault, data)
+            self._unreadable(fault, data)
             return
         for member in message.members if isinstance(message, Batch) else (message,):
-            if isinstance(member, Fault):
-                log.warning("skipped what is no message: %s", member)
-            else:
-                self._take(member, related)
+            try:
+                if isinstance(member, Fault):
+                    self._unreadable(member, data)
+                else:
+                    self._take(member, related)
+            except Exception:
+                log.exception("a message of the server could not be taken: %.200r", data)
 
     def _take(self, message: Envelope, related: int | None) -> None:
         if message.method is UNSET:
-            self._response(message)
+            waiter = self._pending.take(_number(message.id))
+            if waiter is not None:
+                waiter.answered(message)
+            else:
+                log.debug("dropped a response that nobody waits for: %.100r", message.id)
         elif message.id is UNSET:
             self._notification(str(message.method), message.params, related)
+        elif self.modern and message.method != "ping":
+            log.warning("skipped a request, which a modern server does not send: %s", message.method)
         else:
-            self._serve(message, related)
+            caused = self._pending.get(related)
+            self._serving.start(message, lambda method, params: self._host.asked(method, params, caused))
 
-    def _response(self, message: Envelope) -> None:
-        id = message.id
-        if isinstance(id, str) and id.isdecimal():
-            id = int(id)  # as some servers give back a number
-        waiter = self._pending.take(id)
-        if waiter is None:
-            log.debug("dropped a response that nobody waits for: %r", message.id)
-            return
-        waiter.answered(message)
+    def _unreadable(self, fault: Fault, data: bytes) -> None:
+        """What is no message may still tell which request it answers, and how."""
+        loose = _Loose.read(data)
+        waiter = self._pending.take(_number(fault.id)) if loose is not None else None
+        if loose is None or waiter is None:
+            log.warning("skipped what is no message: %s: %.200r", fault, data)
+        elif loose.error is None:
+            waiter.answered(Envelope(result=loose.result))
+        else:
+            waiter.failed(RemoteError(loose.error_text, rpc_code=jsonrpc.INTERNAL_ERROR))
 
     def _notification(self, method: str, raw: Raw, related: int | None) -> None:
         try:
@@ -312,50 +268,25 @@ class Session:
         match method:
             case "notifications/progress":
                 waiter = self._pending.get(params.get("progressToken"))
+                if waiter is None:
+                    return  # it is late
             case "notifications/message" if related is not None:
                 waiter = self._pending.get(related)
             case "notifications/message" if len(self._pending) == 1:
                 (waiter,) = self._pending.all()
+            case "notifications/subscriptions/acknowledged":
+                waiter = self._pending.get(_subscription(params))
             case "notifications/cancelled":
-                task = self._serving.get(params.get("requestId"))
-                if task is not None:
-                    task.cancel()
-                return
+                self._serving.withdraw(params.get("requestId"))
+                waiter = self._pending.get(params.get("requestId")) if self.modern else None
         if waiter is not None:
             waiter.noticed(method, params)
         else:
             self._host.noticed(method, params)
 
-    def _serve(self, message: Envelope, related: int | None) -> None:
-        if message.method == "ping":
-            self._respond(jsonrpc.response(None if message.id is UNSET else message.id, b"{}"))
-            return
-        waiter = self._pending.get(related)
-        task = asyncio.get_running_loop().create_task(self._answer(message, waiter))
-        self._serving[message.id] = task
-        task.add_done_callback(lambda _: self._serving.pop(message.id, None))
-
-    async def _answer(self, message: Envelope, related: Waiter | None) -> None:
-        id: Any = message.id
-        try:
-            params = msgspec.json.decode(message.params) if bytes(message.params) else {}
-            result = await self._host.asked(str(message.method), params, related)
-            self._respond(jsonrpc.response(id, to_json(result)))
-        except RemoteError as error:
-            self._respond(jsonrpc.error_response(id, error.rpc_code, str(error), error.rpc_data))
-        except MidcallError as error:
-            self._respond(jsonrpc.error_for(id, error))
-        except Exception as error:
-            log.exception("%s of the server could not be answered", message.method)
-            self._respond(jsonrpc.error_response(id, jsonrpc.INTERNAL_ERROR, str(error) or "Internal error"))
-
     def _respond(self, message: bytes) -> None:
         if self.ended is None:
             self._wire.send(message)
-
-    def waits(self, id: int) -> bool:
-        """Whether somebody still waits for the response to this request."""
-        return self._pending.get(id) is not None
 
     # --- what goes wrong ---------------------------------------------------------------------
 
@@ -370,16 +301,35 @@ class Session:
         """The line is gone."""
         if self.ended is None:
             self._end(error)
-            self._host.lost(error)
+            self._host.lost(self, error)
 
     def _end(self, error: MidcallError) -> None:
         if self.ended is not None:
             return
         self.ended = error
-        for task in list(self._serving.values()):
-            task.cancel()
         for waiter in self._pending.take_all():
             waiter.failed(error)
+
+
+class _Loose(Struct):
+    """A response that is not quite what JSON-RPC wants: another version, an error of another shape."""
+
+    method: Raw = Raw()
+    result: Raw = Raw()
+    error: Any = None
+
+    @classmethod
+    def read(cls, data: bytes) -> "_Loose | None":
+        try:
+            found = msgspec.json.decode(data, type=cls)
+        except (msgspec.DecodeError, RecursionError):
+            return None
+        return None if bytes(found.method) else found
+
+    @property
+    def error_text(self) -> str:
+        message = self.error.get("message") if isinstance(self.error, dict) else self.error
+        return message if isinstance(message, str) else f"The server's error cannot be read: {self.error!r}"
 
 
 class _Future(Waiter):
@@ -387,28 +337,37 @@ class _Future(Waiter):
 
     __slots__ = ("future",)
 
-    def __init__(self, future: "asyncio.Future[Raw]") -> None:
+    def __init__(self, future: "asyncio.Future[dict[str, Any]]") -> None:
         self.future = future
 
     def answered(self, response: Envelope) -> None:
-        if self.future.done():
-            return
-        if response.error is not UNSET:
-            self.future.set_exception(error_of(response))
+        try:
+            result = result_of(response)
+        except RemoteError as error:
+            self.failed(error)
         else:
-            self.future.set_result(response.result)
+            if not self.future.done():
+                self.future.set_result(result)
 
     def failed(self, error: MidcallError) -> None:
         if not self.future.done():
             self.future.set_exception(error)
 
 
-def error_of(response: Envelope) -> RemoteError:
-    """The exception that the server's error stands for."""
+def result_of(response: Envelope) -> dict[str, Any]:
+    """The result in a response. Raises `RemoteError` if there is none."""
     error = response.error
-    if error is UNSET:
-        raise ValueError("This response is no error")
-    return RemoteError(error.message, rpc_code=error.code, rpc_data=error.data)
+    if error is not UNSET:
+        raise RemoteError(error.message, rpc_code=error.code, rpc_data=error.data)
+    try:
+        result = msgspec.json.decode(response.result)
+    except (msgspec.DecodeError, RecursionError) as fault:
+        why = str(fault) if bytes(response.result) else "it has neither a result nor an error"
+    else:
+        if isinstance(result, dict):
+            return result
+        why = "its result is no object"
+    raise RemoteError(f"The server's response cannot be read: {why}", rpc_code=jsonrpc.INTERNAL_ERROR)
 
 
 async def in_time(work: Coroutine[Any, Any, Any], seconds: float | None, what: str) -> Any:
@@ -420,34 +379,15 @@ async def in_time(work: Coroutine[Any, Any, Any], seconds: float | None, what: s
         raise TimedOut(f"{what}: no answer within {seconds:g} seconds") from None
 
 
-def _greeting(raw: Raw) -> Greeting:
-    try:
-        return msgspec.json.decode(raw, type=Greeting)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise Unreachable(f"This is no MCP server: {error}") from None
+def _number(id: Any) -> Any:
+    """An id as it was sent: some servers give back text for a number."""
+    return int(id) if isinstance(id, str) and len(id) <= MAX_DIGITS and id.isdecimal() else id
 
 
-def _supported(error: RemoteError) -> Sequence[Any]:
-    data = error.rpc_data if isinstance(error.rpc_data, dict) else {}
-    found = data.get("supported")
-    return found if isinstance(found, list) else ()
+def _subscription(params: dict[str, Any]) -> Any:
+    meta = params.get("_meta")
+    return _number(meta.get(f"{META}subscriptionId")) if isinstance(meta, dict) else None
 
 
-def _other_modern(error: RemoteError, tried: str) -> str | None:
-    """Another modern revision that the server has named instead."""
-    if error.rpc_code != UNSUPPORTED_REVISION:
-        return None
-    named = [one for one in revisions.MODERN if one in _supported(error) and one != tried]
-    return named[-1] if named else None
-
-
-def _knows_legacy(error: RemoteError) -> bool:
-    return any(one in revisions.LEGACY for one in _supported(error))
-
-
-async def _end_task(task: "asyncio.Future[None]") -> None:
-    if not task.done():
-        task.cancel()
-        await asyncio.wait((task,))
-    if not task.cancelled():
-        task.exception()  # looked at: whoever it concerns knows
+def _not_sent(error: MidcallError) -> Unreachable:
+    return Unreachable(f"Not sent: {error}")

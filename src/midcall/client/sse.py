@@ -34,7 +34,7 @@ class OldTransport:
     @classmethod
     async def open(cls, wire: "HttpWire") -> "OldTransport":
         """Open the stream and wait for the address. Raises `Unreachable`."""
-        pairs = [*await wire.access_pairs(), *wire.pairs(), ("Accept", "text/event-stream")]
+        pairs = [*await wire.access("GET"), *wire.pairs(), ("Accept", "text/event-stream")]
         try:
             response = await wire.http.request("GET", wire.url, pairs, timeout=None)
         except HttpError as error:
@@ -56,7 +56,7 @@ class OldTransport:
         self._wire.spawn(self._post(ids, message))
 
     async def _post(self, ids: Sequence[int], message: bytes) -> None:
-        pairs = [*await self._wire.access_pairs(), *self._wire.pairs(), ("Content-Type", "application/json")]
+        pairs = [*await self._wire.access("POST"), *self._wire.pairs(), ("Content-Type", "application/json")]
         try:
             response = await self._wire.http.request("POST", await self._endpoint, pairs, message)
             response.close()
@@ -67,6 +67,9 @@ class OldTransport:
             self._wire.reader.failed(ids, lost)
         except MidcallError as error:
             self._wire.reader.failed(ids, error)
+        finally:
+            if not ids:
+                self._wire.release()
 
     async def _read(self) -> None:
         why = "ended its stream"

@@ -34,11 +34,20 @@ _NAMED = frozenset(
 class Authorizer(Protocol):
     """Who gives access to a server (see `oauth`)."""
 
-    async def headers(self, url: str, fetch: Any) -> dict[str, str]:
+    async def headers(self, url: str, fetch: Any, *, verb: str = "POST") -> dict[str, str]:
         """The headers for a request."""
 
-    async def challenged(self, url: str, status: int, www_authenticate: str | None, fetch: Any) -> bool:
-        """The server has refused: get access. True if the request is to be sent again."""
+    async def challenged(
+        self,
+        url: str,
+        status: int,
+        www_authenticate: str | None,
+        fetch: Any,
+        *,
+        sent: Mapping[str, str] | None = None,
+        nonce: str | None = None,
+    ) -> bool:
+        """The server has refused what was `sent`: get access. True if the request is to be sent again."""
 
 
 class HttpWire:
@@ -72,6 +81,9 @@ class HttpWire:
         self._old: Any = None
         """The transport of before, if that is what the server has."""
         self._streaming = False
+        self._held: list[Post] | None = None
+        """Requests that wait until the server has taken the end of the greeting; none once it has."""
+        self._greeted = False
         self._closed = False
 
     # --- as a wire ---------------------------------------------------------------------------
@@ -89,13 +101,18 @@ class HttpWire:
         post = Post(self, ids, message, about)
         for id in ids:
             self._posts[id] = post
-        post.send()
+        if self._held is None:
+            post.send()
+        else:
+            self._held.append(post)
 
     def send(self, message: bytes) -> None:
         if self._closed:
             return
-        post = Post(self, (), message, None)
-        post.send()
+        if not self._greeted and self._revision and not self._modern:
+            self._greeted = True
+            self._held = []  # each message has a connection of its own: a request could overtake this one
+        Post(self, (), message, None).send()
 
     def cancel(self, id: int) -> bool:
         post = self._posts.get(id)
@@ -115,7 +132,7 @@ class HttpWire:
             await asyncio.wait(self._tasks)
         if self._session_id is not None and not self._modern:
             with contextlib.suppress(HttpError, TimeoutError):
-                pairs = [*await self.access_pairs(), *self.pairs()]
+                pairs = [*await self.access("DELETE"), *self.pairs()]
                 response = await self.http.request("DELETE", self.url, pairs, timeout=FAREWELL)
                 response.close()
         await self.http.close()
@@ -161,21 +178,24 @@ class HttpWire:
         """Whether lost streams can be taken up again."""
         return not self._modern and not self._closed
 
-    async def access(self) -> HeaderBlock:
+    async def access(self, verb: str) -> list[tuple[str, str]]:
         """The headers that give access."""
-        return encode_headers(await self.access_pairs())
-
-    async def access_pairs(self) -> list[tuple[str, str]]:
-        """The headers that give access, as pairs."""
         if self._auth is None:
             return []
-        return list((await self._auth.headers(self.url.full, self.http)).items())
+        return list((await self._auth.headers(self.url.full, self.http, verb=verb)).items())
 
-    async def challenged(self, status: int, challenge: str | None) -> bool:
-        """Whether to send a request again that was refused."""
+    async def challenged(self, status: int, headers: Headers, sent: Sequence[tuple[str, str]]) -> bool:
+        """Whether to send a request again that was refused; `sent` is what gave it access."""
         if self._auth is None:
             return False
-        return await self._auth.challenged(self.url.full, status, challenge, self.http)
+        return await self._auth.challenged(
+            self.url.full,
+            status,
+            ", ".join(headers.get_all("www-authenticate")) or None,
+            self.http,
+            sent=dict(sent),
+            nonce=headers.get("dpop-nonce"),
+        )
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something for a message, owned by the wire."""
@@ -207,6 +227,14 @@ class HttpWire:
         if not self._modern and not self._streaming and self._old is None:
             self._streaming = True
             self.spawn(self._listen())
+        if self._held is not None:
+            asyncio.get_running_loop().call_soon(self.release)  # after the stream, if there is one
+
+    def release(self) -> None:
+        """The greeting is over: send what was held back."""
+        held, self._held = self._held, None
+        for post in held or ():
+            post.send()
 
     async def _listen(self) -> None:
         """Keep the stream open by which a legacy server sends what belongs to no request."""

@@ -7,6 +7,7 @@ what is to be heard has changed or its stream has ended.
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -15,14 +16,18 @@ from msgspec import UNSET
 from midcall.client.cache import Cache
 from midcall.client.session import Session, Waiter
 from midcall.client.wire import About
-from midcall.errors import MidcallError
+from midcall.errors import MidcallError, RemoteError
 from midcall.items import to_json
-from midcall.jsonrpc import Envelope
+from midcall.jsonrpc import METHOD_NOT_FOUND, Envelope
 
 log = logging.getLogger("midcall.client")
 
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 30.0
+"""Seconds before a stream that has ended is opened again: at first, and at most."""
+
+ACKNOWLEDGING = 5.0
+"""Seconds that a server has to say that it will tell."""
 
 Updated = Callable[[str], Any]
 """Gets the URI of a resource that has changed."""
@@ -44,10 +49,12 @@ class Subscriptions:
         self._handlers: dict[str, list[Updated]] = {}
         self.on_change: list[Callable[[str], None]] = []
         """Called with `tools`, `prompts` or `resources` when such a list has changed."""
-        self._listening: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
         self._again = asyncio.Event()
-        self._listens = False
-        """Whether list changes are wanted of a modern server."""
+        self._stream: _Stream | None = None
+        """What is listened to now, on a modern server."""
+        self._waiting: list[asyncio.Future[None]] = []
+        """Who wants to know when the next stream is heard, or cannot be."""
 
     def noticed(self, method: str, params: dict[str, Any]) -> None:
         """Take a notification of the server."""
@@ -55,27 +62,26 @@ class Subscriptions:
             case ["notifications", part, "list_changed"]:
                 self._cache.stale(part)
                 for watcher in self.on_change:
-                    watcher(part)
+                    _call(watcher, part)
             case ["notifications", "resources", "updated"]:
-                uri = params.get("uri")
-                for handler in self._handlers.get(str(uri), ()):
-                    handler(str(uri))
+                uri = str(params.get("uri"))
+                for handler in tuple(self._handlers.get(uri, ())):
+                    _call(handler, uri)
 
     async def add(self, uri: str, handler: Updated) -> None:
-        """Call this whenever a resource changes."""
+        """Call this whenever a resource changes. Raises `RemoteError` if the server cannot tell."""
+        session = await self._owner.session()
         handlers = self._handlers.setdefault(uri, [])
         handlers.append(handler)
-        if len(handlers) > 1:
-            return
-        session = await self._owner.session()
-        if session.modern:
-            self.listen()
-            self._again.set()
-            return
         try:
-            await session.request("resources/subscribe", to_json({"uri": uri})[1:-1])
-        except MidcallError:
-            del self._handlers[uri]
+            if session.modern:
+                await self._listen_for_sure()
+            elif len(handlers) == 1:
+                await session.request("resources/subscribe", _about(uri))
+        except BaseException:
+            handlers.remove(handler)
+            if not handlers:
+                self._handlers.pop(uri, None)
             raise
 
     async def remove(self, uri: str) -> None:
@@ -86,7 +92,7 @@ class Subscriptions:
         if session.modern:
             self._again.set()
         else:
-            await session.request("resources/unsubscribe", to_json({"uri": uri})[1:-1])
+            await session.request("resources/unsubscribe", _about(uri))
 
     async def reopened(self, session: Session) -> None:
         """There is a new session: it knows nothing of what was subscribed."""
@@ -95,53 +101,80 @@ class Subscriptions:
             return
         for uri in list(self._handlers):
             try:
-                await session.request("resources/subscribe", to_json({"uri": uri})[1:-1])
+                await session.request("resources/subscribe", _about(uri))
             except MidcallError as error:
                 log.warning("cannot subscribe to %s again: %s", uri, error)
 
-    def listen(self) -> None:
-        """Hear of changes, once there is anything to hear on a modern server."""
-        if self._listening is None:
-            self._listening = self._owner.spawn(self._keep_listening())
+    async def listen(self) -> None:
+        """Hear of changes on a modern server, from when this returns; or never, if it does not tell."""
+        if self._task is None:
+            await self._listen_anew()
+
+    async def _listen_for_sure(self) -> None:
+        await self._listen_anew()
+        if self._stream is None:
+            raise RemoteError("The server has no subscriptions", rpc_code=METHOD_NOT_FOUND)
+
+    async def _listen_anew(self) -> None:
+        heard: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(heard)
+        self._again.set()
+        if self._task is None:
+            self._task = self._owner.spawn(self._keep_listening())
+            self._task.add_done_callback(self._stopped)
+        await asyncio.wait((heard,), timeout=ACKNOWLEDGING)
+
+    def _stopped(self, task: asyncio.Task[None]) -> None:
+        self._task = self._stream = None
+        self._settle()
+
+    def _settle(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for one in waiting:
+            if not one.done():
+                one.set_result(None)
 
     async def _keep_listening(self) -> None:
         pause = FIRST_PAUSE
         while True:
             self._again.clear()
+            opened = time.monotonic()
             try:
-                session = await self._owner.session()
-            except MidcallError:
-                await asyncio.sleep(LONGEST_PAUSE)
-                continue
-            if not session.modern:
-                self._listening = None
-                return
-            wanted = self._filter(session)
-            if wanted:
-                waiter = _Listening()
-                id = session.start(
-                    waiter, About("subscriptions/listen"), to_json({"notifications": wanted})[1:-1]
-                )
-                changed = asyncio.create_task(self._again.wait())
-                try:
-                    await asyncio.wait((changed, waiter.ended), return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    changed.cancel()
-                    session.cancel(id, "What is listened to has changed")
-                if waiter.refused:
-                    self._listening = None
-                    return
-            else:
-                await self._again.wait()
+                await self._listen_once(await self._owner.session())
+            except MidcallError as error:
+                log.debug("nothing is heard of changes: %s", error)
             if self._again.is_set():
                 pause = FIRST_PAUSE
                 continue
-            await asyncio.sleep(pause)
+            self._stream = None
+            if time.monotonic() - opened > LONGEST_PAUSE:
+                pause = FIRST_PAUSE
+            await _either(self._again.wait(), asyncio.sleep(pause))
             pause = min(pause * 2, LONGEST_PAUSE)
-            self._cache.stale()  # what has changed meanwhile was not heard
+
+    async def _listen_once(self, session: Session) -> None:
+        """Have one stream, until it ends or something else is to be heard."""
+        before, self._stream = self._stream, None
+        wanted = self._filter(session)
+        if wanted:
+            stream = self._stream = _Stream(session, wanted)
+            await _either(stream.acknowledged.wait(), stream.ended.wait(), asyncio.sleep(ACKNOWLEDGING))
+            if before is None or before.ended.is_set():
+                self._cache.stale()  # what has changed meanwhile was not heard
+        if before is not None:
+            before.close()  # not sooner, so that nothing is missed
+        if self._stream is not None and self._stream.refused:
+            self._stream = None
+        self._settle()
+        if self._stream is None:
+            await self._again.wait()
+        else:
+            await _either(self._stream.ended.wait(), self._again.wait())
 
     def _filter(self, session: Session) -> dict[str, Any]:
         wanted: dict[str, Any] = {}
+        if not session.modern:
+            return wanted
         for part in ("tools", "prompts", "resources"):
             capability = session.greeting.capabilities.get(part)
             if isinstance(capability, dict) and capability.get("listChanged"):
@@ -151,24 +184,57 @@ class Subscriptions:
         return wanted
 
 
-class _Listening(Waiter):
-    """Waits for the end of a subscription."""
+class _Stream(Waiter):
+    """One `subscriptions/listen`, until its end."""
 
-    __slots__ = ("ended", "refused")
+    __slots__ = ("_id", "_session", "acknowledged", "ended", "refused")
 
-    def __init__(self) -> None:
-        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    def __init__(self, session: Session, wanted: dict[str, Any]) -> None:
+        self.acknowledged = asyncio.Event()
+        self.ended = asyncio.Event()
         self.refused = False
+        self._session = session
+        params = to_json({"notifications": wanted})[1:-1]
+        self._id = session.start(self, About("subscriptions/listen"), params)
+
+    def close(self) -> None:
+        self._session.cancel(self._id, "Something else is listened to")
 
     def answered(self, response: Envelope) -> None:
         if response.error is not UNSET:
             self.refused = True
             log.info("the server has no subscriptions: %s", response.error.message)
-        self._end()
+        self.ended.set()
 
     def failed(self, error: MidcallError) -> None:
-        self._end()
+        self.refused = isinstance(error, RemoteError)
+        self.ended.set()
 
-    def _end(self) -> None:
-        if not self.ended.done():
-            self.ended.set_result(None)
+    def noticed(self, method: str, params: dict[str, Any]) -> None:
+        if method == "notifications/subscriptions/acknowledged":
+            self.acknowledged.set()
+        elif method == "notifications/cancelled":
+            self.close()
+            self.ended.set()
+
+
+def _about(uri: str) -> bytes:
+    return to_json({"uri": uri})[1:-1]
+
+
+def _call(handler: Callable[[str], Any], what: str) -> None:
+    try:
+        handler(what)
+    except Exception:
+        log.exception("a handler of changes failed")
+
+
+async def _either(*waits: Any) -> None:
+    """Wait for the first of these."""
+    tasks = [asyncio.ensure_future(one) for one in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)

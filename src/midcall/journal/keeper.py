@@ -22,10 +22,10 @@ from midcall.errors import Diverged, Fenced, JournalError, MidcallError, TooMany
 from midcall.hub import Hub
 from midcall.journal.base import KEEP, Busy, CallRecord, Claimed, Entry, Gone, Journal, Parking, Settled
 from midcall.journal.engine import Engine, Work
+from midcall.journal.here import PARKED_CALLS, Here
 from midcall.journal.kept import Front, Kept, Revive, after_segment, is_next, kind_of
 from midcall.journal.mail import Mail
 from midcall.journal.memory import MemoryJournal
-from midcall.journal.parked import PARKED_CALLS, Parked
 from midcall.journal.seal import PERIOD, KeyRing, shared_ring
 from midcall.journal.sweeper import Sweeper
 from midcall.metrics import counts
@@ -78,8 +78,7 @@ class Keeper:
         self.engine = engine
         self._period = 0.0
         self._subscriptions: Subscriptions | None = None
-        self._live: dict[str, Kept] = {}
-        self._parked = Parked(0 if replay_check else parked_calls)
+        self.here = Here(0 if replay_check else parked_calls)
         self._tasks: set[asyncio.Task[None]] = set()
         self._opening: asyncio.Lock | None = None
         self._is_open = False
@@ -126,18 +125,16 @@ class Keeper:
         if not self._is_open:
             return
         await self.sweeper.stop()
-        running = [
-            k.front.call.task for k in self._live.values() if not k.parked and k.front.call is not None
-        ]
-        steps = asyncio.get_running_loop().create_task(self._parked.steps_end())
+        running = [k.front.call.task for k in self.here if not k.parked and k.front.call is not None]
+        steps = asyncio.get_running_loop().create_task(self.here.steps_end())
         pending = [task for task in (steps, *running, *self._tasks) if task is not None]
         await asyncio.wait(pending, timeout=max(grace, WRITING))
         steps.cancel()
         if self.engine is not None:
             await self.engine.close()
-        for kept in list(self._live.values()):
+        for kept in self.here:
             if not kept.journaled:
-                self._forget(kept)  # it ends with all other calls, and its caller is told
+                self.here.forget(kept)  # it ends with all other calls, and its caller is told
                 continue
             with contextlib.suppress(JournalError):
                 if not kept.parked:
@@ -146,7 +143,7 @@ class Keeper:
                         await call.trace.flush()  # what it was answered: nobody is asked twice
                     await self.journal.release(kept.id, kept.record.fence)
                     kept.front.released()
-            self._drop(kept)
+            self.here.drop(kept)
         for task in self._tasks:
             task.cancel()
         await self.journal.close()
@@ -155,8 +152,7 @@ class Keeper:
     def let_go(self) -> None:
         """The process is about to end: nothing waits here any more, and nothing is taken over."""
         self.stopping = True
-        self._parked.most = 0
-        self._drop_coldest()
+        self.here.let_go()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something for a call, owned by the keeper."""
@@ -178,7 +174,7 @@ class Keeper:
     def admit(self, front: Front, record: CallRecord) -> Kept:
         """Take on a call that is about to start. Nothing is written before there is need to."""
         kept = front.kept = Kept(self, front, record)
-        self._live[kept.id] = kept
+        self.here.add(kept)
         return kept
 
     def prepare(self, front: Front, call: Call) -> None:
@@ -199,7 +195,7 @@ class Keeper:
             entries = kept.take_entries()
             taken = await self.journal.create(kept.record, entries)
             if taken is not None:
-                self._forget(kept)
+                self.here.forget(kept)
                 return taken
             kept.journaled = True
         if self.engine is not None:
@@ -214,45 +210,16 @@ class Keeper:
     def forget(self, front: Front) -> None:
         """A call has ended that nobody can come back for."""
         if front.kept is not None and not front.kept.journaled:
-            self._forget(front.kept)
+            self.here.forget(front.kept)
 
     @property
     def parked(self) -> int:
         """How many coroutines wait here for somebody to come back."""
-        return len(self._parked)
-
-    def is_free(self, record: CallRecord) -> bool:
-        """Whether to go on with a call that nobody looks after.
-
-        If it is parked here and its time is up, its own timer has not noticed: that stands still while the
-        machine sleeps. Run again from the journal, it does.
-        """
-        if kind_of(record) not in self.fronts:
-            return False  # somebody else's, who shares the journal
-        kept = self._live.get(record.id)
-        if kept is None or kept.record.fence != record.fence:
-            return True
-        if not kept.parked or kept.in_a_step:
-            return False
-        self._drop(kept)
-        return True
-
-    def yield_to(self, call_id: str, fence: int) -> bool:
-        """Another worker has gone on with a call, by the claim of this fence: let go of what is parked here.
-
-        False if this worker has gone on with it since.
-        """
-        kept = self._live.get(call_id)
-        if kept is None:
-            return True
-        if not kept.parked or kept.record.fence >= fence:
-            return False
-        self._drop(kept)
-        return True
+        return self.here.parked
 
     def live(self, call_id: str) -> Front | None:
         """The front of a call whose coroutine is in this process."""
-        kept = self._live.get(call_id)
+        kept = self.here.get(call_id)
         return None if kept is None else kept.front
 
     # --- a segment ends ----------------------------------------------------------------------
@@ -289,19 +256,9 @@ class Keeper:
                 raise
         counts.segments["run"] += 1
         if parking.status == "waiting":
-            self._park(kept)
+            self.here.park(kept)
         else:
-            self._forget(kept)
-
-    def _park(self, kept: Kept) -> None:
-        kept.parked = True
-        self._end_work(kept)
-        self._parked.add(kept)
-        self._drop_coldest()
-
-    def _drop_coldest(self) -> None:
-        for coldest in self._parked.coldest():
-            self._drop(coldest)
+            self.here.forget(kept)
 
     # --- somebody comes back -----------------------------------------------------------------
 
@@ -315,21 +272,21 @@ class Keeper:
         """
         await self.open()
         front: Front | Gone | None = None
-        kept = self._live.get(call_id)
+        kept = self.here.get(call_id)
         # A branch that writes meanwhile waits: with the fence of before it would be refused.
         async with contextlib.nullcontext() if kept is None else kept.lock:
             claim = await self.journal.claim(call_id, segment)
             if not isinstance(claim, Claimed):
                 return claim
-            kept = self._live.get(call_id)
+            kept = self.here.get(call_id)
             if kept is not None and kept.parked and is_next(claim.call, kept.record):
-                self._unpark(kept, claim.call)
+                self.here.unpark(kept, claim.call)
                 front = kept.front
         if claim.call.claims > 1:
             counts.segments["taken_over"] += 1
         if front is None:
             if kept is not None:
-                self._drop(kept)  # another worker has gone on with it since, if only for a while
+                self.here.drop(kept)  # another worker has gone on with it since, if only for a while
             front = await self._revive(claim.call, claim.entries)
         if self.engine is not None and not isinstance(front, Gone):
             await self._begin(_kept(front), work or self.engine.work(claim.call))
@@ -341,7 +298,12 @@ class Keeper:
             kept = self.admit(front, record)
             kept.journaled = True
             call = self.hub.prepare(
-                found, record.arguments, front, supported=front.supported, time_limit=self.time_limit
+                found,
+                record.arguments,
+                front,
+                supported=front.supported,
+                time_limit=self.time_limit,
+                principal=record.principal,
             )
         except (MidcallError, KeyError) as error:  # the method is gone, or takes other arguments now
             reason = Diverged(f"a call of {record.name}", str(error), "")
@@ -368,7 +330,7 @@ class Keeper:
 
     async def _hand_back(self, kept: Kept) -> None:
         """There is no room for a claimed call here: let others have it."""
-        self._drop(kept)
+        self.here.drop(kept)
         with contextlib.suppress(JournalError):
             await self.journal.release(kept.id, kept.record.fence)
 
@@ -388,23 +350,14 @@ class Keeper:
         """Claim the next segment of a parked call, under its lock. If others have, it is dropped here."""
         claim = await self.journal.claim(kept.id, kept.record.segment)
         if not isinstance(claim, Claimed):
-            self._drop(kept)
+            self.here.drop(kept)
             return False
         if not is_next(claim.call, kept.record):
-            self._drop(kept)
+            self.here.drop(kept)
             await self.journal.release(kept.id, claim.call.fence)  # it is due, and run again from there
             return False
-        self._unpark(kept, claim.call)
+        self.here.unpark(kept, claim.call)
         return True
-
-    def _unpark(self, kept: Kept, record: CallRecord) -> None:
-        """This worker runs the next segment, with the coroutine that is here."""
-        self._parked.discard(kept)
-        kept.parked = False
-        kept.record = record
-        call = kept.front.call
-        if call is not None and call.trace is not None:
-            call.trace.segment = record.segment
 
     async def stop(self, front: Front, error: Diverged) -> None:
         """A call does not do again what it did: it is kept as it was, and nothing more is run."""
@@ -415,17 +368,17 @@ class Keeper:
             async with kept.lock:
                 if not kept.parked or await self._take_next(kept):
                     await self.journal.release(kept.id, kept.record.fence, diverged=True)
-        self._forget(kept)
+        self.here.forget(kept)
 
     async def abort(self, call_id: str, reason: str, outcome: bytes) -> bool:
         """End a call, wherever it is. False if it had ended, or is not known."""
-        kept = self._live.get(call_id)
+        kept = self.here.get(call_id)
         if kept is not None and not kept.parked and kept.front.call is not None:
             return kept.front.call.abort(reason)
         await self.open()
         ended = await self.journal.end(call_id, "aborted", outcome, time.time() + KEPT)
         if kept is not None:
-            self._drop(kept)
+            self.here.drop(kept)
         return ended
 
     # --- inside ------------------------------------------------------------------------------
@@ -455,20 +408,8 @@ class Keeper:
     def _fenced(self, kept: Kept) -> None:
         """Another worker has taken the call over, or somebody has ended it."""
         counts.segments["fenced"] += 1
-        self._drop(kept)
+        self.here.drop(kept)
         kept.front.released()
-
-    def _drop(self, kept: Kept) -> None:
-        """Give a call up in this process; the journal has it."""
-        self._forget(kept)
-        if kept.front.call is not None:
-            kept.front.call.drop()
-
-    def _forget(self, kept: Kept) -> None:
-        if self._live.get(kept.id) is kept:
-            del self._live[kept.id]
-        self._parked.discard(kept)
-        self._end_work(kept)
 
     async def _begin(self, kept: Kept, work: Work) -> None:
         """A segment runs from here on: have the engine know."""
@@ -478,11 +419,6 @@ class Keeper:
         except asyncio.CancelledError:
             self.spawn(self._hand_back(kept))
             raise
-
-    def _end_work(self, kept: Kept) -> None:
-        work, kept.work = kept.work, None
-        if work is not None:
-            work.end()
 
 
 def _kept(front: Front) -> Kept:

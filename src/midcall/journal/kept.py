@@ -102,6 +102,12 @@ class Kept:
         call.trace.write_to(self.write)
         return call.trace.take_fresh()
 
+    def end_work(self) -> None:
+        """The segment does not run here any more."""
+        work, self.work = self.work, None
+        if work is not None:
+            work.end()
+
     async def write(self, entries: Sequence[Entry]) -> None:
         """Make entries of the call durable."""
         await self._keeper.append(self, entries)

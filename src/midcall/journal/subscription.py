@@ -276,7 +276,8 @@ class DurableSubscription:
         return b"[%b]" % b",".join(encode_item(request) for request in self._open.values())
 
     async def _go_on_alone(self) -> None:
-        await self._keeper.go_on_alone(self)
+        if not await self._keeper.go_on_alone(self):
+            self._lost(self)
 
     def _done(self, done: Done) -> None:
         call, failure = self.call, self._failure

@@ -9,7 +9,9 @@ same id wherever it is asked again. Only the principal that started a call finds
 """
 
 import asyncio
+import contextlib
 import time
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -28,9 +30,10 @@ from midcall.items import (
     Metadata,
     to_json,
 )
-from midcall.journal.base import Busy, CallRecord
+from midcall.journal.base import Busy, CallRecord, Journal
 from midcall.journal.keeper import Keeper
-from midcall.journal.kept import context_of, new_record
+from midcall.journal.kept import asked_of, context_of, kind_of, new_record
+from midcall.journal.mail import Box
 from midcall.journal.subscription import DurableSubscription, Outcome, Peer, encode_outcome, is_of
 from midcall.principal import check_scopes
 
@@ -99,7 +102,12 @@ class Subscriptions:
         )
         front = self._front(supported)
         call = self._hub.prepare(
-            found, params, front, supported=supported, time_limit=self._keeper.time_limit
+            found,
+            params,
+            front,
+            supported=supported,
+            time_limit=self._keeper.time_limit,
+            principal=record.principal,
         )
         self._keeper.admit(front, record)
         self._keeper.prepare(front, call)
@@ -122,11 +130,13 @@ class Subscriptions:
     async def attach(self, peer: Peer, call_id: str, after: int) -> str:
         """Go on with a call on this connection. Raises `UnknownCall`."""
         await self._keeper.open()
+        found = await self._keeper.journal.load(call_id)
+        if found is not None:
+            self._keeper.here.yield_to(call_id, found[0].fence)
         live = self._keeper.live(call_id)
         if isinstance(live, DurableSubscription) and live.is_of(peer.principal):
             self._attach(live, peer, after)
             return call_id
-        found = await self._keeper.journal.load(call_id)
         if found is None or not is_of(found[0], peer.principal):
             raise UnknownCall(call_id)
         record = found[0]
@@ -171,6 +181,7 @@ class Subscriptions:
 
         When this returns, the answers are in the journal. Raises `UnknownQuestion` or `WrongAnswer`.
         """
+        self._keeper.here.yield_to(record.id, record.fence)
         live = self._keeper.live(record.id)
         if isinstance(live, DurableSubscription):
             for request_id, payload in answers.items():
@@ -180,22 +191,33 @@ class Subscriptions:
         claimed = await self._keeper.claim(record.id, record.segment)
         if not isinstance(claimed, DurableSubscription):
             return False
-        expected = [claimed.expect(request_id, payload) for request_id, payload in answers.items()]
+        expected = {name: claimed.expect(name, payload) for name, payload in answers.items()}
         before = self._attached.get(record.id)
         if before is not None and before.peer is not None:
             self._attach(claimed, before.peer, before.count)
         self._keeper.resume(claimed)
-        end = time.monotonic() + PATIENCE
-        while not all(one.done() for one in expected) and time.monotonic() < end:
-            if self._keeper.live(record.id) is not claimed:
-                return True  # it does not do again what it did, or has ended
-            await asyncio.wait(expected, timeout=0.1)
-        await claimed.answers_kept()
-        done = {request_id: one for request_id, one in zip(answers, expected, strict=True) if one.done()}
-        for request_id, one in done.items():
-            one.result()
-            claimed.close_prompt(request_id)
+        try:
+            await self._until_given(claimed, expected.values())
+        finally:
+            given = [name for name, one in expected.items() if one.done() and one.exception() is None]
+            for request_id in given:
+                claimed.close_prompt(request_id)
+            await tell_holder(self._keeper.journal, record, record.fence + 1, given)
+        for one in expected.values():
+            if one.done():
+                one.result()
         return True
+
+    async def _until_given(
+        self, front: DurableSubscription, expected: Iterable[asyncio.Future[None]]
+    ) -> None:
+        """Wait until a call that is run again has its answers, and they are in the journal."""
+        end = time.monotonic() + PATIENCE
+        while left := [one for one in expected if not one.done()]:
+            if self._keeper.live(front.id) is not front or time.monotonic() > end:
+                return  # it does not do again what it did, or has ended
+            await asyncio.wait(left, timeout=0.1)
+        await front.answers_kept()
 
     async def abort(self, peer: Peer, call_id: str, reason: str) -> bool:
         """End a call that is attached to this connection."""
@@ -231,7 +253,7 @@ class Subscriptions:
         """Another worker has answered or ended a call."""
         moved = _decode_moved(message)
         front = self._attached.get(moved.call)
-        if front is not None and self._keeper.yield_to(moved.call, moved.fence):
+        if front is not None and self._keeper.here.yield_to(moved.call, moved.fence):
             for request_id in moved.answered:
                 front.close_prompt(request_id)
             self._follow_soon(front)
@@ -242,7 +264,7 @@ class Subscriptions:
             self._keeper.spawn(self._follow(front))
 
     async def _follow(self, front: DurableSubscription) -> None:
-        """Another worker goes on with a call: go on here, for whoever is on the line, once that one is done."""
+        """Another worker goes on with a call: once that is done, go on here, for whoever is on the line."""
         try:
             while self._is_on_the_line(front):
                 try:
@@ -266,6 +288,7 @@ class Subscriptions:
                     front.stopped(error)
                 else:
                     return False  # somebody was faster
+        self.ended(front)  # it has another one now, or has come to its end
         return True
 
     def _is_on_the_line(self, front: DurableSubscription) -> bool:

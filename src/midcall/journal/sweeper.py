@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from midcall.errors import JournalError, TooManyCalls
 from midcall.journal.base import Busy, CallRecord, Gone, Settled
+from midcall.journal.kept import kind_of
 
 if TYPE_CHECKING:
     from midcall.journal.keeper import Keeper
@@ -46,8 +47,8 @@ class Sweeper:
         if keeper.engine is not None:
             due = await keeper.engine.look_after(due)
         for record in due:
-            if not keeper.is_free(record):
-                continue
+            if kind_of(record) not in keeper.fronts or not keeper.here.is_free(record):
+                continue  # somebody else's, who shares the journal; or it is looked after here
             front = await keeper.claim(record.id, record.segment)
             if not isinstance(front, Settled | Busy | Gone):
                 with contextlib.suppress(TooManyCalls):

@@ -13,6 +13,8 @@ from midcall.mcp import revisions
 from midcall.mcp.messages import Capabilities, Elicitation
 
 TASKS = "io.modelcontextprotocol/tasks"
+NESTED = "dev.midcall/nestedForms"
+"""Of a client that can show any form, where the protocol has only flat ones."""
 
 LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 
@@ -34,6 +36,10 @@ class Caller(Struct, frozen=True):
     @property
     def knows_tasks(self) -> bool:
         return self.modern and TASKS in self.capabilities.extensions
+
+    @property
+    def shows_any_form(self) -> bool:
+        return NESTED in self.capabilities.extensions
 
     @property
     def kinds(self) -> frozenset[str]:

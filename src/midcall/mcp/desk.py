@@ -253,9 +253,12 @@ class Desk:
         return True
 
     async def cancel_task(self, record: CallRecord) -> dict[str, Any]:
-        outcome = encode_outcome(McpError(-32603, "The task was cancelled"))
-        await self.keeper.abort(record.id, "The task was cancelled", outcome)
+        await self.abort(record.id, "The task was cancelled")
         return {}
+
+    async def abort(self, call_id: str, reason: str) -> bool:
+        """End a call, wherever it is. False if it had ended, or is not known."""
+        return await self.keeper.abort(call_id, reason, encode_outcome(McpError(-32603, reason)))
 
 
 class _Waiting:

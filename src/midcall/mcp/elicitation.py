@@ -9,6 +9,7 @@ is also the way back: from the request to a question, and from an answer to the 
 from typing import Any
 
 from midcall.errors import WrongAnswer
+from midcall.mcp.model_context import KEY, OLD_KEY, with_context
 from midcall.questions import (
     Answer,
     AnyQuestion,
@@ -41,7 +42,10 @@ def expressible(question: AnyQuestion) -> bool:
 
 
 def request_for(question: AnyQuestion, note: str = "") -> tuple[str, dict[str, Any]]:
-    """The method and the parameters that ask this. `note` says why it is asked again."""
+    """The method and the parameters that ask this. `note` says why it is asked again.
+
+    A form that is not flat goes out as it is: only to clients that can show it.
+    """
     match question:
         case Sample():
             return SAMPLE, _sampling(question)
@@ -50,8 +54,8 @@ def request_for(question: AnyQuestion, note: str = "") -> tuple[str, dict[str, A
         case Url(message, url):
             return ELICIT, {"mode": "url", "message": note + message, "url": url}
         case _:
-            schema = _requested_schema(question)
-            return ELICIT, {"mode": "form", "message": note + question.message, "requestedSchema": schema}
+            message, schema = with_context(question.message, _requested_schema(question), _context(question))
+            return ELICIT, {"mode": "form", "message": note + message, "requestedSchema": schema}
 
 
 def answer_from(question: AnyQuestion, result: Any) -> Any:
@@ -158,6 +162,15 @@ def _accepted(content: Any) -> dict[str, Any]:
     return {"action": "accept", "content": content}
 
 
+def _context(question: AnyQuestion) -> Any:
+    """What a typed question brings along beside its message."""
+    if not isinstance(question, Custom):
+        return None
+    if not isinstance(question.data, dict):
+        return {"data": question.data} if question.data is not None else None
+    return {name: value for name, value in question.data.items() if name != "message"}
+
+
 def _requested_schema(question: AnyQuestion) -> dict[str, Any]:
     match question:
         case Confirm(message, default):
@@ -193,15 +206,18 @@ def _title(option: Any) -> str:
 
 
 def _plain(schema: dict[str, Any]) -> dict[str, Any]:
-    """Only what MCP allows at the top of a requested schema."""
+    """Only what MCP allows at the top of a requested schema, if it is one that MCP allows."""
+    if not _is_flat(schema):
+        return {"type": "object", **schema}
     definitions = schema.get("$defs", {})
     schema = _followed(schema, definitions)
     properties = {
         name: _field(_followed(one, definitions)) for name, one in schema.get("properties", {}).items()
     }
-    plain = {"type": "object", "properties": properties}
-    if schema.get("required"):
-        plain["required"] = schema["required"]
+    plain: dict[str, Any] = {"type": "object", "properties": properties}
+    for key in ("required", KEY, OLD_KEY):
+        if schema.get(key):
+            plain[key] = schema[key]
     return plain
 
 

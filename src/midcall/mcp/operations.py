@@ -191,6 +191,7 @@ class Operations:
                 front.stopped(Aborted(reason))  # whoever is on the line hears of it
         if not ended:
             raise NotWaiting(call_id, record.status, f"Call {call_id} has ended already: {record.status}")
+        await subscriptions.tell_holder(self.journal, record, record.fence + 1)
         return await self._settled(call_id)
 
     # --- moving ------------------------------------------------------------------------------

@@ -18,6 +18,10 @@ class Ticket(Struct, frozen=True, array_like=True):
     principal: str | None
 
 
+CALL_ID = "dev.midcall/callId"
+"""Under which the metadata of questions say by what id their call is kept."""
+
+
 class Context(Struct, frozen=True):
     """What MCP writes down of a call, to go on with it in another process."""
 
@@ -27,6 +31,8 @@ class Context(Struct, frozen=True):
     uri: str = ""
     """Of a resource that is read."""
     task: bool = False
+    nested: bool = False
+    """Whether the caller can show any form, not only a flat one."""
 
 
 class _Error(Struct):

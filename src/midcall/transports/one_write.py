@@ -28,7 +28,7 @@ class OneWrite(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self._let_go()
+        self._extensions.clear()  # they lead back here: without this, only the collector frees it
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -38,7 +38,8 @@ class OneWrite(HttpToolsProtocol):
         """Leave the connection to a stream, unless there is more on it than the request of this stream."""
         cycle = self.cycle
         if (
-            self.scope is not cycle.scope  # the next request has begun
+            self.pipeline
+            or self.scope is not cycle.scope  # the next request has begun
             or cycle.more_body
             or cycle.disconnected
             or not cycle.chunked_encoding
@@ -51,14 +52,9 @@ class OneWrite(HttpToolsProtocol):
         self.flow.resume_reading()
         transport, head = self._gathering.let_go()
         OpenStream(self, transport, stream, place, left).begin(head)
-        self.parser = None  # type: ignore[assignment]  # it knows this object, as this does it
-        self._let_go()
+        self.parser = None  # type: ignore[assignment]  # as the extensions, it leads back here
+        self._extensions.clear()
         return True
-
-    def _let_go(self) -> None:
-        """Without this, only the collector frees it: the scope leads back here."""
-        self._extensions = {}
-        self.scope = None  # type: ignore[assignment]
 
 
 class Gathering(asyncio.Transport):

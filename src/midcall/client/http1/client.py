@@ -228,6 +228,10 @@ class _Taker:
         self._size += len(data)
         if self._size > HIGH_WATER and not self.sending.paused:
             self.sending.pause()
+        if self._size > MAX_BODY:
+            # All that from one read: it was compressed, although that was not wanted.
+            self.sending.cancel()
+            self.end(HttpError(f"{self.sending.url} sent more than {MAX_BODY} bytes at once", sent=True))
         self._news.set()
 
     def end(self, error: HttpError | None) -> None:

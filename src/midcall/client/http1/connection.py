@@ -7,6 +7,7 @@ otherwise be taken for the response to the next request.
 
 import asyncio
 import select
+import ssl
 import time
 import zlib
 from typing import NoReturn, Protocol, cast
@@ -233,15 +234,16 @@ class Connection(asyncio.Protocol):
 
     def eof_received(self) -> None:
         if self._sending is not None and self._headers is not None and not _framed(self._headers):
+            if _cut(self._transport.get_extra_info("ssl_object")):
+                return  # `connection_lost` follows
             self._keep = False
             self._finish()
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._sending is not None:
             what = "no answer" if self._headers is None else "no whole answer"
-            self._fail(
-                f"gave {what}: the connection was " + ("closed" if error is None else f"lost ({error})")
-            )
+            how = "closed" if error is None else f"lost ({getattr(error, 'strerror', None) or error})"
+            self._fail(f"gave {what}: the connection was {how}")
         del self._parser  # a cycle
         self._owner.lost(self)
 
@@ -342,8 +344,9 @@ class Connection(asyncio.Protocol):
     def _decode(self, decoder: Decoder, data: bytes) -> None:
         try:
             for piece in decoder.pieces(data):
-                if self._sink is not None:
-                    self._sink.body(piece)
+                if self._sink is None:
+                    return  # cancelled: a few bytes may unfold to very many
+                self._sink.body(piece)
         except zlib.error as error:
             self._refuse(f"gave no valid answer: its body cannot be decoded ({error})")
 
@@ -375,6 +378,14 @@ def _framed(headers: Headers) -> bool:
     if headers.get("transfer-encoding") is not None:
         return headers.get_all("transfer-encoding")[-1].lower().endswith("chunked")
     return headers.get("content-length") is not None
+
+
+def _cut(tls: ssl.SSLObject | None) -> bool:
+    """Whether TLS ended without the server's word for it: by anybody on the way. asyncio does not say."""
+    try:
+        return tls is not None and tls.read(1) != b""
+    except ssl.SSLError:
+        return True
 
 
 def _readable(descriptor: int) -> bool:

@@ -16,6 +16,7 @@ HeaderBlock = NewType("HeaderBlock", bytes)
 """The lines of some headers, as `encode_headers` makes them."""
 
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_OWN = frozenset({"host", "content-length", "transfer-encoding"})
 _BAD_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _BAD_URL = re.compile(r"[\x00-\x1f\x7f]")
 _PLACE = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]\\/?#@<>^`{|}\"]+)(:[0-9]*)?")
@@ -86,6 +87,8 @@ def encode_headers(pairs: Iterable[tuple[str, str]]) -> HeaderBlock:
     for name, value in pairs:
         if not _NAME.fullmatch(name):
             raise HttpError(f"{name!r} cannot be the name of a header", sent=False)
+        if name.lower() in _OWN:
+            raise HttpError(f"The header {name} cannot be given: the client sets it", sent=False)
         if _BAD_VALUE.search(value):
             raise HttpError(f"The header {name} cannot have a value with control characters", sent=False)
         try:
@@ -119,21 +122,21 @@ class Url:
     def __init__(self, text: str) -> None:
         """Take a URL apart. Raises `HttpError` if it is none."""
         if _BAD_URL.search(text):
-            raise HttpError(f"{text!r} is no URL: it has control characters", sent=False)
+            raise _no_url(text, "it has control characters")
         try:
             parts = urlsplit(text.strip())
             port, host, user, password = parts.port, parts.hostname or "", parts.username, parts.password
         except ValueError as error:
-            raise HttpError(f"{text!r} is no URL: {error}", sent=False) from None
+            raise _no_url(text, str(error)) from None
         if parts.scheme not in _PORTS or not host:
-            raise HttpError(f"{text!r} is no http or https URL", sent=False)
+            raise _no_url(text, "it has to begin with http:// or https:// and a host")
         try:
             host = host if host.isascii() else host.encode("idna").decode()
         except UnicodeError as error:
-            raise HttpError(f"{text!r} is no URL: {error}", sent=False) from None
+            raise _no_url(text, str(error)) from None
         bracketed = f"[{host}]" if ":" in host else host
         if not _PLACE.fullmatch(parts.netloc.rpartition("@")[2]):
-            raise HttpError(f"{text!r} is no URL: its host is not valid", sent=False)
+            raise _no_url(text, "its host is not valid")
         path = quote(parts.path or "/", safe=_KEPT)
         query = "?" + quote(parts.query, safe=_KEPT) if parts.query else ""
         self.scheme: str = parts.scheme
@@ -166,6 +169,11 @@ class Url:
 
     def __hash__(self) -> int:
         return hash(self.full)
+
+
+def _no_url(text: str, why: str) -> HttpError:
+    public = re.sub(r"//.*@", "//", text.partition("?")[0], flags=re.DOTALL)
+    return HttpError(f"{public!r} is no URL: {why}", sent=False)
 
 
 def basic(header: str, user: str, password: str | None) -> bytes:

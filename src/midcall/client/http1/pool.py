@@ -81,10 +81,9 @@ class Pool:
         self._waiting.pop(sending, None)
 
     def streams(self, connection: Connection) -> None:
-        if self._streams < self._limits.streams:
-            self._streams += 1
-            connection.streaming = True
-            self._grow()
+        self._streams += 1
+        connection.streaming = True
+        self._grow()
 
     def free(self, connection: Connection) -> None:
         if connection.streaming:
@@ -128,7 +127,8 @@ class Pool:
     # --- new connections ---------------------------------------------------------------------
 
     def _counted(self) -> int:
-        return len(self._open) + len(self._dialling) - self._streams
+        """How many connections there are, or soon will be, without the streams that do not count."""
+        return len(self._open) + len(self._dialling) - min(self._streams, self._limits.streams)
 
     def _grow(self) -> None:
         """Open as many connections as are wanted and allowed."""

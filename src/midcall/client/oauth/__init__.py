@@ -7,7 +7,7 @@
 The HTTP wire knows an `Auth` only: what to send with a request, and what to do when one is refused.
 
     auth.py          Auth, and the plain Token
-    access.py        tokens of authorization servers: shown, renewed, got when a server asks; held.py its memory
+    access.py        tokens: shown, renewed, got when a server asks; held.py what it has in memory
     person.py        OAuth: a person logs in; login.py one login, redirect.py the browser's way there and back
     machine.py       ClientCredentials, PrivateKeyJwt, WorkloadIdentity, EnterpriseManaged
     discovery.py     where to log in; challenge.py what a refusal says

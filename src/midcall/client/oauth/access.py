@@ -1,8 +1,8 @@
 """Access to MCP servers by tokens of an authorization server.
 
-`Access` keeps the tokens of each server, shows them, renews them in time, and gets new ones when a server asks: one
-login at a time, whatever the number of requests that wait for it. How a new grant is had is the business of those who
-inherit from it: `OAuth` asks a person, those in `machine` need none.
+`Access` keeps the tokens of each server, shows them, renews them in time, and gets new ones when a server
+asks: one login at a time, whatever the number of requests that wait for it. How a new grant is had is the
+business of those who inherit from it: `OAuth` asks a person, those in `machine` need none.
 """
 
 import logging
@@ -27,7 +27,7 @@ from midcall.errors import LoginFailed
 log = logging.getLogger("midcall.oauth")
 
 OFFLINE = "offline_access"
-"""The scope by which a client asks for refresh tokens: a matter of the authorization server, not of the MCP server."""
+"""The scope for refresh tokens: a matter of the authorization server, not of the MCP server."""
 
 OVER = ("invalid_grant", "invalid_client", "unauthorized_client")
 """What a token endpoint says of a refresh token that will never work again."""
@@ -57,7 +57,7 @@ class Access(ABC):
 
     @abstractmethod
     async def _obtain(self, place: Place, before: Grant, scopes: Sequence[str], fetch: Fetch) -> Grant:
-        """Get a grant from this authorization server; `before` is the last that it gave. Raises `LoginFailed`."""
+        """Get a grant here; `before` is the last that this place has given. Raises `LoginFailed`."""
 
     # --- what the wire calls -----------------------------------------------------------------
 
@@ -81,7 +81,7 @@ class Access(ABC):
         sent: Mapping[str, str] | None = None,
         nonce: str | None = None,
     ) -> bool:
-        """Get access. Of many requests that are refused at once, one does; the others wait for what it brings."""
+        """Get access. Of many requests that are refused at once, one does; the others wait for it."""
         challenge = read_challenge(www_authenticate)
         lacking = status == 403 and challenge is not None and challenge.error == "insufficient_scope"
         if challenge is None or not (status == 401 or lacking):
@@ -214,10 +214,9 @@ class Access(ABC):
             try:
                 fresh = await self._endpoint(place, grant, fetch, held.proofs).tokens(
                     "refresh_token",
+                    {"refresh_token": tokens.refresh_token, "resource": grant.resource},
                     requested=tokens.requested,
                     before=tokens,
-                    refresh_token=tokens.refresh_token,
-                    resource=grant.resource,
                 )
             except LoginFailed as error:
                 if error.reason not in OVER:
@@ -241,11 +240,11 @@ class Access(ABC):
         client: Registered | None = None,
         **parameters: str | None,
     ) -> Grant:
-        """A grant from the token endpoint; for the client that the caller has registered, if no other is named."""
+        """A grant from the token endpoint; without a client, for the one that the caller has registered."""
         client = client or given_client(self._identity, place)
         grant = Grant(client, None, place.resource, place.issuer.legacy)
         tokens = await self._endpoint(place, grant, fetch, self._proofs(place)).tokens(
-            grant_type, requested=scopes, resource=place.resource, **parameters
+            grant_type, {**parameters, "resource": place.resource}, requested=scopes
         )
         return structs.replace(grant, tokens=tokens)
 

@@ -1,4 +1,4 @@
-"""What the HTTP wire asks before a request, and after one that was refused; and the simplest that can answer."""
+"""What the HTTP wire asks before a request, and after one that was refused; and the simplest answer."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -12,7 +12,7 @@ class Auth(Protocol):
     """Gives requests what lets them in."""
 
     async def headers(self, url: str, fetch: Fetch, *, verb: str = "POST") -> dict[str, str]:
-        """The headers for a request to this server; none if it has not asked for any yet. Raises `LoginFailed`."""
+        """The headers for a request; none if this server has not asked for any yet. Raises `LoginFailed`."""
 
     async def challenged(
         self,
@@ -26,9 +26,9 @@ class Auth(Protocol):
     ) -> bool:
         """Get (more) access after a 401 or 403. True if the request is to be sent again, with new headers.
 
-        `sent` are the headers that this request had from `headers`: by them one that was sent with an old token is
-        told from one whose token is refused. `nonce` is the response's `DPoP-Nonce`. A person may be asked, so it can
-        take minutes. Raises `LoginFailed`.
+        `sent` are the headers that this request had from `headers`: by them one that was sent with an old
+        token is told from one whose token is refused. `nonce` is the response's `DPoP-Nonce`. A person may be
+        asked, so it can take minutes. Raises `LoginFailed`.
         """
 
 

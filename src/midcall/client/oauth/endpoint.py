@@ -1,12 +1,12 @@
 """The token endpoint of an authorization server: requests, how a client proves who it is, and responses.
 
-The requests are made by Authlib, whose functions do no I/O. (oauthlib does as much, but takes no `http` callback on
-127.0.0.1, which is what native clients have, unless a variable of the whole process turns its checks off.)
+The requests are made by Authlib, whose functions do no I/O. (oauthlib does as much, but refuses callbacks to
+`http://127.0.0.1`, which native clients have, unless a variable of the whole process turns its checks off.)
 """
 
 import re
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote_plus
 
@@ -51,13 +51,13 @@ class TokenEndpoint:
     async def tokens(
         self,
         grant_type: str,
+        parameters: Mapping[str, str | None],
         *,
         requested: Sequence[str],
         before: Tokens | None = None,
-        **parameters: str | None,
     ) -> Tokens:
         """Get tokens. `before` are those that are refreshed. Raises `LoginFailed`."""
-        issued = await self.ask(grant_type, **parameters)
+        issued = await self.ask(grant_type, parameters)
         scheme = str(issued.get("token_type", "Bearer"))
         access_token = issued["access_token"]
         bound = self._proofs is not None and scheme.lower() == "dpop"
@@ -81,11 +81,12 @@ class TokenEndpoint:
             self._proofs.pem if self._proofs and bound else None,
         )
 
-    async def ask(self, grant_type: str, **parameters: str | None) -> dict[str, Any]:
+    async def ask(self, grant_type: str, parameters: Mapping[str, str | None]) -> dict[str, Any]:
         """What the endpoint issues: an object with an `access_token`. Raises `LoginFailed`."""
         answered = await self._post(grant_type, parameters)
         if self._proofs and _word(answered, "error") == "use_dpop_nonce":
-            if self._proofs.heard(self._issuer.token_endpoint, answered.headers.get("dpop-nonce")):
+            nonce = answered.headers.get("dpop-nonce")
+            if self._proofs.heard(self._issuer.token_endpoint, nonce):
                 answered = await self._post(grant_type, parameters)
         if error := _word(answered, "error"):
             description = _word(answered, "error_description")
@@ -99,7 +100,7 @@ class TokenEndpoint:
             raise self._failure("issued no token that can be used")
         return answered.document
 
-    async def _post(self, grant_type: str, parameters: dict[str, str | None]) -> Answered:
+    async def _post(self, grant_type: str, parameters: Mapping[str, Any]) -> Answered:
         url = self._issuer.token_endpoint
         headers = {"content-type": "application/x-www-form-urlencoded", "accept": "application/json"}
         body = prepare_token_request(grant_type, **parameters)
@@ -120,7 +121,9 @@ class TokenEndpoint:
             method == "client_secret_basic"
         ):  # RFC 6749 2.3.1 wants both escaped first, which Authlib leaves to us
             client_id, secret = quote_plus(client_id), quote_plus(secret or "")
-        _, headers, body = ClientAuth(client_id, secret, method).prepare("POST", url, headers, body)
+        _, headers, body = ClientAuth(client_id, secret, method).prepare(  # type: ignore[no-untyped-call]
+            "POST", url, headers, body
+        )
         return headers, body
 
     def _assertion(self) -> str:
@@ -139,11 +142,9 @@ class TokenEndpoint:
         )
 
 
-def choose_method(
-    issuer: AuthorizationServer, *, secret: bool, key: bool = False, among: Collection[str] | None = None
-) -> str:
+def choose_method(issuer: AuthorizationServer, *, secret: bool, key: bool = False) -> str:
     """How a client with these credentials proves who it is; `none` if it has none."""
-    accepted = among if among is not None else issuer.token_endpoint_auth_methods_supported
+    accepted = issuer.token_endpoint_auth_methods_supported
     if key and (accepted is None or "private_key_jwt" in accepted):
         return "private_key_jwt"
     if not secret:

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from midcall.client.http1 import Url
 from midcall.errors import LoginFailed, MidcallError
 from midcall.mcp import revisions
 from midcall.transports.security import is_loopback
@@ -36,15 +37,15 @@ class Reply(Protocol):
     @property
     def headers(self) -> Names: ...
 
-    async def read(self) -> bytes:
-        """The whole body."""
+    async def read(self, limit: int) -> bytes:
+        """The whole body. Raises `MidcallError` if it is larger than the limit, or breaks off."""
 
 
 class Fetch(Protocol):
     """Sends requests. `HttpClient` is one."""
 
     async def request(
-        self, verb: str, url: str, *, headers: Sequence[tuple[str, str]], body: bytes, timeout: float
+        self, verb: str, url: Url, *, headers: Sequence[tuple[str, str]], body: bytes, timeout: float
     ) -> Reply:
         """The response to a request; redirects are not followed. Raises `MidcallError` if there is none."""
 
@@ -121,12 +122,10 @@ async def send(
 ) -> Answered:
     """Send one request and read its response. Raises `LoginFailed` if there is none."""
     try:
-        reply = await fetch.request(verb, url, headers=headers, body=body, timeout=TIME_LIMIT)
-        data = await reply.read()
+        reply = await fetch.request(verb, Url(url), headers=headers, body=body, timeout=TIME_LIMIT)
+        data = await reply.read(LARGEST)
     except (MidcallError, OSError) as error:
         raise LoginFailed(f"{url} cannot be reached: {error}", server=server, recoverable=True) from error
-    if len(data) > LARGEST:
-        raise LoginFailed(f"{url} answers with more than {LARGEST} bytes", server=server)
     try:
         document = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""What one `Access` holds of one MCP server in memory: the tokens in use, where they came from, and whose turn it is."""
+"""What an `Access` holds of one MCP server: the tokens in use, where they came from, and whose turn it is."""
 
 import asyncio
 import time

@@ -1,7 +1,7 @@
 """One login of a person, by authorization code with PKCE: the address to visit, and what comes back. No I/O.
 
-Whatever comes back is believed only if it carries this login's `state` and comes from the issuer that was asked
-(RFC 9207); before that, not even an error in it is looked at.
+Whatever comes back is believed only if it carries this login's `state` and comes from the issuer that was
+asked (RFC 9207); before that, not even an error in it is looked at.
 """
 
 import hmac
@@ -38,7 +38,7 @@ class Login:
             redirect_uri=redirect_uri,
             scope=" ".join(scopes) or None,
             state=self.state,
-            code_challenge=create_s256_code_challenge(self.verifier),
+            code_challenge=create_s256_code_challenge(self.verifier),  # type: ignore[no-untyped-call]
             code_challenge_method="S256",
             resource=place.resource,
             # OpenID servers ignore a wish for refresh tokens unless the person is asked

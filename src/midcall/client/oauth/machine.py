@@ -1,8 +1,8 @@
 """Access without a person: a program in its own name, or in that of somebody who is logged in elsewhere.
 
 `ClientCredentials` and `PrivateKeyJwt` are the extension `io.modelcontextprotocol/oauth-client-credentials`,
-`EnterpriseManaged` is `io.modelcontextprotocol/enterprise-managed-authorization`, and `WorkloadIdentity` is for those
-whose platform says who they are (RFC 7523). Nothing of it is kept: new tokens cost nobody anything.
+`EnterpriseManaged` is `io.modelcontextprotocol/enterprise-managed-authorization`, and `WorkloadIdentity` is
+for those whose platform says who they are (RFC 7523). Nothing is kept: new tokens cost nobody anything.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -27,8 +27,11 @@ Assertion: TypeAlias = str | Callable[[str], Awaitable[str]]
 
 
 class ClientCredentials(Access):
-    """A program with an id and a secret. `issuer` names the only authorization server that may see the secret;
-    without it, that is the first one that the server names."""
+    """A program with an id and a secret.
+
+    `issuer` names the only authorization server that may see the secret; without it, that is the first one
+    that the server names.
+    """
 
     asks_nobody = True
 
@@ -93,11 +96,11 @@ class WorkloadIdentity(Access):
 
 
 class EnterpriseManaged(Access):
-    """In the name of a person who is logged in at the company's identity provider, which decides what he may use.
+    """In the name of a person logged in at the company's identity provider, which says what he may use.
 
-    `id_token` is what that login has brought, or a function that gets it (named to it is the provider). The client is
-    known to both: to the provider at `idp_issuer` as `idp_client_id`, to the server's authorization server as
-    `client_id`.
+    `id_token` is what that login has brought, or a function that gets one from the provider named to it. The
+    client is known to both: to the provider at `idp_issuer` as `idp_client_id`, and to the authorization
+    server of the MCP server as `client_id`.
     """
 
     asks_nobody = True
@@ -131,12 +134,14 @@ class EnterpriseManaged(Access):
         )
         issued = await endpoint.ask(
             TOKEN_EXCHANGE,
-            requested_token_type=ID_JAG,
-            subject_token=await _made(self._id_token, self._idp_issuer),
-            subject_token_type=ID_TOKEN,
-            audience=place.issuer.issuer,
-            resource=place.resource or place.server,
-            scope=" ".join(scopes),
+            {
+                "requested_token_type": ID_JAG,
+                "subject_token": await _made(self._id_token, self._idp_issuer),
+                "subject_token_type": ID_TOKEN,
+                "audience": place.issuer.issuer,
+                "resource": place.resource or place.server,
+                "scope": " ".join(scopes),
+            },
         )
         if issued.get("issued_token_type") != ID_JAG:
             raise LoginFailed(

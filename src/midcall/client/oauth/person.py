@@ -1,7 +1,6 @@
 """Access in the name of a person, who logs in once: authorization code with PKCE, and refresh tokens."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from midcall.client.oauth.access import OFFLINE, Access
@@ -18,14 +17,15 @@ from midcall.client.oauth.tokens import Grant
 class OAuth(Access):
     """Logs a person in, when a server asks for it: `connect(url, auth=OAuth())`.
 
-    Nothing else needs to be given: the server says where to log in, and most let clients register themselves. A client
-    that is registered already gives its `client_id`, and its secret or key; `issuer` names the only authorization
-    server that these are shown to (without it, that is the first one that the server names). `client_metadata_url` is
-    where the client's metadata document is, for servers that read such. `scopes` are asked for in addition to what
-    the server wants.
+    Nothing else needs to be given: the server says where to log in, and most let clients register themselves.
+    A client that is registered already gives its `client_id`, and its secret or key; `issuer` names the only
+    authorization server that these are shown to (without it, that is the first one that the server names).
+    `client_metadata_url` is where the client's metadata document is, for servers that read such. `scopes` are
+    asked for in addition to what the server wants.
 
-    The browser comes back to 127.0.0.1, at any free port or at the `redirect_uri` that is registered. With `redirect`,
-    a function from the address to visit to the address that the browser was sent to, the caller sees to that.
+    The browser comes back to 127.0.0.1, at any free port or at the `redirect_uri` that is registered. With
+    `redirect`, a function from the address to visit to the address that the browser was sent to, the caller
+    sees to that. `store` is where the login is kept: the keyring, or a file.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class OAuth(Access):
         issuer: str | None = None,
         redirect: Redirect | Loopback | None = None,
         redirect_uri: str | None = None,
-        store: TokenStore | Path | None = None,
+        store: TokenStore | None = None,
     ) -> None:
         if client_secret is not None and client_id is None:
             raise ValueError("A client_secret belongs to a client_id")

@@ -60,7 +60,7 @@ class Way(Protocol):
 def open_browser(url: str) -> bool:
     """Show a page to the person; false if there is no browser to do so.
 
-    A browser that runs in the terminal would take it from the program, so it is used only if `BROWSER` says so.
+    One that runs in the terminal would take it from the program, so it is used only if `BROWSER` says so.
     """
     try:
         browser = webbrowser.get()
@@ -81,7 +81,7 @@ class Loopback:
         patience: float = PATIENCE,
         browser: Callable[[str], bool] = open_browser,
     ) -> None:
-        """`uri` is for clients that are registered with one redirect URI only; otherwise the port is any free one."""
+        """`uri` is for clients that are registered with one redirect URI; otherwise it has any free port."""
         parts = urlsplit(uri or "http://127.0.0.1/callback")
         if parts.scheme != "http" or not is_local(parts.geturl()) or parts.query or parts.fragment:
             raise ValueError(

@@ -1,8 +1,8 @@
 """Which client we are for an authorization server: one that is known there, or one that gets to be.
 
-In the order of the specification: the id that the caller has for it, the URL of the client's metadata document
-if the server reads such, and registration (RFC 7591) for those that do not. What a server has issued is of no
-use at another, so it is kept by issuer.
+In the order of the specification: the id that the caller has for it, the URL of the client's metadata
+document if the server reads such, and registration (RFC 7591) for those that do not. What a server has issued
+is of no use at another, so it is kept by issuer.
 """
 
 from collections.abc import Sequence
@@ -69,7 +69,7 @@ async def choose_client(
         return before
     if issuer.registration_endpoint is None:
         raise LoginFailed(
-            f"{issuer.issuer} does not let clients register themselves: register one there, and give its client_id",
+            f"{issuer.issuer} does not let clients register themselves: register one, and give its client_id",
             server=place.server,
         )
     return await _register(identity, place, redirect_uri, scopes, fetch)
@@ -88,7 +88,7 @@ def _still_fits(client: Registered, redirect_uri: str, scopes: Sequence[str]) ->
     return (
         client.origin == "registered"
         and client.redirect_uri == redirect_uri
-        and set(scopes) <= set(client.scopes)
+        and (client.scopes is None or set(scopes) <= set(client.scopes))
         and client.secret_expires_at == 0  # what has an end may be over before the login is
     )
 
@@ -118,12 +118,10 @@ async def _register(
     answered = await send(fetch, "POST", url, headers, msgspec.json.encode(document), server=place.server)
     if not answered.ok or answered.document is None or "client_id" not in answered.document:
         raise LoginFailed(_refusal(place, answered.status, answered.document or {}), server=place.server)
-    return _read(answered.document, place, wanted, redirect_uri, scopes)
+    return _read(answered.document, place, wanted, redirect_uri)
 
 
-def _read(
-    document: dict[str, Any], place: Place, wanted: str, redirect_uri: str, scopes: Sequence[str]
-) -> Registered:
+def _read(document: dict[str, Any], place: Place, wanted: str, redirect_uri: str) -> Registered:
     client_id, secret = document["client_id"], document.get("client_secret") or None
     method = document.get("token_endpoint_auth_method")
     if not isinstance(client_id, str) or not isinstance(secret, str | None):
@@ -140,6 +138,7 @@ def _read(
             server=place.server,
         )
     ends = document.get("client_secret_expires_at")
+    allowed = document.get("scope")
     return Registered(
         client_id,
         "registered",
@@ -147,7 +146,7 @@ def _read(
         secret,
         float(ends) if isinstance(ends, int | float) else 0.0,
         redirect_uri,
-        tuple(scopes),
+        tuple(allowed.split()) if isinstance(allowed, str) else None,
     )
 
 
@@ -158,8 +157,8 @@ def _is_web(redirect_uri: str) -> bool:
 def _refusal(place: Place, status: int, document: dict[str, Any]) -> str:
     if place.issuer.guessed:
         return (
-            f"{place.server} wants a login, but names no authorization server, and none is at {place.issuer.issuer} "
-            f"(registering a client there was answered with {status})"
+            f"{place.server} wants a login, but names no authorization server, and there is none at "
+            f"{place.issuer.issuer} (registering a client was answered with {status})"
         )
     said = [words(document[name]) for name in ("error", "error_description") if document.get(name)]
     return (

@@ -1,4 +1,4 @@
-"""Signatures of a client: what proves that it is the one (RFC 7523), and that a token is its own (RFC 9449)."""
+"""Signatures of a client: proofs that it is the one (RFC 7523), and that a token is its own (RFC 9449)."""
 
 import base64
 import hashlib

@@ -1,7 +1,7 @@
 """Where logins are kept between two runs: the system's keyring, or a file that only its owner can read.
 
-What is kept is opaque here: an object for each MCP server. Two processes must not renew the same tokens at once,
-as the second would show a refresh token that is used up; `alone` keeps them apart.
+What is kept is opaque here: an object for each MCP server. Two processes must not renew the same tokens at
+once, as the second would show a refresh token that is used up; `alone` keeps them apart.
 """
 
 import asyncio
@@ -194,7 +194,7 @@ async def _locked(path: Path) -> AsyncIterator[None]:
     try:
         try:
             async with asyncio.timeout(LONGEST_WAIT):
-                while not locks.take(fd):
+                while not locks.take(fd):  # noqa: ASYNC110  another process has it
                     await asyncio.sleep(PAUSE)
         except TimeoutError:
             raise LoginFailed(f"Another process has held {path} for too long", recoverable=True) from None

@@ -1,4 +1,4 @@
-"""What is kept of a login: tokens, and the client that they were issued to. Data only; a `repr` shows no secret."""
+"""What is kept of a login: tokens, and the client that they were issued to. Their `repr` shows no secret."""
 
 import time
 from typing import Any, Literal, TypeAlias
@@ -50,7 +50,8 @@ class Registered(Struct, frozen=True):
     secret_expires_at: float = 0.0
     """Zero if it does not."""
     redirect_uri: str = ""
-    scopes: tuple[str, ...] = ()
+    scopes: tuple[str, ...] | None = None
+    """The only scopes that it may ask for, if the server has said so."""
 
     def __repr__(self) -> str:
         return f"Registered({self.client_id!r}, {self.origin!r})"

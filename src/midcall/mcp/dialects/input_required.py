@@ -34,7 +34,7 @@ from midcall.journal.kept import Asked, Kept, encode_asked
 from midcall.mcp.dialects.base import Dialect, Finish, Outcome
 from midcall.mcp.elicitation import answer_from, expressible, request_for
 from midcall.mcp.exchange import Exchange, McpError
-from midcall.mcp.outcomes import Context, deliver, encode_outcome
+from midcall.mcp.outcomes import CALL_ID, Context, deliver, encode_outcome
 
 if TYPE_CHECKING:
     from midcall.mcp.desk import Desk
@@ -104,7 +104,7 @@ class InputRequired(Dialect):
             super().put(item)
 
     def ask(self, request: Request) -> None:
-        if not expressible(request.request_type):
+        if not self.context.nested and not expressible(request.request_type):
             self._fail(request, NotSupported("This client can only be asked for flat forms"))
             return
         key = request.key or ""
@@ -272,6 +272,7 @@ class InputRequired(Dialect):
         if self.kept is not None:
             record = self.kept.record
             outcome["requestState"] = self._desk.seal(record.id, record.segment + 1, self.context.ticket)
+            outcome["_meta"] = {CALL_ID: record.id}
         return outcome
 
     def _wake(self) -> float | None:

@@ -1,0 +1,84 @@
+"""Conversation: what was said, and which tool calls wait for the person.
+
+The rule that all of the chat keeps: every tool call of the assistant has its result in the messages, or is
+pending, before anything else is said.
+"""
+
+import time
+import uuid
+from typing import Any
+
+from msgspec import Struct, field
+
+from midcall.chat.events import ElicitRequest
+from midcall.models.base import Message, ToolCall
+
+
+class Pending(Struct, omit_defaults=True):
+    """A tool call that waits for the person."""
+
+    call: ToolCall
+    state: str
+    """The sealed state by which the call is gone on with (`requestState`)."""
+    questions: dict[str, ElicitRequest] = {}
+    """What is asked, by the key under which it is to be answered."""
+    rendered: dict[str, list[Any]] = {}
+    """What the person has answered to the components of a question's handler, by key."""
+    answers: dict[str, Any] = {}
+    """What is answered already, by key; it goes out when all are."""
+    round: int = 1
+    kept_as: str = ""
+    """The id of the call in the journal."""
+
+
+class Conversation(Struct):
+    """A conversation of one person with the model."""
+
+    id: str
+    principal: str | None = None
+    title: str = ""
+    created: float = 0.0
+    updated: float = 0.0
+    messages: list[Message] = field(default_factory=list)
+    pending: dict[str, Pending] = field(default_factory=dict)
+    """The tool calls that wait, by their ids."""
+    run: str | None = None
+    """The run that is under way, if one is."""
+    version: int = 0
+
+    def say(self, message: Message) -> None:
+        """Add a message."""
+        self.messages.append(message)
+        self.updated = time.time()
+        if not self.title and message.role == "user":
+            self.title = _title(message.content)
+
+    def unanswered(self) -> list[ToolCall]:
+        """The tool calls that have no result yet, in the order in which they were made."""
+        answered = {message.tool_call_id for message in self.messages if message.role == "tool"}
+        return [call for message in self.messages for call in message.tool_calls if call.id not in answered]
+
+    def name_of(self, call_id: str) -> str:
+        """The name of a tool that was called."""
+        return next((c.name for message in self.messages for c in message.tool_calls if c.id == call_id), "")
+
+    @property
+    def questions(self) -> list[ElicitRequest]:
+        """What the person is asked, in the order of the calls."""
+        return [
+            question
+            for pending in self.pending.values()
+            for key, question in pending.questions.items()
+            if key not in pending.answers
+        ]
+
+
+def new_conversation(principal: str | None) -> Conversation:
+    """An empty conversation under a name that nobody can guess."""
+    now = time.time()
+    return Conversation(str(uuid.uuid4()), principal, created=now, updated=now)
+
+
+def _title(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 60 else line[:57].rstrip() + "..."

@@ -1,0 +1,253 @@
+"""The chat engine: people talk to a model that calls the hub's methods, and is told by them what to ask.
+
+It takes requests and gives runs (see `runs`); the wires (`ndjson`, `agui`) carry them. Everything that must
+not be lost is in two places: conversations in the store, and waiting tool calls in the hub's journal.
+"""
+
+import asyncio
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from midcall.chat.conversation import Conversation, new_conversation
+from midcall.chat.plugins import Handler, Plugin
+from midcall.chat.request import BadRequest, ChatRequest
+from midcall.chat.runs import DEAD_AFTER, FarRun, Run
+from midcall.chat.sampling import Sampling
+from midcall.chat.store import ChatStore, Listed, MemoryStore
+from midcall.chat.toolset import Toolset
+from midcall.chat.turn import Turn
+from midcall.client.answering import Answering
+from midcall.client.client import Client, Options
+from midcall.client.inprocess import HubWire
+from midcall.client.targets import Target
+from midcall.errors import MidcallError
+from midcall.hub import Hub
+from midcall.mcp import mcp_of
+from midcall.mcp.caller import NESTED
+from midcall.models.base import Message, Model
+from midcall.principal import Principal
+
+MAX_CLIENTS = 1000
+"""How many people have their tools at hand at once."""
+
+SYSTEM = "You are a helpful assistant. Use the tools where they help; what they ask, they ask the person themselves."
+
+
+class Busy(MidcallError):
+    """The conversation's last turn has not ended."""
+
+    code = "busy"
+    recoverable = True
+
+
+class NoConversation(MidcallError):
+    """There is no such conversation, or run, of this person."""
+
+    code = "not_found"
+
+
+class ChatEngine:
+    """The chat of one hub."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        model: Model,
+        *,
+        store: ChatStore | None = None,
+        plugins: Sequence[Plugin] = (),
+        system: str = SYSTEM,
+        sampling: Sampling | None = None,
+        max_iterations: int = 12,
+        token_budget: int | None = None,
+        parallel: bool = True,
+        offered: Callable[[str], bool] | None = None,
+        suggestions: Sequence[str] = (),
+    ) -> None:
+        """`plugins` show the questions of methods; each must have a handler for every question of its method.
+
+        `system` is what the model is told first. A turn ends after `max_iterations` answers of the model, or
+        when it has cost `token_budget`. Tools of one answer run at once unless `parallel` is false. `offered`
+        says which methods the model may call, by name; without it, all. `suggestions` are shown on an empty
+        page.
+        """
+        self.hub = hub
+        self.model = model
+        self.store: ChatStore = store or MemoryStore()
+        self.system = system
+        self.max_iterations = max_iterations
+        self.token_budget = token_budget
+        self.parallel = parallel
+        self.suggestions = tuple(suggestions)
+        self.closing = False
+        self._sampling = sampling or Sampling()
+        self._plugins = {plugin.find(hub): plugin for plugin in plugins}
+        self._offered = offered
+        self._runs: dict[str, Run] = {}
+        self._clients: OrderedDict[str | None, Client] = OrderedDict()
+        self._opening = asyncio.Lock()
+
+    async def open(self) -> None:
+        """Make it ready; the hub is opened by whoever serves it."""
+        self.closing = False
+        await self.store.open()
+
+    async def close(self) -> None:
+        """End the turns that run; they are taken up again when their people come back."""
+        self.closing = True
+        tasks = [run.task for run in self._runs.values() if run.task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        for client in self._clients.values():
+            await client.close()
+        self._clients.clear()
+        await self.model.close()
+        await self.store.close()
+
+    # --- what a person does ------------------------------------------------------------------
+
+    async def post(self, request: ChatRequest, principal: Principal | None = None) -> Run:
+        """Begin a turn. Raises `BadRequest`, `NoConversation` or `Busy`; then nothing was changed."""
+        name = principal.name if principal is not None else None
+        if request.conversation_id is None:
+            conversation = new_conversation(name)
+            for said in request.messages[:-1]:
+                if said.role in ("user", "assistant"):
+                    conversation.say(Message(said.role, said.content))
+        else:
+            conversation = await self._own(request.conversation_id, name)
+            await self._check_free(conversation)
+        if self.closing:
+            raise Busy("The server is closing: try again")
+        run = Run(str(uuid.uuid4()), conversation.id, name, self.store)
+        conversation.run = run.id
+        await self.store.begin_run(run.id, conversation.id, name)
+        await self.store.save(conversation)
+        toolset = Toolset(await self._client(principal), self._offered)
+        self._runs[run.id] = run
+        run.begin(Turn(self, run, conversation, request, toolset).play())
+        if run.task is not None:
+            run.task.add_done_callback(lambda _: self._ended(run))
+        return run
+
+    async def attach(self, run_id: str, principal: Principal | None = None) -> Run | FarRun:
+        """A run that was begun before, here or elsewhere. Raises `NoConversation`."""
+        name = principal.name if principal is not None else None
+        here = self._runs.get(run_id)
+        if here is not None and here.principal == name:
+            return here
+        state = await self.store.run(run_id)
+        if state is None or state.principal != name:
+            raise NoConversation("There is no such run")
+        return FarRun(state, self.store)
+
+    async def stop(self, conversation_id: str, principal: Principal | None = None) -> bool:
+        """Stop the turn of a conversation. False if none runs here."""
+        conversation = await self._own(conversation_id, principal.name if principal is not None else None)
+        run = self._runs.get(conversation.run or "")
+        if run is None or run.task is None or run.ended:
+            return False
+        run.task.cancel()
+        await asyncio.wait((run.task,))
+        return True
+
+    async def conversations(self, principal: Principal | None = None) -> Sequence[Listed]:
+        """The conversations of a person, the newest first."""
+        return await self.store.list(principal.name if principal is not None else None)
+
+    async def conversation(
+        self, id: str, principal: Principal | None = None
+    ) -> tuple[Conversation, dict[str, Any] | None]:
+        """A conversation, and the run that is under way. Raises `NoConversation`."""
+        conversation = await self._own(id, principal.name if principal is not None else None)
+        run = await self._running(conversation)
+        return conversation, run
+
+    async def delete(self, id: str, principal: Principal | None = None) -> None:
+        """Forget a conversation; what waits in it is ended. Raises `NoConversation`."""
+        name = principal.name if principal is not None else None
+        conversation = await self._own(id, name)
+        await self.stop(id, principal)
+        for pending in conversation.pending.values():
+            await self.abort(pending.kept_as, "The conversation was deleted")
+        await self.store.delete(id, name)
+
+    # --- what a turn needs -------------------------------------------------------------------
+
+    def handler_for(self, tool: str, key: str) -> Handler | None:
+        """What shows a question of a tool, if a plugin does."""
+        plugin = self._plugins.get(tool)
+        return None if plugin is None else plugin.handler(key)
+
+    def sampling_for(self, tool: str) -> Sampling:
+        """How a tool's questions to the model are handled."""
+        plugin = self._plugins.get(tool)
+        return plugin.sampling if plugin is not None and plugin.sampling is not None else self._sampling
+
+    async def abort(self, kept_as: str, reason: str) -> None:
+        """End a tool call that waits in the journal."""
+        if kept_as:
+            await mcp_of(self.hub).desk.abort(kept_as, reason)
+
+    # --- inside ------------------------------------------------------------------------------
+
+    async def _own(self, id: str, name: str | None) -> Conversation:
+        conversation = await self.store.load(id, name)
+        if conversation is None:
+            raise NoConversation("There is no such conversation")
+        return conversation
+
+    async def _check_free(self, conversation: Conversation) -> None:
+        if await self._running(conversation) is not None:
+            raise Busy("The last turn of this conversation has not ended")
+
+    async def _running(self, conversation: Conversation) -> dict[str, Any] | None:
+        """The run that is under way in a conversation, unless it died with its worker."""
+        if conversation.run is None:
+            return None
+        here = self._runs.get(conversation.run)
+        if here is not None:
+            return None if here.ended else {"sessionId": here.id, "lsn": here.lsn}
+        state = await self.store.run(conversation.run)
+        if state is None or state.ended or state.now - state.seen > DEAD_AFTER:
+            return None
+        return {"sessionId": state.id, "lsn": state.lines}
+
+    def _ended(self, run: Run) -> None:
+        """A run has ended: it is read from here for a moment longer, then from the store."""
+        asyncio.get_running_loop().call_later(60.0, self._runs.pop, run.id, None)
+
+    async def _client(self, principal: Principal | None) -> Client:
+        """The hub's tools, as this person may use them."""
+        name = principal.name if principal is not None else None
+        async with self._opening:
+            client = self._clients.get(name)
+            if client is None:
+                target = Target(f"hub {self.hub.name}", lambda: HubWire(self.hub, principal))
+                client = Client(target, _Chatting(), Options(era="modern"))
+                await client.open()
+                self._clients[name] = client
+                while len(self._clients) > MAX_CLIENTS:
+                    _, oldest = self._clients.popitem(last=False)
+                    await oldest.close()
+            self._clients.move_to_end(name)
+            return client
+
+
+class _Chatting(Answering):
+    """What the chat can be asked: everything, as the page shows any form, and the model is at hand."""
+
+    def capabilities(self, *, modern: bool) -> dict[str, Any]:
+        return {
+            "elicitation": {"form": {}, "url": {}},
+            "sampling": {"tools": {}},
+            "roots": {},
+            "extensions": {NESTED: {}},
+        }
+
+
+__all__ = ["BadRequest", "Busy", "ChatEngine", "NoConversation"]

@@ -1,0 +1,147 @@
+"""`POST /chat`: a run as lines of JSON, which a reader that lost its line takes up again after the last one
+it has.
+
+Beside it stand the pages that a web client needs of a chat: what it is, and the conversations of a person.
+"""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from midcall.chat.engine import Busy, ChatEngine, NoConversation
+from midcall.chat.request import read_request
+from midcall.chat.runs import FarRun, Run
+from midcall.chat.store import Conflict
+from midcall.errors import MidcallError
+from midcall.principal import Principal
+
+MAX_BODY = 4 * 1024 * 1024
+
+_STATUS: dict[type[MidcallError], int] = {NoConversation: 404, Busy: 409, Conflict: 409}
+
+
+class Ndjson:
+    """The chat of an engine over plain HTTP."""
+
+    def __init__(self, engine: ChatEngine) -> None:
+        self._engine = engine
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/chat", self._post, methods=["POST"]),
+            Route("/chat", self._attach, methods=["GET"]),
+            Route("/chat/stop", self._stop, methods=["POST"]),
+            Route("/chat/info", self._info, methods=["GET"]),
+            Route("/chat/conversations", self._list, methods=["GET"]),
+            Route("/chat/conversations/{id}", self._get, methods=["GET"]),
+            Route("/chat/conversations/{id}", self._delete, methods=["DELETE"]),
+        ]
+
+    async def _post(self, request: Request) -> Response:
+        try:
+            body = await _body(request)
+            if not body and _session_id(request):
+                return await self._attach(request)
+            run = await self._engine.post(read_request(body), _principal(request))
+        except MidcallError as error:
+            return _refused(error)
+        return _streamed(run, 0)
+
+    async def _attach(self, request: Request) -> Response:
+        try:
+            run = await self._engine.attach(_session_id(request), _principal(request))
+        except MidcallError as error:
+            return _refused(error)
+        last = request.headers.get("x-last-lsn") or request.query_params.get("lastLsn") or "0"
+        if not last.isdecimal() or len(last) > 12:
+            return _json({"error": {"code": "bad_request", "message": "The last LSN is a number"}}, 400)
+        return _streamed(run, int(last))
+
+    async def _stop(self, request: Request) -> Response:
+        try:
+            given = msgspec.json.decode(await _body(request) or b"{}")
+            id = given.get("conversationId") if isinstance(given, dict) else None
+            stopped = await self._engine.stop(str(id), _principal(request))
+        except MidcallError as error:
+            return _refused(error)
+        except msgspec.DecodeError as error:
+            return _json({"error": {"code": "bad_request", "message": str(error)}}, 400)
+        return _json({"stopped": stopped})
+
+    async def _info(self, request: Request) -> Response:
+        engine = self._engine
+        return _json(
+            {
+                "model": {"name": engine.model.name, "scripted": engine.model.scripted},
+                "hub": {"name": engine.hub.name, "description": engine.hub.description},
+                "suggestions": engine.suggestions,
+            }
+        )
+
+    async def _list(self, request: Request) -> Response:
+        try:
+            return _json({"conversations": await self._engine.conversations(_principal(request))})
+        except MidcallError as error:
+            return _refused(error)
+
+    async def _get(self, request: Request) -> Response:
+        try:
+            found, run = await self._engine.conversation(request.path_params["id"], _principal(request))
+        except MidcallError as error:
+            return _refused(error)
+        return _json(
+            {
+                "id": found.id,
+                "title": found.title,
+                "messages": found.messages,
+                "pending": found.questions,
+                "run": run,
+            }
+        )
+
+    async def _delete(self, request: Request) -> Response:
+        try:
+            await self._engine.delete(request.path_params["id"], _principal(request))
+        except MidcallError as error:
+            return _refused(error)
+        return Response(status_code=204)
+
+
+def _streamed(run: Run | FarRun, after: int) -> Response:
+    async def lines() -> AsyncIterator[bytes]:
+        async for line in run.lines(after):
+            yield line + b"\n"
+
+    headers = {"X-Session-Id": run.id, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingResponse(lines(), media_type="application/x-ndjson", headers=headers)
+
+
+def _session_id(request: Request) -> str:
+    return request.headers.get("x-session-id") or request.query_params.get("sessionId") or ""
+
+
+def _principal(request: Request) -> Principal | None:
+    return request.scope.get("midcall.principal")
+
+
+async def _body(request: Request) -> bytes:
+    size, parts = 0, []
+    async for part in request.stream():
+        size += len(part)
+        if size > MAX_BODY:
+            raise MidcallError(f"A request may have {MAX_BODY} bytes at most")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _refused(error: MidcallError) -> Response:
+    status = next((status for kind, status in _STATUS.items() if isinstance(error, kind)), 400)
+    return _json({"error": {"code": error.code, "message": str(error)}}, status)
+
+
+def _json(value: Any, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status, media_type="application/json")

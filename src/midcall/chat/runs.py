@@ -1,0 +1,148 @@
+"""Runs: one turn's events as numbered lines, read by whoever asks for them, again if need be.
+
+A run does not depend on the request that began it: a reader that lost its line comes back with the number of
+the last line that it has, to this process or to another one, and gets those after it, each once.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any
+
+import msgspec
+
+from midcall.chat.events import Event, Failure
+from midcall.chat.store import ChatStore, Conflict, RunState
+from midcall.errors import MidcallError
+
+log = logging.getLogger("midcall.chat")
+
+WRITE_EVERY = 0.2
+"""Seconds between two times that new lines are written down."""
+
+ALIVE_EVERY = 2.0
+"""Seconds between two signs of life of a run that says nothing."""
+
+DEAD_AFTER = 15.0
+"""Seconds without a sign of life after which a run is taken to have died with its worker."""
+
+POLL = 0.25
+"""Seconds between two looks at a run of another process."""
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One line of a run."""
+
+    lsn: int
+    event: Event
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Run:
+    """A turn under way, and its lines."""
+
+    def __init__(self, id: str, conversation_id: str, principal: str | None, store: ChatStore) -> None:
+        self.id = id
+        self.conversation_id = conversation_id
+        self.principal = principal
+        self._store = store
+        self._lines: list[bytes] = []
+        self._written = 0
+        self._changed = asyncio.Event()
+        self.ended = False
+        self.task: asyncio.Task[None] | None = None
+
+    @property
+    def lsn(self) -> int:
+        """The number of the last line."""
+        return len(self._lines)
+
+    def emit(self, event: Event) -> None:
+        """Tell an event to whoever reads."""
+        self._lines.append(_encode(Line(len(self._lines) + 1, event)))
+        self._wake()
+
+    async def lines(self, after: int = 0) -> AsyncIterator[bytes]:
+        """The lines after a number, as they come; ends with the run."""
+        while True:
+            while after < len(self._lines):
+                yield self._lines[after]
+                after += 1
+            if self.ended:
+                return
+            await self._changed.wait()
+
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    def begin(self, turn: Coroutine[Any, Any, None]) -> None:
+        """Run the turn in a task of its own; its lines are written down as they come."""
+        self.task = asyncio.get_running_loop().create_task(self._run(turn))
+
+    async def _run(self, turn: Coroutine[Any, Any, None]) -> None:
+        writer = asyncio.create_task(self._write())
+        try:
+            await turn
+        finally:
+            writer.cancel()
+            await asyncio.wait((writer,))
+            self.ended = True
+            self._wake()
+            with contextlib.suppress(MidcallError):
+                await self._flush(ended=True)
+
+    async def _write(self) -> None:
+        """Write new lines down, for readers at other processes."""
+        idle = 0.0
+        while True:
+            await asyncio.sleep(WRITE_EVERY)
+            idle += WRITE_EVERY
+            if self._written < len(self._lines) or idle >= ALIVE_EVERY:
+                idle = 0.0
+                try:
+                    await self._flush(ended=False)
+                except MidcallError as error:
+                    log.warning("the lines of a run cannot be written: %s", error)
+
+    async def _flush(self, *, ended: bool) -> None:
+        first, new = self._written + 1, self._lines[self._written :]
+        await self._store.append(self.id, first, new, ended=ended)
+        self._written += len(new)
+
+
+class FarRun:
+    """A run of another process, read from the store."""
+
+    def __init__(self, state: RunState, store: ChatStore) -> None:
+        self.id = state.id
+        self.conversation_id = state.conversation_id
+        self.principal = state.principal
+        self._store = store
+
+    async def lines(self, after: int = 0) -> AsyncIterator[bytes]:
+        """The lines after a number, as they are written down;
+
+        ends with the run, or when its worker is dead.
+        """
+        while True:
+            state = await self._store.run(self.id)
+            for line in await self._store.lines(self.id, after):
+                yield line
+                after += 1
+            if state is None or state.ended:
+                return
+            if state.now - state.seen > DEAD_AFTER:
+                await self._bury(state.lines)
+                continue
+            await asyncio.sleep(POLL)
+
+    async def _bury(self, lines: int) -> None:
+        """Its worker is dead: say so in a last line, once."""
+        text = "The server was restarted while it answered"
+        line = _encode(Line(lines + 1, Failure(text, "run_lost", recoverable=True)))
+        with contextlib.suppress(Conflict):
+            await self._store.append(self.id, lines + 1, (line,), ended=True)

@@ -1,0 +1,178 @@
+"""Sampling: how a tool's question to a model is put to the chat's own model, without leaving the server.
+
+Three hooks, each of which may be left out: `before` makes the request from what the tool asked, `act` asks
+the model, and `after` looks at what it said; raising `Retry` there asks again, with the reason added. A tool
+that wants a structured answer (a JSON Schema) gets one that fits, or an error after a few tries.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
+
+import jsonschema_rs
+import msgspec
+from msgspec import Struct
+
+from midcall.models.base import (
+    Message,
+    Model,
+    ModelError,
+    ModelRequest,
+    Stopped,
+    TextPart,
+    ToolCall,
+    ToolDefinition,
+    Usage,
+)
+
+MAX_TRIES = 3
+"""How often a model is asked for an answer that fits."""
+
+SCHEMA = "dev.midcall/schema"
+"""Under which a tool says, in the metadata of its request, what the answer must fit."""
+
+
+class Retry(Exception):
+    """Raised by `after`: the answer will not do, for this reason."""
+
+
+class Reply(Struct, frozen=True):
+    """What a model said."""
+
+    text: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    reason: str = "stop"
+    usage: Usage = Usage()
+
+
+Before: TypeAlias = Callable[[ModelRequest], Awaitable[ModelRequest]]
+Act: TypeAlias = Callable[[ModelRequest, Model], Awaitable[Reply]]
+After: TypeAlias = Callable[[Reply, ModelRequest], Awaitable[Reply]]
+
+
+class Sampling(Struct, frozen=True):
+    """How a tool's questions to the model are handled."""
+
+    before: Before | None = None
+    act: Act | None = None
+    after: After | None = None
+    max_tokens: int | None = None
+    """The most that one answer may have."""
+
+    async def answer(self, params: dict[str, Any], model: Model) -> tuple[dict[str, Any], Usage]:
+        """The result of `sampling/createMessage`, and what it cost. Raises `ModelError`."""
+        request = request_from(params, self.max_tokens)
+        if self.before is not None:
+            request = await self.before(request)
+        usage = Usage()
+        for _ in range(MAX_TRIES):
+            reply = await (self.act or ask_model)(request, model)
+            usage += reply.usage
+            try:
+                if self.after is not None:
+                    reply = await self.after(reply, request)
+                _check(reply, request)
+            except Retry as why:
+                messages = (
+                    *request.messages,
+                    Message("assistant", reply.text),
+                    Message("user", f"That will not do: {why}. Answer again."),
+                )
+                request = msgspec.structs.replace(request, messages=messages)
+                continue
+            return _result(reply, model), usage
+        raise ModelError(f"{model.name} gave no answer that fits, in {MAX_TRIES} tries")
+
+
+async def ask_model(request: ModelRequest, model: Model) -> Reply:
+    """Ask a model and collect what it says."""
+    texts: list[str] = []
+    calls: list[ToolCall] = []
+    stopped = Stopped()
+    async for event in model.stream(request):
+        match event:
+            case TextPart(text):
+                texts.append(text)
+            case ToolCall():
+                calls.append(event)
+            case Stopped():
+                stopped = event
+    return Reply("".join(texts), tuple(calls), stopped.reason, stopped.usage)
+
+
+def request_from(params: dict[str, Any], max_tokens: int | None = None) -> ModelRequest:
+    """The request to a model that the parameters of `sampling/createMessage` stand for."""
+    limits = [limit for limit in (params.get("maxTokens"), max_tokens) if isinstance(limit, int)]
+    tools = tuple(
+        ToolDefinition(str(tool["name"]), str(tool.get("description") or ""), tool.get("inputSchema") or {})
+        for tool in params.get("tools") or ()
+        if isinstance(tool, dict) and "name" in tool
+    )
+    choice = (params.get("toolChoice") or {}).get("mode", "auto")
+    schema = (params.get("_meta") or params.get("metadata") or {}).get(SCHEMA)
+    return ModelRequest(
+        messages=tuple(part for one in params.get("messages") or () for part in _messages(one)),
+        tools=tools,
+        system=params.get("systemPrompt"),
+        max_tokens=min(limits) if limits else None,
+        temperature=params.get("temperature"),
+        stop=tuple(params.get("stopSequences") or ()),
+        schema=schema if isinstance(schema, dict) else None,
+        tool_choice=choice if choice in ("auto", "required", "none") else "auto",
+    )
+
+
+def _messages(one: dict[str, Any]) -> list[Message]:
+    """A message of MCP, which may hold text, calls of tools and their results at once."""
+    content = one.get("content")
+    blocks = content if isinstance(content, list) else [content]
+    texts, calls, made = [], [], []
+    for block in blocks:
+        if isinstance(block, str):
+            texts.append(block)
+        elif isinstance(block, dict):
+            match block.get("type"):
+                case "text":
+                    texts.append(str(block.get("text", "")))
+                case "tool_use":
+                    arguments = msgspec.json.encode(block.get("input") or {}).decode()
+                    calls.append(ToolCall(str(block.get("id")), str(block.get("name")), arguments))
+                case "tool_result":
+                    inner = block.get("content") or ()
+                    text = "\n".join(str(part.get("text", "")) for part in inner if isinstance(part, dict))
+                    made.append(Message("tool", text, tool_call_id=str(block.get("toolUseId"))))
+    if texts or calls:
+        speaks = one.get("role") == "assistant"
+        made.append(Message("assistant" if speaks else "user", "\n".join(texts), tuple(calls)))
+    return made
+
+
+def _check(reply: Reply, request: ModelRequest) -> None:
+    if request.schema is None or reply.tool_calls:
+        return
+    try:
+        value = msgspec.json.decode(reply.text)
+    except msgspec.DecodeError as error:
+        raise Retry(f"it must be JSON, and nothing else ({error})") from None
+    fault = next(iter(jsonschema_rs.validator_for(request.schema).iter_errors(value)), None)
+    if fault is not None:
+        raise Retry(f"it does not fit the schema: {fault.message}")
+
+
+def _result(reply: Reply, model: Model) -> dict[str, Any]:
+    blocks: list[dict[str, Any]] = [{"type": "text", "text": reply.text}] if reply.text else []
+    for call in reply.tool_calls:
+        try:
+            given = call.read_arguments()
+        except ValueError as error:
+            raise ModelError(f"{model.name} called {call.name} wrongly: {error}") from None
+        blocks.append({"type": "tool_use", "id": call.id, "name": call.name, "input": given})
+    reasons = {"stop": "endTurn", "length": "maxTokens", "tool_calls": "toolUse"}
+    return {
+        "role": "assistant",
+        "content": blocks[0] if len(blocks) == 1 else blocks or {"type": "text", "text": ""},
+        "model": model.name,
+        "stopReason": reasons.get(reply.reason, reply.reason),
+    }
+
+
+__all__ = ["Reply", "Retry", "Sampling", "ask_model", "request_from"]

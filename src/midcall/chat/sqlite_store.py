@@ -1,0 +1,217 @@
+"""Conversations in an SQLite file, beside the journal of the same kind.
+
+One thread owns the connection; what it does is short. A second process on the same file works: SQLite's own
+locks order them, and the version of a conversation tells who was second.
+"""
+
+import asyncio
+import concurrent.futures
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from midcall.chat.conversation import Conversation
+from midcall.chat.store import KEEP_RUNS, MAX_LISTED, Conflict, Listed, RunState
+from midcall.errors import JournalError
+
+T = TypeVar("T")
+
+BUSY = 10.0
+"""Seconds that another process may hold the file."""
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS conversations (
+    id TEXT PRIMARY KEY, principal TEXT, title TEXT NOT NULL, updated REAL NOT NULL, version INTEGER NOT NULL,
+    waiting INTEGER NOT NULL, run TEXT, body BLOB NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS by_person ON conversations (principal, updated DESC);
+CREATE TABLE IF NOT EXISTS runs (
+    id TEXT PRIMARY KEY, conversation TEXT NOT NULL, principal TEXT, ended INTEGER NOT NULL, seen REAL NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS lines (
+    run TEXT NOT NULL, lsn INTEGER NOT NULL, line BLOB NOT NULL, PRIMARY KEY (run, lsn)
+) WITHOUT ROWID;
+"""
+
+_decode = msgspec.json.Decoder(Conversation).decode
+
+
+class SqliteStore:
+    """Keeps conversations in a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._thread: concurrent.futures.ThreadPoolExecutor | None = None
+        self._connection: sqlite3.Connection | None = None
+
+    async def open(self) -> None:
+        if self._thread is None:
+            self._thread = concurrent.futures.ThreadPoolExecutor(1, "midcall-chat")
+            await self._do(self._open)
+
+    def _open(self, _: sqlite3.Connection | None = None) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        connection = sqlite3.connect(self._path, timeout=BUSY, isolation_level=None, check_same_thread=False)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.executescript(_SCHEMA)
+        self._connection = connection
+
+    async def close(self) -> None:
+        thread, self._thread = self._thread, None
+        connection, self._connection = self._connection, None
+        if thread is not None:
+            if connection is not None:
+                await asyncio.get_running_loop().run_in_executor(thread, connection.close)
+            thread.shutdown()
+
+    async def load(self, id: str, principal: str | None) -> Conversation | None:
+        def read(connection: sqlite3.Connection) -> Conversation | None:
+            row = connection.execute(
+                "SELECT body FROM conversations WHERE id = ? AND principal IS ?", (id, principal)
+            ).fetchone()
+            return None if row is None else _decode(row[0])
+
+        return await self._do(read)
+
+    async def save(self, conversation: Conversation) -> None:
+        known, conversation.version = conversation.version, conversation.version + 1
+        body = msgspec.json.encode(conversation)
+        values = (
+            conversation.title,
+            conversation.updated,
+            conversation.version,
+            bool(conversation.pending),
+            conversation.run,
+            body,
+        )
+
+        def write(connection: sqlite3.Connection) -> int:
+            if known:
+                return connection.execute(
+                    "UPDATE conversations SET title = ?, updated = ?, version = ?, waiting = ?, run = ?, "
+                    "body = ? WHERE id = ? AND version = ?",
+                    (*values, conversation.id, known),
+                ).rowcount
+            return connection.execute(
+                "INSERT INTO conversations (title, updated, version, waiting, run, body, id, principal) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+                (*values, conversation.id, conversation.principal),
+            ).rowcount
+
+        try:
+            written = await self._do(write)
+        except JournalError:
+            conversation.version = known
+            raise
+        if not written:
+            conversation.version = known
+            raise Conflict("The conversation was changed meanwhile")
+
+    async def delete(self, id: str, principal: str | None) -> bool:
+        def remove(connection: sqlite3.Connection) -> bool:
+            found = connection.execute(
+                "DELETE FROM conversations WHERE id = ? AND principal IS ?", (id, principal)
+            )
+            return found.rowcount > 0
+
+        return await self._do(remove)
+
+    async def list(self, principal: str | None) -> Sequence[Listed]:
+        def read(connection: sqlite3.Connection) -> list[Listed]:
+            rows = connection.execute(
+                "SELECT id, title, updated, waiting, run FROM conversations WHERE principal IS ? "
+                "ORDER BY updated DESC LIMIT ?",
+                (principal, MAX_LISTED),
+            )
+            return [Listed(id, title, at, bool(waits), run is not None) for id, title, at, waits, run in rows]
+
+        return await self._do(read)
+
+    # --- runs --------------------------------------------------------------------------------
+
+    async def begin_run(self, run: str, conversation_id: str, principal: str | None) -> None:
+        def write(connection: sqlite3.Connection) -> None:
+            connection.execute(
+                "INSERT INTO runs VALUES (?, ?, ?, 0, ?)", (run, conversation_id, principal, time.time())
+            )
+
+        await self._do(write)
+
+    async def append(self, run: str, first: int, lines: Sequence[bytes], *, ended: bool) -> None:
+        def write(connection: sqlite3.Connection) -> None:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                connection.executemany(
+                    "INSERT INTO lines VALUES (?, ?, ?)",
+                    [(run, number, line) for number, line in enumerate(lines, first)],
+                )
+                connection.execute(
+                    "UPDATE runs SET ended = ?, seen = ? WHERE id = ?", (ended, time.time(), run)
+                )
+                connection.execute("COMMIT")
+            except BaseException:
+                connection.execute("ROLLBACK")
+                raise
+
+        try:
+            await self._do(write)
+        except JournalError as error:
+            if isinstance(error.__cause__, sqlite3.IntegrityError):
+                raise Conflict("The run has other lines") from None
+            raise
+
+    async def run(self, run: str) -> RunState | None:
+        def read(connection: sqlite3.Connection) -> RunState | None:
+            row = connection.execute(
+                "SELECT conversation, principal, ended, seen, "
+                "(SELECT coalesce(max(lsn), 0) FROM lines WHERE run = runs.id) FROM runs WHERE id = ?",
+                (run,),
+            ).fetchone()
+            if row is None:
+                return None
+            conversation, principal, ended, seen, lines = row
+            return RunState(run, conversation, principal, lines, bool(ended), seen, time.time())
+
+        return await self._do(read)
+
+    async def lines(self, run: str, after: int) -> Sequence[bytes]:
+        def read(connection: sqlite3.Connection) -> list[bytes]:
+            rows = connection.execute(
+                "SELECT line FROM lines WHERE run = ? AND lsn > ? ORDER BY lsn", (run, after)
+            )
+            return [line for (line,) in rows]
+
+        return await self._do(read)
+
+    async def sweep(self) -> None:
+        def remove(connection: sqlite3.Connection) -> None:
+            before = time.time() - KEEP_RUNS
+            connection.execute(
+                "DELETE FROM lines WHERE run IN (SELECT id FROM runs WHERE seen < ? LIMIT 1000)", (before,)
+            )
+            connection.execute(
+                "DELETE FROM runs WHERE seen < ? AND NOT EXISTS (SELECT 1 FROM lines WHERE run = runs.id)",
+                (before,),
+            )
+
+        await self._do(remove)
+
+    async def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Do something in the thread. Raises `JournalError` for whatever the file has against it."""
+        if self._thread is None:
+            raise JournalError("The conversations are not open")
+
+        def do() -> T:
+            if self._connection is None and work != self._open:
+                raise JournalError("The conversations are not open")
+            return work(self._connection)  # type: ignore[arg-type]  only `_open` has none, and needs none
+
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, do)
+        except (sqlite3.Error, OSError) as error:
+            raise JournalError(f"The conversations in {self._path} cannot be used: {error}") from error

@@ -1,0 +1,157 @@
+"""Store: where conversations are kept, and the lines of runs, for whoever lost some of them.
+
+The contract, and the store in memory. `sqlite_store` and `postgres_store` keep them beside the journal of the
+same kind.
+"""
+
+import copy
+from collections.abc import Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from midcall.chat.conversation import Conversation
+from midcall.errors import MidcallError
+
+KEEP_RUNS = 3600.0
+"""Seconds that the lines of a run are kept after its last one."""
+
+MAX_LISTED = 200
+
+
+class Conflict(MidcallError):
+    """Somebody else has changed the conversation since it was read."""
+
+    code = "conflict"
+    recoverable = True
+
+
+class Listed(Struct, frozen=True):
+    """A conversation, for a list."""
+
+    id: str
+    title: str
+    updated: float
+    waiting: bool
+    running: bool
+
+
+class RunState(Struct, frozen=True):
+    """A run, as far as it is written down."""
+
+    id: str
+    conversation_id: str
+    principal: str | None
+    lines: int
+    ended: bool
+    seen: float
+    """When its worker last gave a sign of life, by the clock of the store."""
+    now: float
+
+
+class ChatStore(Protocol):
+    """Keeps conversations and runs. Everything that it returns is the caller's own copy."""
+
+    async def open(self) -> None:
+        """Make it ready."""
+
+    async def close(self) -> None:
+        """Let go of it."""
+
+    async def load(self, id: str, principal: str | None) -> Conversation | None:
+        """A conversation of this person; nobody gets another's."""
+
+    async def save(self, conversation: Conversation) -> None:
+        """Write a conversation down, durably. Raises `Conflict`; counts its version up."""
+
+    async def delete(self, id: str, principal: str | None) -> bool:
+        """Forget a conversation. False if there was none."""
+
+    async def list(self, principal: str | None) -> Sequence[Listed]:
+        """The conversations of this person, the newest first."""
+
+    async def begin_run(self, run: str, conversation_id: str, principal: str | None) -> None:
+        """A run begins."""
+
+    async def append(self, run: str, first: int, lines: Sequence[bytes], *, ended: bool) -> None:
+        """Add lines to a run, of which the first has this number; without lines, a sign of life."""
+
+    async def run(self, run: str) -> RunState | None:
+        """What is known of a run."""
+
+    async def lines(self, run: str, after: int) -> Sequence[bytes]:
+        """The lines of a run after a number."""
+
+    async def sweep(self) -> None:
+        """Forget runs that ended long ago."""
+
+
+class MemoryStore:
+    """Keeps everything in this process, and loses it with it."""
+
+    def __init__(self) -> None:
+        self._conversations: dict[str, Conversation] = {}
+        self._runs: dict[str, tuple[str, str | None, list[bytes], bool]] = {}
+
+    async def open(self) -> None:
+        """Nothing to do."""
+
+    async def close(self) -> None:
+        """Nothing to do."""
+
+    async def load(self, id: str, principal: str | None) -> Conversation | None:
+        found = self._conversations.get(id)
+        return None if found is None or found.principal != principal else copy.deepcopy(found)
+
+    async def save(self, conversation: Conversation) -> None:
+        kept = self._conversations.get(conversation.id)
+        if (kept.version if kept is not None else 0) != conversation.version:
+            raise Conflict("The conversation was changed meanwhile")
+        conversation.version += 1
+        self._conversations[conversation.id] = copy.deepcopy(conversation)
+
+    async def delete(self, id: str, principal: str | None) -> bool:
+        if await self.load(id, principal) is None:
+            return False
+        del self._conversations[id]
+        return True
+
+    async def list(self, principal: str | None) -> Sequence[Listed]:
+        own = [one for one in self._conversations.values() if one.principal == principal]
+        own.sort(key=lambda one: one.updated, reverse=True)
+        return [listed(one) for one in own[:MAX_LISTED]]
+
+    async def begin_run(self, run: str, conversation_id: str, principal: str | None) -> None:
+        self._runs[run] = (conversation_id, principal, [], False)
+        while len(self._runs) > 10_000:
+            del self._runs[next(iter(self._runs))]
+
+    async def append(self, run: str, first: int, lines: Sequence[bytes], *, ended: bool) -> None:
+        conversation_id, principal, kept, _ = self._runs[run]
+        if lines and len(kept) != first - 1:
+            raise Conflict("The run has other lines")
+        self._runs[run] = (conversation_id, principal, [*kept, *lines], ended)
+
+    async def run(self, run: str) -> RunState | None:
+        found = self._runs.get(run)
+        if found is None:
+            return None
+        conversation_id, principal, kept, ended = found
+        return RunState(run, conversation_id, principal, len(kept), ended, 0.0, 0.0)
+
+    async def lines(self, run: str, after: int) -> Sequence[bytes]:
+        return self._runs[run][2][after:] if run in self._runs else ()
+
+    async def sweep(self) -> None:
+        """They are bounded in number."""
+
+
+def listed(conversation: Conversation) -> Listed:
+    """A conversation, for a list."""
+    return Listed(
+        conversation.id,
+        conversation.title,
+        conversation.updated,
+        bool(conversation.pending),
+        conversation.run is not None,
+    )

@@ -1,0 +1,171 @@
+"""Keeping: a session that stays open. A lost one is opened again, with growing pauses.
+
+What a server was found to speak is remembered: it is asked again only if it does not answer that any more.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable
+
+from midcall.client.greeting import Era
+from midcall.client.session import Host, Session, in_time
+from midcall.client.targets import Target
+from midcall.errors import LoginFailed, MidcallError, TransportLost, Unreachable
+
+log = logging.getLogger("midcall.client")
+
+FIRST_PAUSE = 0.1
+LONGEST_PAUSE = 10.0
+"""Seconds between two tries to connect: at first, and at most."""
+
+STABLE = 10.0
+"""Seconds after which a session that is lost is not taken for one of a server that ends again and again."""
+
+STARTING = 60.0
+"""Seconds that a server has to start and to say what it speaks; some are installed when first started."""
+
+
+class Keeper:
+    """Has the session of one client."""
+
+    def __init__(
+        self,
+        target: Target,
+        host: Host,
+        opened: Callable[[Session], Awaitable[None]],
+        *,
+        era: Era,
+        revision: str | None,
+        log_level: str | None,
+        patience: float | None,
+    ) -> None:
+        """`opened` is awaited after each opening; `patience` is how many seconds a call waits for one."""
+        self._target = target
+        self._host = host
+        self._after_opening = opened
+        self._wanted_era = self._era = era
+        self._revision = revision
+        self._log_level = log_level
+        self._patience = patience
+        self._task: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+        """Set when a session is opened, or no more will be."""
+        self._lost = asyncio.Event()
+        self.current: Session | None = None
+        self.failure: MidcallError | None = None
+        """Why there is no session, or why there was none last time."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a session now."""
+        return self.current is not None and self.current.ended is None
+
+    async def session(self) -> Session:
+        """The session that is open now, or soon. Raises `Unreachable`."""
+        if self.current is not None and self.current.ended is None:
+            return self.current
+        try:
+            async with asyncio.timeout(self._patience):
+                while self._task is not None:
+                    if self.current is not None and self.current.ended is None:
+                        return self.current
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            why = f": {self.failure}" if self.failure is not None else ""
+            raise Unreachable(f"{self._target.label} cannot be reached{why}") from None
+        raise Unreachable("This client is closed")
+
+    async def open(self) -> None:
+        """Connect, and stay connected until `close`. Raises `Unreachable` if the first try fails."""
+        try:
+            await self._connect()
+        except BaseException:
+            await self.close()
+            raise
+        self.keep_open()
+
+    def keep_open(self) -> None:
+        """Connect, as often as it takes, and stay connected until `close`."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._keep_open())
+
+    async def close(self) -> None:
+        """Let go of the server."""
+        task, self._task = self._task, None
+        self._changed.set()
+        if task is not None:
+            task.cancel()
+            await asyncio.wait((task,))
+        session, self.current = self.current, None
+        if session is not None:
+            await session.close()
+
+    def lost(self, session: Session, error: MidcallError) -> None:
+        """The line of a session is gone."""
+        if session is self.current:
+            self.failure = error
+            self._lost.set()
+
+    async def _keep_open(self) -> None:
+        pause = FIRST_PAUSE
+        while True:
+            if self.current is None:
+                try:
+                    await self._connect()
+                except MidcallError as error:
+                    log.info("%s; trying again in %.1f s at most", error, pause)
+                    pause = await _pause(pause)
+                    continue
+            opened = time.monotonic()
+            await self._lost.wait()
+            if time.monotonic() - opened > STABLE:
+                pause = FIRST_PAUSE
+            session, self.current = self.current, None
+            if session is not None:
+                await session.close()
+            pause = await _pause(pause)
+
+    async def _connect(self) -> None:
+        """Try once to have a session."""
+        try:
+            session = await self._try_eras()
+        except MidcallError as error:
+            self._era = self._wanted_era  # it may have become another server
+            self.failure = error
+            if isinstance(error, Unreachable | LoginFailed):
+                raise
+            raise Unreachable(f"{self._target.label} cannot be used: {error}") from None
+        self._era = "modern" if session.modern else "legacy"
+        self._lost.clear()
+        self.current = session
+        if session.ended is not None:
+            self._lost.set()
+        self._changed.set()
+        await self._after_opening(session)
+
+    async def _try_eras(self) -> Session:
+        try:
+            return await self._new_session(self._era)
+        except TransportLost:
+            if self._era != "auto":
+                raise
+            # Some servers end at a greeting that they do not know.
+            return await self._new_session("legacy")
+
+    async def _new_session(self, era: Era) -> Session:
+        session = Session(self._target.wire(), self._host, log_level=self._log_level)
+        try:
+            await in_time(session.open(era, self._revision), STARTING, self._target.label)
+        except BaseException:
+            await session.close()
+            raise
+        return session
+
+
+async def _pause(seconds: float) -> float:
+    """Wait, never quite as long as others do; gives how long to wait next time."""
+    await asyncio.sleep(seconds * random.uniform(0.5, 1.0))  # noqa: S311  no secret
+    return min(seconds * 2, LONGEST_PAUSE)

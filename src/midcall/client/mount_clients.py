@@ -1,0 +1,214 @@
+"""The clients of a mount: one for each principal, so that nobody is asked what another one's call asks.
+
+A legacy server on stdio does not say which call a question belongs to; and whatever it remembers of a session
+is for one caller only. A modern server does say, and remembers nothing: there one client is for all.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from midcall.client.answering import Answering
+from midcall.client.client import Client, Options
+from midcall.client.mount_talk import Talk
+from midcall.client.session import Session, Waiter
+from midcall.client.targets import Target
+from midcall.errors import MidcallError, TooManyCalls, Unreachable
+from midcall.mcp.caller import TASKS
+from midcall.mcp.elicitation import ROOTS, SAMPLE
+from midcall.questions import KINDS
+
+MOST = 32
+"""How many principals have a client of their own at once."""
+
+IDLE = 300.0
+"""Seconds after which a client is closed that nobody uses."""
+
+_FORM = frozenset(("confirm", "prompt", "select", "form", "custom"))
+
+
+class Watcher(Protocol):
+    """The mount, as far as it is known here."""
+
+    def opened(self, client: "MountClient") -> None:
+        """There is a new session."""
+
+
+class PassingOn(Answering):
+    """Who answers a mounted server: whoever has made the call; a model or folders only if they are given."""
+
+    def capabilities(self, *, modern: bool) -> dict[str, Any]:
+        return self.capabilities_of(KINDS, modern=modern)
+
+    def capabilities_of(self, kinds: frozenset[str], *, modern: bool) -> dict[str, Any]:
+        """What is declared for a caller who can answer these kinds of question."""
+        declared: dict[str, Any] = {}
+        forms = {"form": {}} if kinds & _FORM else {}
+        pages: dict[str, Any] = {"url": {}} if "url" in kinds else {}
+        if forms or pages:
+            declared["elicitation"] = {**forms, **pages}
+        if "sample" in kinds or self._sample is not None:
+            declared["sampling"] = {"tools": {}, "context": {}}
+        if "roots" in kinds or self._roots is not None:
+            declared["roots"] = {}
+        if modern:
+            declared["extensions"] = {TASKS: {}}
+        return declared
+
+    def answers(self, method: str) -> bool:
+        """Whether this is answered here."""
+        return (method == SAMPLE and self._sample is not None) or (
+            method == ROOTS and self._roots is not None
+        )
+
+
+class MountClient(Client):
+    """A client whose server's questions go to its calls."""
+
+    def __init__(self, target: Target, answering: PassingOn, options: Options, watcher: Watcher) -> None:
+        super().__init__(target, answering, options)
+        self._passing_on = answering
+        self._watcher = watcher
+        self._heads: dict[tuple[frozenset[str], str | None], bytes] = {}
+        self._down_since = time.monotonic()
+        self.used = self._down_since
+        """When it was last used."""
+
+    @property
+    def live(self) -> Session | None:
+        """The session, if there is one now."""
+        session = self._keeper.current
+        return session if session is not None and session.ended is None else None
+
+    @property
+    def has_headers(self) -> bool:
+        return self._mirrored is not None
+
+    @property
+    def talks(self) -> Iterator[Talk]:
+        """What is under way, the newest last."""
+        session = self.live
+        return (one for one in (session.waiting if session is not None else ()) if isinstance(one, Talk))
+
+    async def reach(self, patience: float) -> Session:
+        """The session, for which it waits while the server is not away for longer than this.
+
+        Raises `Unreachable`.
+        """
+        session = self.live
+        if session is not None:
+            return session
+        left = patience if self.failure is None else self._down_since + patience - time.monotonic()
+        try:
+            async with asyncio.timeout(max(left, 0.0)):
+                return await self.session()
+        except TimeoutError:
+            raise Unreachable(str(self.failure or "it has not answered yet")) from None
+
+    def head(self, session: Session, kinds: frozenset[str], log_level: str | None) -> bytes | None:
+        """The start of `_meta` for a caller who can answer these kinds; none is needed for a legacy server."""
+        if not session.modern:
+            return None
+        head = self._heads.get((kinds, log_level))
+        if head is None:
+            declared = self._passing_on.capabilities_of(kinds, modern=True)
+            head = self._heads[kinds, log_level] = session.head(declared, log_level)
+        return head
+
+    # --- as a client -------------------------------------------------------------------------
+
+    async def _opened(self, session: Session) -> None:
+        self._heads.clear()
+        await super()._opened(session)
+        self._watcher.opened(self)
+
+    def lost(self, session: Session, error: MidcallError) -> None:
+        if session is self._keeper.current:
+            self._down_since = time.monotonic()
+        super().lost(session, error)
+
+    async def asked(self, method: str, params: dict[str, Any], related: Waiter | None) -> dict[str, Any]:
+        talk = related if isinstance(related, Talk) else self._newest()
+        if talk is None or self._passing_on.answers(method):
+            return await self._passing_on.asked(method, params)
+        return await talk.asked(method, params)
+
+    def noticed(self, method: str, params: dict[str, Any]) -> None:
+        talk = self._newest() if method == "notifications/message" else None
+        if talk is not None:
+            talk.noticed(method, params)
+        else:
+            super().noticed(method, params)
+
+    def _newest(self) -> Talk | None:
+        """The call that something belongs to, where the server does not say: they are all of one principal."""
+        return next(reversed(list(self.talks)), None)
+
+
+class Clients:
+    """All clients of a mount."""
+
+    def __init__(self, make: Callable[[], MountClient]) -> None:
+        self._make = make
+        self.base = make()
+        """Of callers without a name; it also has the lists."""
+        self._named: dict[str, MountClient] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def __iter__(self) -> Iterator[MountClient]:
+        yield self.base
+        yield from list(self._named.values())
+
+    def live(self, principal: str | None) -> MountClient | None:
+        """The client of a principal, if it has a session now."""
+        client = self.base
+        if principal is not None and not client.modern:
+            found = self._named.get(principal)
+            if found is None:
+                return None
+            found.used = time.monotonic()
+            client = found
+        return client if client.live is not None else None
+
+    async def reach(self, principal: str | None, patience: float) -> MountClient:
+        """The client of a principal, connected. Raises `Unreachable` or `TooManyCalls`."""
+        await self.base.reach(patience)
+        client = self.base
+        if principal is not None and not client.modern:
+            client = self._named.get(principal) or self._add(principal)
+            client.used = time.monotonic()
+            await client.reach(patience)
+        return client
+
+    def _add(self, principal: str) -> MountClient:
+        if len(self._named) >= MOST:
+            self._make_room()
+        client = self._named[principal] = self._make()
+        client.keep_open()
+        return client
+
+    def _make_room(self) -> None:
+        idle = [(client.used, name) for name, client in self._named.items() if not any(client.talks)]
+        if not idle:
+            raise TooManyCalls(f"More than {MOST} callers use {self.base.label} at once; try again later")
+        self._close(min(idle)[1])
+
+    def close_idle(self) -> None:
+        """Close those that nobody has used for a while."""
+        now = time.monotonic()
+        for name, client in list(self._named.items()):
+            if now - client.used > IDLE and not any(client.talks):
+                self._close(name)
+
+    def _close(self, principal: str) -> None:
+        task = asyncio.get_running_loop().create_task(self._named.pop(principal).close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def close(self) -> None:
+        """Let go of the server."""
+        named, self._named = self._named, {}
+        await asyncio.gather(self.base.close(), *(client.close() for client in named.values()))
+        if self._closing:
+            await asyncio.wait(self._closing)

@@ -1,0 +1,32 @@
+"""Models: language models behind one protocol, whoever runs them (see `base.Model`).
+
+`choose` finds one by its name, as `midcall serve --model NAME` gives it.
+"""
+
+from midcall.models.base import (
+    Message,
+    Model,
+    ModelError,
+    ModelEvent,
+    ModelRequest,
+    Stopped,
+    TextPart,
+    ThinkingPart,
+    ToolCall,
+    ToolDefinition,
+    Usage,
+)
+
+__all__ = [
+    "Message",
+    "Model",
+    "ModelError",
+    "ModelEvent",
+    "ModelRequest",
+    "Stopped",
+    "TextPart",
+    "ThinkingPart",
+    "ToolCall",
+    "ToolDefinition",
+    "Usage",
+]

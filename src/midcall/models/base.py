@@ -1,0 +1,142 @@
+"""Model: what the chat and sampling need of a language model, whoever runs it.
+
+A request goes in as plain values, and a stream of events comes out: pieces of text as they are made, tool
+calls when they are whole, and one `Stopped` at the end. A provider is one file beside this one; it knows its
+own wire and nothing of hubs, chats or tools that run.
+"""
+
+from collections.abc import AsyncIterator
+from typing import Any, Literal, Protocol, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from midcall.errors import MidcallError
+
+
+class ToolCall(Struct, frozen=True, omit_defaults=True):
+    """A model wants a tool to be called. `arguments` is what it wrote, which may be no valid JSON."""
+
+    id: str
+    name: str
+    arguments: str = "{}"
+
+    def read_arguments(self) -> dict[str, Any]:
+        """The arguments. Raises `ValueError` if the model did not write a JSON object."""
+        if not self.arguments.strip():
+            return {}
+        try:
+            found = msgspec.json.decode(self.arguments)
+        except msgspec.DecodeError as error:
+            raise ValueError(f"The arguments are not valid JSON: {error}") from None
+        if not isinstance(found, dict):
+            raise ValueError("The arguments must be a JSON object")  # noqa: TRY004  what a model wrote
+        return found
+
+
+class Message(Struct, frozen=True, omit_defaults=True):
+    """One message of a conversation.
+
+    What the assistant says may have tool calls; what a tool gave has the id of its call. `thinking` is kept
+    because some providers want it back; `extra` is whatever else a provider wants back as it was.
+    """
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    is_error: bool = False
+    thinking: str = ""
+    extra: dict[str, Any] = {}
+
+
+class ToolDefinition(Struct, frozen=True):
+    """A tool that a model may call."""
+
+    name: str
+    description: str
+    schema: dict[str, Any]
+
+
+class ModelRequest(Struct, frozen=True):
+    """What a model is asked."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[ToolDefinition, ...] = ()
+    system: str | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    stop: tuple[str, ...] = ()
+    schema: dict[str, Any] | None = None
+    """If given, the answer is to be JSON that fits it."""
+    tool_choice: Literal["auto", "required", "none"] = "auto"
+
+
+class TextPart(Struct, frozen=True):
+    """A piece of the answer."""
+
+    text: str
+
+
+class ThinkingPart(Struct, frozen=True):
+    """A piece of what the model thinks before it answers."""
+
+    text: str
+
+
+class Usage(Struct, frozen=True):
+    """What a request has cost, in tokens."""
+
+    input: int = 0
+    output: int = 0
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(self.input + other.input, self.output + other.output)
+
+
+class Stopped(Struct, frozen=True):
+    """The end of an answer, and why:
+
+    `stop`, `tool_calls`, `length`, `refusal`, or the provider's own word.
+    """
+
+    reason: str = "stop"
+    usage: Usage = Usage()
+    extra: dict[str, Any] = {}
+    """What the provider wants back in `Message.extra`."""
+
+
+ModelEvent: TypeAlias = TextPart | ThinkingPart | ToolCall | Stopped
+
+
+class ModelError(MidcallError):
+    """A model gave no (whole) answer. The text is fit to be shown to a person."""
+
+    code = "model_error"
+
+    def __init__(self, message: str, *, recoverable: bool = False, status: int | None = None) -> None:
+        super().__init__(message)
+        self.recoverable = recoverable
+        self.status = status
+
+
+class Model(Protocol):
+    """A language model."""
+
+    @property
+    def name(self) -> str:
+        """How the page and messages call it."""
+
+    @property
+    def scripted(self) -> bool:
+        """Whether it is no model at all, but answers by a script: it is said wherever it shows."""
+
+    def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        """Answer. Pieces come as they are made; `Stopped` is the last event. Raises `ModelError`.
+
+        What fails before the first event is tried again with back-off, where that makes sense; what breaks
+        off later is not. Closing the iterator stops the answer.
+        """
+
+    async def close(self) -> None:
+        """Let go of connections."""

@@ -1,0 +1,182 @@
+/** What goes over the wire between the page and the server, as far as the page reads it. */
+
+export interface Schema {
+  $ref?: string;
+  $defs?: Record<string, Schema>;
+  definitions?: Record<string, Schema>;
+  type?: string | string[];
+  title?: string;
+  description?: string;
+  default?: unknown;
+  const?: unknown;
+  enum?: unknown[];
+  enumNames?: string[];
+  format?: string;
+  pattern?: string;
+  minLength?: number;
+  maxLength?: number;
+  minimum?: number;
+  maximum?: number;
+  exclusiveMinimum?: number;
+  exclusiveMaximum?: number;
+  multipleOf?: number;
+  properties?: Record<string, Schema>;
+  required?: string[];
+  additionalProperties?: boolean | Schema;
+  items?: Schema | boolean;
+  prefixItems?: Schema[];
+  minItems?: number;
+  maxItems?: number;
+  uniqueItems?: boolean;
+  anyOf?: Schema[];
+  oneOf?: Schema[];
+  allOf?: Schema[];
+  examples?: unknown[];
+  "x-model-context"?: Record<string, unknown>;
+}
+
+export interface ModelInfo {
+  name: string;
+  scripted: boolean;
+}
+
+export interface ChatInfo {
+  model: ModelInfo;
+  hub: { name: string; description: string };
+  suggestions: string[];
+}
+
+export interface ConversationSummary {
+  id: string;
+  title: string;
+  updated: number | string;
+  waiting: boolean;
+  running: boolean;
+}
+
+export interface Message {
+  role: "user" | "assistant" | "tool" | "system";
+  content: string;
+  tool_calls?: { id: string; name: string; arguments: string }[];
+  tool_call_id?: string;
+  is_error?: boolean;
+  thinking?: string;
+}
+
+export interface Elicit {
+  type: "plugin_elicit_request";
+  sessionId: string;
+  callId: string;
+  toolName: string;
+  elicitId: string;
+  key: string;
+  message: string;
+  schema?: Schema | null;
+  context?: Record<string, unknown> | null;
+  component?: { name: string; props: Record<string, unknown> } | null;
+  mode?: string | null;
+  url?: string | null;
+}
+
+export interface Conversation {
+  id: string;
+  title: string;
+  messages: Message[];
+  pending: Elicit[];
+  run: { sessionId: string; lsn: number } | null;
+}
+
+export type SessionStatus = "running" | "awaiting_elicit" | "awaiting_sample" | "completed" | "failed" | "aborted";
+
+export type ChatEvent =
+  | { type: "session_info"; sessionId: string; conversationId: string; model: ModelInfo }
+  | { type: "text"; content: string }
+  | { type: "thinking"; content: string }
+  | { type: "tool_calls"; calls: { id: string; name: string; arguments: unknown }[] }
+  | { type: "tool_progress"; callId: string; toolName: string; message: string; percentage?: number | null }
+  | { type: "tool_result"; callId: string; toolName: string; content: string; structured?: unknown }
+  | { type: "tool_error"; callId: string; toolName: string; message: string }
+  | Elicit
+  | { type: "plugin_session_status"; sessionId: string; callId: string; toolName: string; status: SessionStatus }
+  | { type: "plugin_session_error"; sessionId: string; callId: string; error: string; message: string }
+  | { type: "conversation_state"; conversationId: string; messages: Message[]; pending: Elicit[] }
+  | { type: "complete"; reason: string; usage?: { input: number; output: number } }
+  | { type: "error"; message: string; code: string; recoverable: boolean };
+
+export interface Line {
+  lsn: number;
+  event: ChatEvent;
+}
+
+/** What a person does with a question. */
+export type Reply = { action: "accept"; content?: unknown } | { action: "decline" } | { action: "cancel" };
+
+export interface ElicitResponse {
+  sessionId: string;
+  callId: string;
+  elicitId: string;
+  result: Reply;
+}
+
+export interface CallSummary {
+  id: string;
+  method: string;
+  status: string;
+  age: number;
+  waiting: boolean;
+  questions: { request_id?: string; key?: string; message: string; age: number }[];
+}
+
+// --- the hub's own protocol -------------------------------------------------------------------
+
+export interface MethodSchema {
+  name: string;
+  description: string;
+  params: Schema;
+  returns?: Schema | null;
+  streaming: boolean;
+  interactive: boolean;
+}
+
+export interface HubSchema {
+  name: string;
+  description: string;
+  version: string;
+  namespace?: string;
+  activations: { namespace: string; description: string; version: string; methods: MethodSchema[] }[];
+  hubs: HubSchema[];
+}
+
+export interface Option {
+  value: string;
+  label: string;
+  description?: string;
+}
+
+export type RequestType =
+  | { Confirm: { message: string; default?: boolean } }
+  | { Prompt: { message: string; default?: string; placeholder?: string } }
+  | { Select: { message: string; options: Option[]; multi_select: boolean } }
+  | { Custom: { type_name: string; data?: unknown; schema?: Schema } };
+
+interface Metadata {
+  provenance: string[];
+  plexus_hash: string;
+  timestamp: number;
+}
+
+export type Item = { metadata: Metadata } & (
+  | { type: "data"; content_type: string; content: unknown }
+  | { type: "progress"; message: string; percentage?: number }
+  | { type: "request"; request_id: string; request_type: RequestType; timeout_ms?: number }
+  | { type: "request_cancelled"; request_id: string; reason: string }
+  | { type: "error"; message: string; code: string; recoverable: boolean }
+  | { type: "done" }
+);
+
+export interface LogLine {
+  type: "log";
+  level: string;
+  message: string;
+  data: unknown;
+}
