@@ -233,6 +233,7 @@ async def visiting(way: str) -> AsyncIterator[Visitor]:
         http = uvicorn.Server(config)
     else:
         http = server(hub, port=port, log_level="error", own_log=False)
+    http.config.timeout_keep_alive = 2 * LIMIT  # no connection is closed in a test because nothing comes
     serving = asyncio.ensure_future(http.serve())
     await until(lambda: http.started or serving.done())
     visitor = Visitor(desk, port, http)
@@ -312,7 +313,7 @@ def test_after_a_stream_its_connection_is_for_the_next_request_and_the_next_stre
 
 
 @WAYS
-def test_a_request_behind_an_open_stream_is_answered_after_its_end(way: str) -> None:
+def test_requests_behind_an_open_stream_are_answered_after_its_end(way: str) -> None:
     async def run(visitor: Visitor) -> None:
         line = await visitor.line()
         line.send(visitor.call("who"))
@@ -320,11 +321,31 @@ def test_a_request_behind_an_open_stream_is_answered_after_its_end(way: str) -> 
         for part in (first := visitor.call("echo", text="next"))[:40], first[40:]:
             line.send(part)
             await asyncio.sleep(0.02)
-        line.send(visitor.call("echo", text="x" * 3 * open_stream.READ_AHEAD))
+        line.send(visitor.call("echo", text="last"))
         await visitor.answer(id, "me")
         assert (await line.rest(reply)).text == "It is me"
         assert (await line.whole()).text == "next"
-        assert (await line.whole()).text == "x" * 3 * open_stream.READ_AHEAD
+        assert (await line.whole()).text == "last"
+
+    drive(way, run)
+
+
+@WAYS
+@pytest.mark.parametrize("part", ["head", "body"])
+def test_of_what_comes_behind_an_open_stream_only_so_much_is_read_before_its_end(way: str, part: str) -> None:
+    async def run(visitor: Visitor) -> None:
+        line = await visitor.line()
+        line.send(visitor.call("who"))
+        reply, id = await line.question()
+        much = "x" * 3 * open_stream.READ_AHEAD
+        if part == "head":
+            line.send(visitor.call("echo", f"x-note: {much}", text=""))
+        else:
+            line.send(visitor.call("echo", text=much))
+        await until(lambda: not any(one.transport.is_reading() for one in alive(OpenStream)))
+        await visitor.answer(id, "me")
+        assert (await line.rest(reply)).text == "It is me"
+        assert (await line.whole()).text == ("" if part == "head" else much)
 
     drive(way, run)
 
@@ -352,6 +373,21 @@ def test_a_client_that_wants_no_second_request_is_hung_up_on_after_the_stream(wa
         line.send(visitor.call("who", "connection: close"))
         reply, id = await line.question()
         assert reply.headers["connection"] == "close"
+        await visitor.answer(id, "me")
+        assert (await line.rest(reply)).text == "It is me"
+        assert await line.at_end()
+
+    drive(way, run)
+
+
+@WAYS
+def test_a_connection_on_which_nothing_follows_a_stream_is_closed_after_a_while(way: str) -> None:
+    async def run(visitor: Visitor) -> None:
+        visitor.http.config.timeout_keep_alive = 0.05
+        line = await visitor.line()
+        line.send(visitor.call("who"))
+        reply, id = await line.question()
+        await asyncio.sleep(0.2)  # while the stream is open, that does not count
         await visitor.answer(id, "me")
         assert (await line.rest(reply)).text == "It is me"
         assert await line.at_end()

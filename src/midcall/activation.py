@@ -170,6 +170,7 @@ class Activation:
         "namespace",
         "plugin_id",
         "prompts",
+        "reader",
         "resources",
         "source",
         "version",
@@ -181,11 +182,8 @@ class Activation:
         self.source = source
         if namespace is None:
             namespace = getattr(source, "namespace", type(source).__name__.lower())
+        check_namespace(namespace)
         self.namespace: str = namespace
-        if self.namespace and not _NAMESPACE.match(self.namespace):
-            raise RegistrationError(
-                f"{self.namespace!r} is not a namespace: a letter, then letters, digits, '_' and '-'"
-            )
         self.version = str(getattr(source, "version", "1.0.0"))
         self.plugin_id = plugin_id(self.namespace, self.version)
         self.description = read_docstring(type(source).__doc__).text
@@ -193,6 +191,8 @@ class Activation:
         self.resources = list(read_methods(source, "resource").values())
         self.prompts = read_methods(source, "prompt")
         self.completions = list(read_methods(source, "completion").values())
+        self.reader: Method | None = None
+        """Reads resources that are not listed, where there may be such."""
         if not (self.methods or self.resources or self.prompts):
             raise RegistrationError(f"{type(source).__name__} has no @method")
         offers = [m.hash for m in (*self.visible, *self.resources, *self.prompts.values())]
@@ -200,8 +200,8 @@ class Activation:
         if self.namespace and "schema" not in self.methods:
             self.methods["schema"] = own_method(self.schema, "The schema of this activation.")
 
-    def unlisted(self, name: str) -> Method | None:
-        """A method that is not in the list, though there may be one: of a server that is not reached yet."""
+    def unlisted(self, name: str, kind: Kind = "method") -> Method | None:
+        """One that is not in the list, though there may be one: of a server that is not reached yet."""
         return None
 
     @property
@@ -219,6 +219,14 @@ class Activation:
             "hash": self.hash,
             "methods": [m.schema(self.namespace) for m in self.visible],
         }
+
+
+def check_namespace(namespace: str) -> None:
+    """Raise `RegistrationError` for what is no namespace; an empty one is."""
+    if namespace and not _NAMESPACE.match(namespace):
+        raise RegistrationError(
+            f"{namespace!r} is not a namespace: a letter, then letters, digits, '_' and '-'"
+        )
 
 
 def read_methods(source: object, kind: Kind = "method") -> dict[str, Method]:

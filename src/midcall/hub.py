@@ -5,6 +5,7 @@ extensions (names without a namespace, resolved first). It resolves a name, vali
 no protocol: transports and dialects sit above it and hand it names, raw arguments and an outlet.
 """
 
+import asyncio
 import difflib
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -53,6 +54,8 @@ class Hub:
         """Whether what is mounted is connected, or being connected."""
         self.keeper: Any = None
         """Keeps calls that outlive their requests (see `journal.keeper`)."""
+        self.chat: Any = None
+        """Where people talk to a model that calls these methods (see `midcall.chat`)."""
         self.protocols: list[Any] = []
         """The extensions that speak a protocol of their own."""
         self._own = {
@@ -409,8 +412,7 @@ class Hub:
         await self.calls.close(reason)
         for hub in (self, *self._descendants()):
             hub._mounting = False
-        for mount in self.mounts:
-            await mount.close()
+        await asyncio.gather(*(mount.close() for mount in self.mounts))
 
     def asgi(
         self,
@@ -426,14 +428,16 @@ class Hub:
         `auth` tells who calls (see `midcall.transports.auth`); `hosts` are names by which it is reached;
         `sse` adds the deprecated transport HTTP+SSE at `/sse`, for MCP clients that know no other. With
         `auth`, `/admin` is for administrators; without it, and with `admin`, for programs of this machine.
-        `metrics` adds `/metrics` for both.
+        `metrics` adds `/metrics` for both. A hub with a chat (`midcall.chat.ChatEngine`) has `/chat` and
+        `/agui` too.
 
         Mounted in another application, it does not see that one's start and end: call
         `await hub.open()` and `await hub.close()` there.
         """
         from midcall.transports.http import asgi_app  # noqa: PLC0415  the one step up the rooms
 
-        return asgi_app(self, auth=auth, hosts=hosts, sse=sse, admin=admin, metrics=metrics)
+        parts = () if self.chat is None else (self.chat.part(),)
+        return asgi_app(self, auth=auth, hosts=hosts, sse=sse, admin=admin, metrics=metrics, parts=parts)
 
 
 class _LocalLine(Line):

@@ -63,6 +63,8 @@ class Form(Struct, frozen=True):
     kind: ClassVar[str] = "form"
     message: str
     schema: dict[str, Any]
+    exact: bool = False
+    """Whether an MCP client gets the schema untouched: another server has made it."""
 
 
 class Url(Struct, frozen=True):

@@ -8,7 +8,7 @@ import asyncio
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from midcall.chat.conversation import Conversation, new_conversation
 from midcall.chat.plugins import Handler, Plugin
@@ -29,10 +29,16 @@ from midcall.mcp.caller import NESTED
 from midcall.models.base import Message, Model
 from midcall.principal import Principal
 
+if TYPE_CHECKING:
+    from midcall.chat.part import ChatPart
+
 MAX_CLIENTS = 1000
 """How many people have their tools at hand at once."""
 
-SYSTEM = "You are a helpful assistant. Use the tools where they help; what they ask, they ask the person themselves."
+SYSTEM = (
+    "You are a helpful assistant. Use the tools where they help. "
+    "What a tool has to ask the person, it asks by itself."
+)
 
 
 class Busy(MidcallError):
@@ -54,7 +60,7 @@ class ChatEngine:
     def __init__(
         self,
         hub: Hub,
-        model: Model,
+        model: Model | None = None,
         *,
         store: ChatStore | None = None,
         plugins: Sequence[Plugin] = (),
@@ -66,7 +72,10 @@ class ChatEngine:
         offered: Callable[[str], bool] | None = None,
         suggestions: Sequence[str] = (),
     ) -> None:
-        """`plugins` show the questions of methods; each must have a handler for every question of its method.
+        """The chat of this hub, which is served with it from now on.
+
+        Without a `model` it is to be given one before it is served, as `midcall serve --model` does.
+        `plugins` show the questions of methods; each must have a handler for every question of its method.
 
         `system` is what the model is told first. A turn ends after `max_iterations` answers of the model, or
         when it has cost `token_budget`. Tools of one answer run at once unless `parallel` is false. `offered`
@@ -74,8 +83,8 @@ class ChatEngine:
         page.
         """
         self.hub = hub
-        self.model = model
-        self.store: ChatStore = store or MemoryStore()
+        self.chosen_model = model
+        self.chosen_store = store
         self.system = system
         self.max_iterations = max_iterations
         self.token_budget = token_budget
@@ -84,22 +93,42 @@ class ChatEngine:
         self.closing = False
         self._sampling = sampling or Sampling()
         self._plugins = {plugin.find(hub): plugin for plugin in plugins}
+        hub.chat = self
         self._offered = offered
         self._runs: dict[str, Run] = {}
         self._clients: OrderedDict[str | None, Client] = OrderedDict()
         self._opening = asyncio.Lock()
+
+    @property
+    def model(self) -> Model:
+        """Who answers."""
+        if self.chosen_model is None:
+            raise RuntimeError("The chat has no model")
+        return self.chosen_model
+
+    @property
+    def store(self) -> ChatStore:
+        """Where conversations are kept: in memory, unless somebody has chosen a better place."""
+        if self.chosen_store is None:
+            self.chosen_store = MemoryStore()
+        return self.chosen_store
 
     async def open(self) -> None:
         """Make it ready; the hub is opened by whoever serves it."""
         self.closing = False
         await self.store.open()
 
-    async def close(self) -> None:
+    def stop_all(self) -> list[asyncio.Task[None]]:
         """End the turns that run; they are taken up again when their people come back."""
         self.closing = True
         tasks = [run.task for run in self._runs.values() if run.task is not None]
         for task in tasks:
             task.cancel()
+        return tasks
+
+    async def close(self) -> None:
+        """End what runs, and let go of everything but the hub."""
+        tasks = self.stop_all()
         if tasks:
             await asyncio.wait(tasks)
         for client in self._clients.values():
@@ -107,6 +136,12 @@ class ChatEngine:
         self._clients.clear()
         await self.model.close()
         await self.store.close()
+
+    def part(self) -> "ChatPart":
+        """The chat as a part of the hub's ASGI application."""
+        from midcall.chat.part import ChatPart  # noqa: PLC0415  it is built on this
+
+        return ChatPart(self)
 
     # --- what a person does ------------------------------------------------------------------
 

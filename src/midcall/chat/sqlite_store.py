@@ -25,12 +25,13 @@ BUSY = 10.0
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS conversations (
-    id TEXT PRIMARY KEY, principal TEXT, title TEXT NOT NULL, updated REAL NOT NULL, version INTEGER NOT NULL,
-    waiting INTEGER NOT NULL, run TEXT, body BLOB NOT NULL
+    id TEXT PRIMARY KEY, principal TEXT, title TEXT NOT NULL, updated REAL NOT NULL,
+    version INTEGER NOT NULL, waiting INTEGER NOT NULL, run TEXT, body BLOB NOT NULL
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS by_person ON conversations (principal, updated DESC);
 CREATE TABLE IF NOT EXISTS runs (
-    id TEXT PRIMARY KEY, conversation TEXT NOT NULL, principal TEXT, ended INTEGER NOT NULL, seen REAL NOT NULL
+    id TEXT PRIMARY KEY, conversation TEXT NOT NULL, principal TEXT, ended INTEGER NOT NULL,
+    seen REAL NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS lines (
     run TEXT NOT NULL, lsn INTEGER NOT NULL, line BLOB NOT NULL, PRIMARY KEY (run, lsn)
@@ -51,9 +52,9 @@ class SqliteStore:
     async def open(self) -> None:
         if self._thread is None:
             self._thread = concurrent.futures.ThreadPoolExecutor(1, "midcall-chat")
-            await self._do(self._open)
+            await self._in_thread(self._open)
 
-    def _open(self, _: sqlite3.Connection | None = None) -> None:
+    def _open(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         connection = sqlite3.connect(self._path, timeout=BUSY, isolation_level=None, check_same_thread=False)
         connection.execute("PRAGMA journal_mode = WAL")
@@ -202,16 +203,14 @@ class SqliteStore:
         await self._do(remove)
 
     async def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Do something in the thread. Raises `JournalError` for whatever the file has against it."""
-        if self._thread is None:
+        """Do something with the connection. Raises `JournalError` for whatever the file has against it."""
+        connection = self._connection
+        if connection is None:
             raise JournalError("The conversations are not open")
+        return await self._in_thread(lambda: work(connection))
 
-        def do() -> T:
-            if self._connection is None and work != self._open:
-                raise JournalError("The conversations are not open")
-            return work(self._connection)  # type: ignore[arg-type]  only `_open` has none, and needs none
-
+    async def _in_thread(self, work: Callable[[], T]) -> T:
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, do)
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
         except (sqlite3.Error, OSError) as error:
             raise JournalError(f"The conversations in {self._path} cannot be used: {error}") from error

@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from midcall.cli.call import seconds
+from midcall.cli.chatting import add_model, prepare_chat
 from midcall.cli.exits import Exit, UsageError
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ def add_parser(commands: Any) -> None:
         action="store_true",
         help="figures for Prometheus at /metrics, for programs of this machine and administrators",
     )
+    add_model(parser)
     _add_journal(parser)
     _add_protection(parser)
     parser.set_defaults(run=run)
@@ -203,6 +205,8 @@ def run(args: argparse.Namespace) -> int:
 
         watch()
     _keep_calls(args, hub)
+    if not args.stdio:
+        prepare_chat(args.model, hub)
     serving: Coroutine[Any, Any, None]
     if args.stdio:
         from midcall.transports.stdio import serve_stdio
@@ -228,6 +232,7 @@ def run(args: argparse.Namespace) -> int:
             place=place,
             admin=args.admin,
             metrics=args.metrics,
+            parts=() if hub.chat is None else (hub.chat.part(),),
             own_log=args.log_format == "text",
         )
     _calm_collector()

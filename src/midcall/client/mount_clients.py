@@ -44,10 +44,9 @@ class PassingOn(Answering):
     def capabilities_of(self, kinds: frozenset[str], *, modern: bool) -> dict[str, Any]:
         """What is declared for a caller who can answer these kinds of question."""
         declared: dict[str, Any] = {}
-        forms = {"form": {}} if kinds & _FORM else {}
-        pages: dict[str, Any] = {"url": {}} if "url" in kinds else {}
-        if forms or pages:
-            declared["elicitation"] = {**forms, **pages}
+        modes = [mode for mode, can in (("form", kinds & _FORM), ("url", "url" in kinds)) if can]
+        if modes:
+            declared["elicitation"] = {mode: {} for mode in modes}
         if "sample" in kinds or self._sample is not None:
             declared["sampling"] = {"tools": {}, "context": {}}
         if "roots" in kinds or self._roots is not None:
@@ -84,6 +83,10 @@ class MountClient(Client):
     @property
     def has_headers(self) -> bool:
         return self._mirrored is not None
+
+    def headers_of(self, tool: str, arguments: Any) -> tuple[tuple[str, str], ...]:
+        """The arguments of a tool that go into headers."""
+        return self._headers(tool, arguments)
 
     @property
     def talks(self) -> Iterator[Talk]:
@@ -173,6 +176,9 @@ class Clients:
 
     async def reach(self, principal: str | None, patience: float) -> MountClient:
         """The client of a principal, connected. Raises `Unreachable` or `TooManyCalls`."""
+        client = self.live(principal)
+        if client is not None:
+            return client
         await self.base.reach(patience)
         client = self.base
         if principal is not None and not client.modern:

@@ -144,7 +144,7 @@ class RemoteMethod(Method):
 class Mounted(Activation):
     """What a mounted server offers."""
 
-    __slots__ = ("_mount", "instructions", "known", "reader")
+    __slots__ = ("_mount", "instructions", "known")
 
     def __init__(self, mount: "Mount", namespace: str) -> None:
         self._mount = mount
@@ -156,7 +156,6 @@ class Mounted(Activation):
         self.description = ""
         self.version = "0"
         self.reader = RemoteMethod(mount, "resource", "resource", {"name": "resource"}, uri="")
-        """Reads what the server has not listed."""
         self.read({}, {})
 
     def read(self, info: Mapping[str, Any], lists: Mapping[str, list[Listed]]) -> None:

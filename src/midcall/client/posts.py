@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("midcall.client")
 
 RETRY = 1.0
-"""Seconds before a lost stream is taken up again, if the server does not say."""
+LONGEST_RETRY = 300.0
+"""Seconds before a lost stream is taken up again: if the server does not say, and at most."""
 
 MAX_RETRIES = 5
 """How often a stream is taken up again without anything new on it."""
@@ -33,6 +34,13 @@ LINGER = 1.0
 
 FALL_BACK = frozenset((400, 404, 405))
 """What a server answers that knows only the transport of before."""
+
+MOVED = frozenset((307, 308))
+MAX_MOVES = 3
+"""What a server answers that wants a message to be sent elsewhere, and how often it may."""
+
+NO_SESSION = frozenset((-32000, -32001, jsonrpc.INVALID_REQUEST))
+"""Errors with which servers refuse a session that they do not know, beside HTTP 404."""
 
 MAX_CHALLENGES = 3
 """How often one request is sent again with better access."""
@@ -47,6 +55,9 @@ class Post:
         "_challenges",
         "_events",
         "_headers",
+        "_lingering",
+        "_moves",
+        "_resuming",
         "_sending",
         "_size",
         "_status",
@@ -65,7 +76,10 @@ class Post:
         self._access: list[tuple[str, str]] = []
         """The headers that gave it access."""
         self._challenges = 0
+        self._moves = 0
         self._sending: Sending | None = None
+        self._resuming: asyncio.Task[None] | None = None
+        self._lingering = False
         self.cancelled = False
         self._reset()
 
@@ -79,6 +93,7 @@ class Post:
     def send(self) -> None:
         """Send it, at once if no access is to be asked for."""
         if self._wire.old is not None:
+            self._wire.settled(self)
             self._wire.forget(self.ids)
             self._wire.old.post(self.ids, self.message)
         elif self._wire.needs_access:
@@ -111,6 +126,8 @@ class Post:
         self._wire.forget(self.ids)
         if self._sending is not None:
             self._sending.cancel()
+        if self._resuming is not None:
+            self._resuming.cancel()
 
     # --- as a sink ---------------------------------------------------------------------------
 
@@ -118,7 +135,7 @@ class Post:
         self._status, self._headers = status, headers
         if self.about is not None and self.about.method == "initialize" and status == 200:
             self._wire.named(headers)
-        if 200 <= status < 300 and (headers.get("content-type") or "").startswith("text/event-stream"):
+        if 200 <= status < 300 and _is_stream(headers):
             self._events = EventReader(MAX_MESSAGE)
 
     def body(self, data: bytes) -> None:
@@ -142,7 +159,8 @@ class Post:
         for event in found:
             if event.data and event.event == "message":
                 self._wire.reader.receive(event.data, self.ids[0] if self.ids else None)
-        if self.ids and not self._waited_for():
+        if self.ids and not self._lingering and not self._waited_for():
+            self._lingering = True
             asyncio.get_running_loop().call_later(LINGER, self._linger)
 
     def _waited_for(self) -> bool:
@@ -154,6 +172,7 @@ class Post:
 
     def end(self, error: HttpError | None) -> None:
         self._sending = None
+        self._wire.settled(self)
         if self._events is not None:
             self._stream_ended(self._events, error)
         elif error is not None:
@@ -167,10 +186,16 @@ class Post:
         if not self.ids:
             self._wire.accepted()
             return
-        body = b"".join(self._body)
-        if body:
+        body = b"".join(self._body).strip()
+        if body[:1] in (b"{", b"["):
             self._wire.reader.receive(body, self.ids[0])
-        self._fail(RemoteError(f"{self._wire.url} gave no response", rpc_code=jsonrpc.INTERNAL_ERROR))
+        if self._waited_for():
+            kind = (self._headers.get("content-type") if self._headers is not None else None) or "nothing"
+            said = f"HTTP {self._status} and {kind if body else 'nothing'}"
+            text = f"{self._wire.url} gave no response, but {said}"
+            self._fail(self._error() or RemoteError(text, rpc_code=jsonrpc.INTERNAL_ERROR))
+        else:
+            self._wire.forget(self.ids)
 
     def _stream_ended(self, events: EventReader, error: HttpError | None) -> None:
         if not self.ids:
@@ -178,8 +203,7 @@ class Post:
         elif not self._waited_for():
             self._wire.forget(self.ids)
         elif events.id and self._wire.resumes:
-            pause = RETRY if events.retry is None else events.retry / 1000
-            self._wire.spawn(self._resume(events.id, pause))
+            self._resuming = self._wire.spawn(self._resume(events.id, _pause(events, 0)))
         else:
             why = str(error) if error is not None else f"{self._wire.url} ended the stream"
             self._fail(TransportLost(f"{why}, before the response came"))
@@ -201,18 +225,24 @@ class Post:
             log.warning("%s did not take a message: HTTP %d", self._wire.url, status)
             self._wire.release()
             return
-        if status == 404 and self._wire.in_session and self._error() is None:
+        error = self._error()
+        if self._wire.in_session and _knows_no_session(status, error):
             self._fail(Unreachable(f"{self._wire.url} has ended the session"))
             self._wire.expired()
-        elif (
-            status in FALL_BACK
-            and self.about is not None
-            and self.about.method == "initialize"
-            and self._error() is None
-        ):
+        elif status in FALL_BACK and error is None and self._greets:
             self._wire.spawn(self._wire.fall_back(self))
+        elif (
+            status in MOVED and headers is not None and self._moves < MAX_MOVES and self._wire.moved(headers)
+        ):
+            self._moves += 1
+            self._reset()
+            self.send()
         else:
             self.refuse()
+
+    @property
+    def _greets(self) -> bool:
+        return self.about is not None and self.about.method == "initialize"
 
     async def _challenged(self, status: int, headers: Headers) -> None:
         try:
@@ -234,8 +264,10 @@ class Post:
         elif self._status == 429 or (self._status == 503 and "retry-after" in (self._headers or ())):
             self._fail(Unreachable(f"{self._wire.url} is busy: HTTP {self._status}"))
         else:
+            there = self._headers.get("location") if self._headers is not None else None
             text = b"".join(self._body)[:200].decode(errors="replace").strip()
-            said = f"{self._wire.url} answered HTTP {self._status}" + (f": {text}" if text else "")
+            said = f"{self._wire.url} answered HTTP {self._status}" + (f", see {there}" if there else "")
+            said += f": {text}" if text else ""
             self._fail(RemoteError(said, rpc_code=jsonrpc.INTERNAL_ERROR, rpc_data={"status": self._status}))
 
     def _error(self) -> RemoteError | None:
@@ -250,6 +282,7 @@ class Post:
 
     def _fail(self, error: MidcallError) -> None:
         """Whoever still waits for it gets this."""
+        self._wire.settled(self)
         self._wire.forget(self.ids)
         if self.ids:
             self._wire.reader.failed(self.ids, error)
@@ -292,8 +325,7 @@ class Stream:
             if tries > MAX_RETRIES and self._post is not None:
                 raise TransportLost(f"{self._wire.url}: the stream of the response cannot be taken up again")
             last = events.id or last
-            wanted = RETRY if events.retry is None else events.retry / 1000
-            pause = wanted * 2 ** min(tries, MAX_RETRIES)
+            pause = _pause(events, tries)
 
     async def _read(
         self, access: Sequence[tuple[str, str]], pairs: Sequence[tuple[str, str]], events: EventReader
@@ -305,7 +337,9 @@ class Stream:
                 self._wire.expired()
             if response.status == 401 and await self._wire.challenged(401, response.headers, access):
                 return False
-            if not (response.headers.get("content-type") or "").startswith("text/event-stream"):
+            if response.status == 429 or response.status >= 500:
+                return False  # it may be better soon
+            if not _is_stream(response.headers):
                 raise TransportLost(f"{self._wire.url} has no such stream: HTTP {response.status}")
             came = False
             async for data in response:
@@ -324,6 +358,30 @@ class Stream:
 
     def _waited_for(self) -> bool:
         return self._post is not None and any(self._wire.reader.waits(id) for id in self._post.ids)
+
+
+def _is_stream(headers: Headers) -> bool:
+    return (headers.get("content-type") or "").lower().startswith("text/event-stream")
+
+
+def _pause(events: EventReader, tries: int) -> float:
+    """Seconds before a stream is taken up again: as the server wants it, and longer if that is no use."""
+    wanted = RETRY if events.retry is None else events.retry / 1000
+    if tries:
+        wanted = max(wanted, 0.1) * 2 ** min(tries, MAX_RETRIES)
+    return min(wanted, LONGEST_RETRY)
+
+
+def _knows_no_session(status: int, error: RemoteError | None) -> bool:
+    """Whether a server has refused a message for its session: by HTTP 404, as it should, or in words."""
+    if status == 404:
+        return error is None or error.rpc_code != jsonrpc.METHOD_NOT_FOUND
+    return (
+        status == 400
+        and error is not None
+        and error.rpc_code in NO_SESSION
+        and "session" in str(error).lower()
+    )
 
 
 def _lost(error: HttpError) -> MidcallError:

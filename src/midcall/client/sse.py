@@ -4,6 +4,7 @@ one stream for everything that comes, another address for what is sent.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("midcall.client")
 
+_JSON = ("Content-Type", "application/json")
+
 PATIENCE = 10.0
 """Seconds that a server has to say where messages are to be sent."""
 
@@ -28,27 +31,29 @@ class OldTransport:
     def __init__(self, wire: "HttpWire", response: Response) -> None:
         self._wire = wire
         self._response = response
-        self._events = EventReader(MAX_MESSAGE)
-        self._endpoint: asyncio.Future[Url] = asyncio.get_running_loop().create_future()
+        self._endpoint: Url | None = None
+        self._why = "does not say where to send messages"
+        """What is wrong with the server, while it has named no address."""
+        self._known = asyncio.Event()
 
     @classmethod
     async def open(cls, wire: "HttpWire") -> "OldTransport":
         """Open the stream and wait for the address. Raises `Unreachable`."""
         pairs = [*await wire.access("GET"), *wire.pairs(), ("Accept", "text/event-stream")]
         try:
-            response = await wire.http.request("GET", wire.url, pairs, timeout=None)
+            response = await wire.http.request("GET", wire.url, pairs, timeout=PATIENCE)
         except HttpError as error:
             raise Unreachable(str(error)) from None
-        if not (response.headers.get("content-type") or "").startswith("text/event-stream"):
+        if not (response.headers.get("content-type") or "").lower().startswith("text/event-stream"):
             response.close()
             raise Unreachable(f"{wire.url} is no MCP server: HTTP {response.status}")
         self = cls(wire, response)
-        wire.spawn(self._read())
-        try:
-            await asyncio.wait_for(asyncio.shield(self._endpoint), PATIENCE)
-        except TimeoutError:
-            response.close()
-            raise Unreachable(f"{wire.url} does not say where to send messages") from None
+        reading = wire.spawn(self._read())
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._known.wait(), PATIENCE)
+        if self._endpoint is None:
+            reading.cancel()
+            raise Unreachable(f"{wire.url} {self._why}")
         return self
 
     def post(self, ids: Sequence[int], message: bytes) -> None:
@@ -56,12 +61,12 @@ class OldTransport:
         self._wire.spawn(self._post(ids, message))
 
     async def _post(self, ids: Sequence[int], message: bytes) -> None:
-        pairs = [*await self._wire.access("POST"), *self._wire.pairs(), ("Content-Type", "application/json")]
         try:
-            response = await self._wire.http.request("POST", await self._endpoint, pairs, message)
+            pairs = [*await self._wire.access("POST"), *self._wire.pairs(), _JSON]
+            response = await self._wire.http.request("POST", self._endpoint or self._wire.url, pairs, message)
             response.close()
             if response.status >= 400:
-                raise TransportLost(f"{self._wire.url} did not take a message: HTTP {response.status}")
+                self._wire.reader.failed(ids, _not_taken(self._wire, response.status))
         except HttpError as error:
             lost = TransportLost(str(error)) if error.sent else Unreachable(str(error))
             self._wire.reader.failed(ids, lost)
@@ -72,35 +77,41 @@ class OldTransport:
                 self._wire.release()
 
     async def _read(self) -> None:
+        events = EventReader(MAX_MESSAGE)
         why = "ended its stream"
         try:
             async for data in self._response:
-                for event in self._events.feed(data):
+                for event in events.feed(data):
                     self._take(event)
         except (HttpError, MidcallError) as error:
             why = str(error)
         finally:
             self._response.close()
-            why = f"{self._wire.url}: {why}"
-            if not self._endpoint.done():
-                self._endpoint.set_exception(Unreachable(why))
-            else:
-                self._wire.reader.lost(TransportLost(why))
+        if not self._known.is_set():
+            self._why = why
+            self._known.set()
+        else:
+            self._wire.reader.lost(TransportLost(f"{self._wire.url}: {why}"))
 
     def _take(self, event: Event) -> None:
-        if event.event == "endpoint":
-            if not self._endpoint.done():
-                self._name_endpoint(event.data.decode(errors="replace"))
-        elif event.data:
-            self._wire.reader.receive(event.data)
+        if event.event != "endpoint":
+            if event.data:
+                self._wire.reader.receive(event.data)
+        elif not self._known.is_set():
+            self._name_endpoint(event.data.decode(errors="replace"))
+            self._known.set()
 
     def _name_endpoint(self, named: str) -> None:
         try:
             endpoint = self._wire.url.join(named)
         except HttpError as error:
-            self._endpoint.set_exception(Unreachable(str(error)))
+            self._why = f"does not say where to send messages: {error}"
             return
         if endpoint.origin == self._wire.url.origin:
-            self._endpoint.set_result(endpoint)
+            self._endpoint = endpoint
         else:
-            self._endpoint.set_exception(Unreachable(f"{self._wire.url} sends messages to another server"))
+            self._why = "wants messages to be sent to another server"
+
+
+def _not_taken(wire: "HttpWire", status: int) -> TransportLost:
+    return TransportLost(f"{wire.url} did not take a message: HTTP {status}")

@@ -20,6 +20,15 @@ from midcall.errors import MidcallError, TransportLost
 
 log = logging.getLogger("midcall.client")
 
+MAX_UNSENT = 1000
+"""How many answers to a server may wait until it takes them; those beyond are dropped."""
+
+GREETING = 5.0
+"""Seconds that a server has to take the end of the greeting before requests are sent anyway."""
+
+REFUSING = 1.0
+"""Seconds in which requests of a session that is over are refused one by one, and can be sent again."""
+
 FAREWELL = 2.0
 """Seconds that a server has to end a session."""
 
@@ -77,6 +86,8 @@ class HttpWire:
         """The headers of requests of one kind, made once."""
         self._posts: dict[int, Post] = {}
         """The requests that are under way."""
+        self._answers: set[Post] = set()
+        """The answers and notifications that are under way."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._old: Any = None
         """The transport of before, if that is what the server has."""
@@ -84,6 +95,8 @@ class HttpWire:
         self._held: list[Post] | None = None
         """Requests that wait until the server has taken the end of the greeting; none once it has."""
         self._greeted = False
+        self._over = False
+        """Whether the server does not know the session any more."""
         self._closed = False
 
     # --- as a wire ---------------------------------------------------------------------------
@@ -109,10 +122,16 @@ class HttpWire:
     def send(self, message: bytes) -> None:
         if self._closed:
             return
+        if len(self._answers) + len(self._tasks) > MAX_UNSENT:
+            log.warning("%s does not take what is sent: dropped a message to it", self.url)
+            return
         if not self._greeted and self._revision and not self._modern:
             self._greeted = True
             self._held = []  # each message has a connection of its own: a request could overtake this one
-        Post(self, (), message, None).send()
+            asyncio.get_running_loop().call_later(GREETING, self.release)
+        post = Post(self, (), message, None)
+        self._answers.add(post)
+        post.send()
 
     def cancel(self, id: int) -> bool:
         post = self._posts.get(id)
@@ -130,8 +149,8 @@ class HttpWire:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
-        if self._session_id is not None and not self._modern:
-            with contextlib.suppress(HttpError, TimeoutError):
+        if self.in_session and not self._over:
+            with contextlib.suppress(HttpError, MidcallError, TimeoutError):
                 pairs = [*await self.access("DELETE"), *self.pairs()]
                 response = await self.http.request("DELETE", self.url, pairs, timeout=FAREWELL)
                 response.close()
@@ -197,11 +216,12 @@ class HttpWire:
             nonce=headers.get("dpop-nonce"),
         )
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Do something for a message, owned by the wire."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     def named(self, headers: Headers) -> None:
         """The server may have named a session."""
@@ -210,14 +230,40 @@ class HttpWire:
             self._session_id = session_id
             self._blocks.clear()
 
+    def moved(self, headers: Headers) -> bool:
+        """The server wants messages at another address. True if that is on the same host, and as safe."""
+        try:
+            there = self.url.join(headers.get("location") or "")
+        except HttpError:
+            return False
+        safer = self.url.scheme == "http" and there.scheme == "https" and there.host == self.url.host
+        if there == self.url or (there.origin != self.url.origin and not safer):
+            return False
+        self.url = there
+        return True
+
     def expired(self) -> None:
-        """The server does not know the session any more."""
-        self._session_id = None
+        """The server does not know the session any more.
+
+        What else is under way will be refused, too: each can be sent again once that is known.
+        """
+        if self._over:
+            return
+        self._over = True
+        asyncio.get_running_loop().call_later(REFUSING if self._posts else 0.0, self._lose)
+
+    def _lose(self) -> None:
         self.reader.lost(TransportLost(f"{self.url} has ended the session"))
 
     def forget(self, ids: Sequence[int]) -> None:
         for id in ids:
             self._posts.pop(id, None)
+        if self._over and not self._posts:
+            self._lose()
+
+    def settled(self, post: Post) -> None:
+        """A message is not under way any more."""
+        self._answers.discard(post)
 
     def accepted(self) -> None:
         """A notification was taken:

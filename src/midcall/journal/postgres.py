@@ -70,6 +70,8 @@ class PostgresJournal:
         connections: int = 8,
     ) -> None:
         check_name(schema)
+        self.address = dsn
+        """Where the database is."""
         self.worker = worker_name()
         self.on_post: Callable[[bytes], None] | None = None
         sql, values = Statements(schema, lease), Values(seal)

@@ -11,6 +11,9 @@ from midcall.activation import Method
 from midcall.hub import Hub, Resolved
 
 _PART = re.compile(r"\{(\w+)\}")
+_EXPRESSION = re.compile(r"\{[^{}]*\}")
+"""Of a template of another server, as RFC 6570 has them."""
+_ANY = re.compile(".*", re.DOTALL)
 
 
 class Tool(NamedTuple):
@@ -25,6 +28,8 @@ class Tool(NamedTuple):
     """Whether its result also goes out as structured content."""
     headers: tuple[tuple[tuple[str, ...], str], ...]
     """Which arguments are mirrored into HTTP headers: the path of each, and the header's name."""
+    remote: bool = False
+    """Whether another server runs it (see `relayed`)."""
 
 
 class Readable(NamedTuple):
@@ -37,9 +42,11 @@ class Readable(NamedTuple):
     pattern: re.Pattern[str]
 
     def match(self, uri: str) -> dict[str, str] | None:
-        """The parts of the URI, if it is one of this template."""
+        """The arguments for reading this URI, if it is one of these: its parts."""
         found = self.pattern.fullmatch(uri)
-        return None if found is None else found.groupdict()
+        if found is None:
+            return None
+        return {"uri": uri} if "listed" in self.method.extras else found.groupdict()
 
 
 class Template(NamedTuple):
@@ -64,23 +71,28 @@ class Catalog:
     """All that a hub offers."""
 
     def __init__(self, hub: Hub) -> None:
-        self.tools = {name: _tool(hub.resolve(name)) for name, _ in hub.methods()}
+        self.tools = {name: tool_of(hub.resolve(name)) for name, _ in hub.methods()}
         self.resources: dict[str, Readable] = {}
         self.templates: list[Readable] = []
         self.prompts: dict[str, Template] = {}
         self.completers: dict[tuple[str, str], Completer] = {}
+        self._others: list[Readable] = []
+        """Servers behind, which may have more than they list."""
         completions: list[tuple[str, Method, tuple[str, ...]]] = []
         for namespace, activation in hub.activations():
             provenance = (hub.name, *([namespace] if namespace else ()))
             prefix = f"{namespace}." if namespace else ""
             for method in activation.resources:
                 readable = _readable(method, provenance, prefix)
-                if _PART.search(readable.uri):
+                if "uriTemplate" in readable.shown:
                     self.templates.append(readable)
-                else:
+                elif "listed" not in method.extras or readable.uri not in self.resources:
                     self.resources[readable.uri] = readable
             for name, method in activation.prompts.items():
-                self.prompts[prefix + name] = _template(prefix + name, method, provenance)
+                if "listed" not in method.extras or prefix + name not in self.prompts:
+                    self.prompts[prefix + name] = _template(prefix + name, method, provenance)
+            if activation.reader is not None:
+                self._others.append(Readable("", activation.reader, provenance, {"name": namespace}, _ANY))
             completions += [(prefix, method, provenance) for method in activation.completions]
         for prefix, method, provenance in completions:  # now that everything is there to be completed
             self._add_completer(prefix, method, provenance)
@@ -92,8 +104,15 @@ class Catalog:
         methods += [one.method for one in (*self.templates, *self.resources.values()) if one.uri == of]
         scopes = dict.fromkeys(scope for one in methods for scope in one.extras.get("scopes", ()))
         completer = Completer(method, provenance, {"scopes": tuple(scopes)})
-        self.completers[of, argument] = completer
+        if "listed" in method.extras:
+            self.completers.setdefault((of, argument), completer)
+        else:
+            self.completers[of, argument] = completer
         self.completers.setdefault((prefix + of, argument), completer)
+
+    def completer(self, of: str, argument: str) -> Completer | None:
+        """What suggests values for an argument; a server behind does so for all of them."""
+        return self.completers.get((of, argument)) or self.completers.get((of, ""))
 
     def changed_since(self, before: "Catalog") -> list[str]:
         """Which of `tools`, `prompts` and `resources` are listed otherwise than before."""
@@ -109,17 +128,32 @@ class Catalog:
     def find(self, uri: str) -> tuple[Readable, dict[str, str]] | None:
         """What is read at this URI, and with which arguments."""
         exact = self.resources.get(uri)
-        if exact is not None:
-            return exact, {}
-        for template in self.templates:
-            parts = template.match(uri)
+        for readable in (exact, *self.templates) if exact is not None else self.templates:
+            parts = readable.match(uri)
             if parts is not None:
-                return template, parts
-        return None
+                return readable, parts
+        return self._elsewhere(uri)
+
+    def _elsewhere(self, uri: str) -> tuple[Readable, dict[str, str]] | None:
+        """A server behind that may have what nobody lists: the only one, or one with URIs of this kind."""
+        if not self._others:
+            return None
+        found = self._others
+        if len(found) > 1:
+            scheme = uri.partition(":")[0] + ":"
+            listed = (*self.resources.values(), *self.templates)
+            places = {one.provenance for one in listed if one.uri.startswith(scheme)}
+            found = [one for one in found if one.provenance in places]
+        return (found[0], {"uri": uri}) if found else None
 
 
-def _tool(found: Resolved) -> Tool:
+def tool_of(found: Resolved) -> Tool:
+    """A method as a tool."""
     name, method, _ = found
+    listed = method.extras.get("listed")
+    if listed is not None:
+        shown = {**listed, "name": name}
+        return Tool(found, shown, False, (), False, tuple(_headers(method.params, ())), remote=True)
     schema = dict(method.extras.get("input_schema") or {"type": "object", **method.params})
     shown = {"name": name, "description": method.description, "inputSchema": schema, **_common(method)}
     output = None if method.streaming else _object_schema(method.returns)
@@ -131,7 +165,8 @@ def _tool(found: Resolved) -> Tool:
 
 
 def _headers(schema: dict[str, Any], path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
-    for name, one in schema.get("properties", {}).items():
+    properties = schema.get("properties")
+    for name, one in properties.items() if isinstance(properties, dict) else ():
         if isinstance(one, dict):
             if "x-mcp-header" in one:
                 yield (*path, name), str(one["x-mcp-header"])
@@ -151,6 +186,9 @@ def _object_schema(schema: dict[str, Any] | None) -> dict[str, Any] | None:
 
 def _readable(method: Method, provenance: tuple[str, ...], prefix: str) -> Readable:
     uri: str = method.extras["uri"]
+    if "listed" in method.extras:
+        pattern = ".*".join(re.escape(part) for part in _EXPRESSION.split(uri))
+        return Readable(uri, method, provenance, method.extras["listed"], re.compile(pattern, re.DOTALL))
     names = _PART.findall(uri)
     shown = {"name": prefix + method.name, "description": method.description, **_common(method)}
     shown["uriTemplate" if names else "uri"] = uri
@@ -163,6 +201,8 @@ def _readable(method: Method, provenance: tuple[str, ...], prefix: str) -> Reada
 
 
 def _template(name: str, method: Method, provenance: tuple[str, ...]) -> Template:
+    if "listed" in method.extras:
+        return Template(name, method, provenance, {**method.extras["listed"], "name": name})
     required = method.params.get("required", [])
     arguments = [
         {"name": one, "required": one in required}

@@ -188,8 +188,8 @@ def _requested_schema(question: AnyQuestion) -> dict[str, Any]:
                     "choices", {"type": "array", "title": message, "items": {"anyOf": titled}}, None
                 )
             return _object("choice", {"type": "string", "title": message, "oneOf": titled}, None)
-        case Form(_, schema):
-            return _plain(schema)
+        case Form(_, schema, exact):
+            return schema if exact else _plain(schema)
         case Custom(_, _, schema):
             return _plain(schema or {})
     raise AssertionError("the other kinds are not elicited")

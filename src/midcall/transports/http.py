@@ -68,6 +68,22 @@ class Place(Protocol):
         """It serves from now on."""
 
 
+class Part(Protocol):
+    """What others add to the application, as the chat does."""
+
+    def routes(self) -> Sequence[Route]:
+        """Its pages; callers are made to say who they are, as at `/mcp`."""
+
+    async def open(self) -> None:
+        """The hub is open: make it ready."""
+
+    def stop(self) -> None:
+        """The server is told to stop: end what would keep it waiting."""
+
+    async def close(self) -> None:
+        """Let go of everything, before the hub does."""
+
+
 def asgi_app(
     hub: Hub,
     *,
@@ -76,6 +92,7 @@ def asgi_app(
     sse: bool = False,
     admin: bool = False,
     metrics: bool = False,
+    parts: Sequence[Part] = (),
 ) -> "Application":
     """An ASGI application to serve, or to mount in another one.
 
@@ -107,8 +124,12 @@ def asgi_app(
         if hub.keeper is not None:
             sessions = hub.keeper.mail.box("session")
             sessions.take = mcp.share_sessions(sessions)
+        for part in parts:
+            await part.open()
         async with probes.siblings.sharing():
             yield
+        for part in parts:
+            await part.close()
         await hub.close()
 
     mcp = McpEndpoint(mcp_of(hub), auth)
@@ -127,13 +148,19 @@ def asgi_app(
             measure(hub.keeper.journal)
     if auth is not None and auth.metadata() is not None:
         routes += [Route(METADATA_PATH, metadata), Route(f"{METADATA_PATH}/{{path:path}}", metadata)]
+    for part in parts:
+        routes += [_protected(route, auth) for route in part.routes()]
     old = SseEndpoint(hub) if sse else None
     if old is not None:
         routes += [
             Route("/sse", Protected(old.listen, auth)),
             Route("/messages", Protected(old.post, auth)),
         ]
-    return Application(Starlette(routes=routes, lifespan=lifespan), mcp, auth, Gate(hosts), old)
+    return Application(Starlette(routes=routes, lifespan=lifespan), mcp, auth, Gate(hosts), old, parts)
+
+
+def _protected(route: Route, auth: Authenticator | None) -> Route:
+    return Route(route.path, Protected(route.app, auth), methods=sorted(route.methods or ()))
 
 
 class _Endpoint:
@@ -159,8 +186,10 @@ class Application:
         auth: Authenticator | None,
         gate: Gate,
         sse: SseEndpoint | None = None,
+        parts: Sequence[Part] = (),
     ) -> None:
         self._pages = pages
+        self._parts = parts
         self._mcp: ASGIApp = mcp if auth is None else Protected(mcp, auth)
         self._gate = gate
         self._sse = sse
@@ -172,6 +201,8 @@ class Application:
         self.stop_listening()
         if self._sse is not None:
             self._sse.close()
+        for part in self._parts:
+            part.stop()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -263,6 +294,7 @@ def server(
     place: Place | None = None,
     admin: bool = False,
     metrics: bool = False,
+    parts: Sequence[Part] = (),
     own_log: bool = True,
 ) -> uvicorn.Server:
     """A server that is ready to be run; its log goes to standard error, with its place among others.
@@ -280,7 +312,7 @@ def server(
     if admin and auth is None and not is_loopback(host):
         raise ValueError("Without authentication, calls are administered on a loopback address only")
     names = [*hosts, *_names_of(host)]
-    app = asgi_app(hub, auth=auth, hosts=names, sse=sse, admin=admin, metrics=metrics)
+    app = asgi_app(hub, auth=auth, hosts=names, sse=sse, admin=admin, metrics=metrics, parts=parts)
     logging.getLogger("uvicorn.error").addFilter(is_no_frame)
     return _Server(
         app,
@@ -372,6 +404,7 @@ async def serve_http(
     place: Place | None = None,
     admin: bool = False,
     metrics: bool = False,
+    parts: Sequence[Part] = (),
     own_log: bool = True,
 ) -> None:
     """Serve the hub until the process is told to stop; with a `place`, on the sockets of that.
@@ -391,6 +424,7 @@ async def serve_http(
         place=place,
         admin=admin,
         metrics=metrics,
+        parts=parts,
         own_log=own_log,
     )
     await hub.open()  # not before there is somebody who can go on with the calls in its journal

@@ -67,8 +67,9 @@ export class HubSocket {
   }
 
   async unsubscribe(subscription: string): Promise<void> {
-    this.#listeners.delete(subscription);
+    this.#listeners.set(subscription, () => {}); // what is still on its way is of no interest
     await this.#request("plexus_unsubscribe", [subscription]);
+    this.#listeners.delete(subscription);
   }
 
   close(): void {

@@ -1,0 +1,190 @@
+"""Conversations in PostgreSQL, beside the journal of the same kind, for several workers.
+
+The clock of the database is the one that counts. What the database has against a statement is a
+`JournalError`, and may be tried again.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import asyncpg
+import msgspec
+
+from midcall.chat.conversation import Conversation
+from midcall.chat.store import KEEP_RUNS, MAX_LISTED, Conflict, Listed, RunState
+from midcall.errors import JournalError
+
+SCHEMA = "midcall_chat"
+
+_TABLES = f"""
+CREATE SCHEMA IF NOT EXISTS {SCHEMA};
+CREATE TABLE IF NOT EXISTS {SCHEMA}.conversations (
+    id text PRIMARY KEY, principal text, title text NOT NULL, updated double precision NOT NULL,
+    version bigint NOT NULL, waiting boolean NOT NULL, run text, body bytea NOT NULL
+);
+CREATE INDEX IF NOT EXISTS conversations_by_person ON {SCHEMA}.conversations (principal, updated DESC);
+CREATE TABLE IF NOT EXISTS {SCHEMA}.runs (
+    id text PRIMARY KEY, conversation text NOT NULL, principal text, ended boolean NOT NULL,
+    seen timestamptz NOT NULL DEFAULT now()
+);
+CREATE TABLE IF NOT EXISTS {SCHEMA}.lines (
+    run text NOT NULL, lsn bigint NOT NULL, line bytea NOT NULL, PRIMARY KEY (run, lsn)
+);
+"""
+
+_LOCK = 0x6D69_6463_6861_74
+"""Held by whoever makes the tables: two that do so at once get in each other's way."""
+
+_decode = msgspec.json.Decoder(Conversation).decode
+
+
+class PostgresStore:
+    """Keeps conversations in a database."""
+
+    def __init__(self, url: str, *, connections: int = 4) -> None:
+        self._url = url
+        self._connections = connections
+        self._pool: asyncpg.Pool | None = None
+
+    async def open(self) -> None:
+        if self._pool is not None:
+            return
+        try:
+            self._pool = await asyncpg.create_pool(
+                self._url,
+                min_size=1,
+                max_size=self._connections,
+                statement_cache_size=0,  # behind a pooler, the next statement may meet another connection
+                timeout=10,
+                command_timeout=30,
+            )
+        except (OSError, asyncpg.PostgresError, TimeoutError) as error:
+            raise JournalError(f"The conversations cannot be opened: {error}") from error
+        async with self._connection() as connection, connection.transaction():
+            await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
+            await connection.execute(_TABLES)
+
+    async def close(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await pool.close()
+
+    async def load(self, id: str, principal: str | None) -> Conversation | None:
+        async with self._connection() as connection:
+            body = await connection.fetchval(
+                f"SELECT body FROM {SCHEMA}.conversations "
+                "WHERE id = $1 AND principal IS NOT DISTINCT FROM $2",
+                id,
+                principal,
+            )
+        return None if body is None else _decode(body)
+
+    async def save(self, conversation: Conversation) -> None:
+        known, conversation.version = conversation.version, conversation.version + 1
+        try:
+            async with self._connection() as connection:
+                written = await connection.execute(
+                    f"UPDATE {SCHEMA}.conversations SET title = $3, updated = $4, version = $5, waiting = $6, "
+                    "run = $7, body = $8 WHERE id = $1 AND version = $9 AND principal IS NOT DISTINCT FROM $2"
+                    if known
+                    else f"INSERT INTO {SCHEMA}.conversations VALUES ($1, $2, $3, $4, $5, $6, $7, $8) "
+                    "ON CONFLICT DO NOTHING",
+                    conversation.id,
+                    conversation.principal,
+                    conversation.title,
+                    conversation.updated,
+                    conversation.version,
+                    bool(conversation.pending),
+                    conversation.run,
+                    msgspec.json.encode(conversation),
+                    *((known,) if known else ()),
+                )
+        except JournalError:
+            conversation.version = known
+            raise
+        if written.rpartition(" ")[2] == "0":
+            conversation.version = known
+            raise Conflict("The conversation was changed meanwhile")
+
+    async def delete(self, id: str, principal: str | None) -> bool:
+        async with self._connection() as connection:
+            done = await connection.execute(
+                f"DELETE FROM {SCHEMA}.conversations WHERE id = $1 AND principal IS NOT DISTINCT FROM $2",
+                id,
+                principal,
+            )
+        return done.rpartition(" ")[2] != "0"
+
+    async def list(self, principal: str | None) -> Sequence[Listed]:
+        async with self._connection() as connection:
+            rows = await connection.fetch(
+                f"SELECT id, title, updated, waiting, run IS NOT NULL FROM {SCHEMA}.conversations "
+                "WHERE principal IS NOT DISTINCT FROM $1 ORDER BY updated DESC LIMIT $2",
+                principal,
+                MAX_LISTED,
+            )
+        return [Listed(*row) for row in rows]
+
+    # --- runs --------------------------------------------------------------------------------
+
+    async def begin_run(self, run: str, conversation_id: str, principal: str | None) -> None:
+        async with self._connection() as connection:
+            await connection.execute(
+                f"INSERT INTO {SCHEMA}.runs VALUES ($1, $2, $3, false)", run, conversation_id, principal
+            )
+
+    async def append(self, run: str, first: int, lines: Sequence[bytes], *, ended: bool) -> None:
+        try:
+            async with self._connection() as connection, connection.transaction():
+                await connection.executemany(
+                    f"INSERT INTO {SCHEMA}.lines VALUES ($1, $2, $3)",
+                    [(run, number, line) for number, line in enumerate(lines, first)],
+                )
+                await connection.execute(
+                    f"UPDATE {SCHEMA}.runs SET ended = $2, seen = now() WHERE id = $1", run, ended
+                )
+        except JournalError as error:
+            if isinstance(error.__cause__, asyncpg.UniqueViolationError):
+                raise Conflict("The run has other lines") from None
+            raise
+
+    async def run(self, run: str) -> RunState | None:
+        async with self._connection() as connection:
+            row = await connection.fetchrow(
+                "SELECT conversation, principal, ended, extract(epoch FROM seen)::float8, "
+                "extract(epoch FROM now())::float8, "
+                f"(SELECT coalesce(max(lsn), 0) FROM {SCHEMA}.lines WHERE run = runs.id) "
+                f"FROM {SCHEMA}.runs WHERE id = $1",
+                run,
+            )
+        if row is None:
+            return None
+        conversation, principal, ended, seen, now, lines = row
+        return RunState(run, conversation, principal, lines, ended, seen, now)
+
+    async def lines(self, run: str, after: int) -> Sequence[bytes]:
+        async with self._connection() as connection:
+            rows = await connection.fetch(
+                f"SELECT line FROM {SCHEMA}.lines WHERE run = $1 AND lsn > $2 ORDER BY lsn", run, after
+            )
+        return [row[0] for row in rows]
+
+    async def sweep(self) -> None:
+        async with self._connection() as connection, connection.transaction():
+            gone = await connection.fetch(
+                f"DELETE FROM {SCHEMA}.runs WHERE seen < now() - make_interval(secs => $1) RETURNING id",
+                KEEP_RUNS,
+            )
+            await connection.execute(
+                f"DELETE FROM {SCHEMA}.lines WHERE run = ANY($1)", [row[0] for row in gone]
+            )
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[asyncpg.pool.PoolConnectionProxy]:
+        if self._pool is None:
+            raise JournalError("The conversations are not open")
+        try:
+            async with self._pool.acquire(timeout=10) as connection:
+                yield connection
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError) as error:
+            raise JournalError(f"The conversations cannot be reached: {error}") from error

@@ -1,0 +1,102 @@
+/**
+ * A form for any JSON Schema, with raw JSON as the other way to fill it. It holds the values; whoever
+ * shows it gets them when they are sent, and fit.
+ */
+import { type FormEvent, type ReactNode, useId, useMemo, useRef, useState } from "react";
+import type { Schema } from "../api/types";
+import { check, type Fault } from "./check";
+import { FormContext, type FormState } from "./context";
+import { Field } from "./Field";
+import { Properties } from "./groups";
+import { JsonField } from "./inputs";
+import { initial, kindOf, resolve, Unreadable } from "./schema";
+
+export interface SchemaFormProps {
+  schema: Schema;
+  onSubmit: (value: unknown) => void;
+  /** The buttons at the end; one of them sends the form. */
+  actions: ReactNode;
+  disabled?: boolean;
+  /** What the server found wrong. */
+  faults?: readonly Fault[];
+  /** What is asked stands above the form: a single field needs no label of its own to be seen. */
+  labelledBy?: string;
+  /** Whether the form can be filled as raw JSON too. */
+  raw?: boolean;
+  children?: ReactNode;
+}
+
+export function SchemaForm(props: SchemaFormProps): ReactNode {
+  const { schema: root, disabled = false } = props;
+  const id = useId();
+  const form = useRef<HTMLFormElement>(null);
+  const own = useMemo(() => resolve(root, root), [root]);
+  const kind = useMemo(() => kindOf(own, root), [own, root]);
+  const [value, setValue] = useState<unknown>(() => initial(root, root, true));
+  const [tried, setTried] = useState(false);
+  const [isRaw, setRaw] = useState(kind.is === "any");
+
+  const faults = useMemo(() => {
+    const found = new Map<string, string>();
+    const own = tried ? check(root, root, value ?? (isRaw ? undefined : {})) : [];
+    for (const fault of [...(props.faults ?? []), ...own]) {
+      if (!found.has(fault.path)) found.set(fault.path, fault.message);
+    }
+    return found;
+  }, [tried, root, value, isRaw, props.faults]);
+  const state = useMemo<FormState>(() => ({ root, faults, id, disabled }), [root, faults, id, disabled]);
+
+  const submit = (event: FormEvent): void => {
+    event.preventDefault();
+    if (disabled) return;
+    setTried(true);
+    const found = check(root, root, value);
+    if (found.length === 0) {
+      props.onSubmit(value);
+      return;
+    }
+    requestAnimationFrame(() => form.current?.querySelector<HTMLElement>("[aria-invalid=true]")?.focus());
+  };
+
+  const single = kind.is === "object" && kind.properties.length === 1 && props.labelledBy !== undefined;
+  const whole = { schema: own, value, onChange: setValue, path: "", label: own.title ?? "Value", required: true };
+  const hasFields = kind.is !== "object" || kind.properties.length > 0;
+  return (
+    <FormContext value={state}>
+      <form ref={form} className="form" onSubmit={submit} noValidate aria-labelledby={props.labelledBy}>
+        {isRaw ? (
+          <JsonField {...whole} label="JSON" schema={{ description: "The whole value as JSON" }} />
+        ) : kind.is === "object" ? (
+          <Properties kind={kind} value={value} onChange={setValue} path="" {...(single ? { quiet: true } : {})} />
+        ) : (
+          <Field {...whole} quiet={props.labelledBy !== undefined} />
+        )}
+        {unplaced(faults, isRaw).map((message) => (
+          <p className="field-fault" key={message} role="alert">
+            {message}
+          </p>
+        ))}
+        {props.children}
+        <div className="form-actions">
+          {props.actions}
+          {props.raw && hasFields && kind.is !== "any" && (
+            <button
+              type="button"
+              className="button button-quiet form-raw"
+              aria-pressed={isRaw}
+              disabled={disabled || value instanceof Unreadable}
+              onClick={() => setRaw(!isRaw)}
+            >
+              {isRaw ? "Use the form" : "Edit as JSON"}
+            </button>
+          )}
+        </div>
+      </form>
+    </FormContext>
+  );
+}
+
+/** Faults that no field shows. */
+function unplaced(faults: ReadonlyMap<string, string>, isRaw: boolean): string[] {
+  return [...faults].filter(([path]) => isRaw && path !== "").map(([path, message]) => `${path}: ${message}`);
+}

@@ -1,0 +1,128 @@
+/** Checks a value against a schema, as far as `schema` reads it, in words for the person who filled the form. */
+import type { Schema } from "../api/types";
+import { choicesOf, isObject, kindOf, resolve, Unreadable, withoutNull } from "./schema";
+
+/** What is wrong, and where: names and positions joined by dots, empty for the whole. */
+export interface Fault {
+  path: string;
+  message: string;
+}
+
+export function check(schema: Schema, root: Schema, value: unknown, path = ""): Fault[] {
+  if (value instanceof Unreadable) return [{ path, message: value.reason }];
+  const { nullable, schema: own } = withoutNull(schema, root);
+  if (value === null && nullable) return [];
+  const kind = kindOf(own, root);
+  const fault = (message: string): Fault[] => [{ path, message }];
+  switch (kind.is) {
+    case "const":
+      return same(value, kind.value) ? [] : fault(`Must be ${JSON.stringify(kind.value)}`);
+    case "choice":
+      return kind.choices.some((choice) => same(choice.value, value)) ? [] : fault("Choose one");
+    case "boolean":
+      return typeof value === "boolean" ? [] : fault("Choose yes or no");
+    case "number":
+      return checkNumber(own, kind.whole, value).flatMap(fault);
+    case "string":
+      return checkText(own, value).flatMap(fault);
+    case "null":
+      return value === null ? [] : fault("Must be nothing");
+    case "choices":
+    case "array":
+      return Array.isArray(value) ? checkList(own, root, value, path) : fault("Must be a list");
+    case "tuple":
+      return Array.isArray(value)
+        ? kind.items.flatMap((item, n) => check(item, root, value[n], join(path, n)))
+        : fault("Must be a list");
+    case "map":
+      return isObject(value)
+        ? Object.entries(value).flatMap(([name, one]) => check(kind.values, root, one, join(path, name)))
+        : fault("Must be an object");
+    case "object": {
+      if (!isObject(value)) return fault("Must be an object");
+      return kind.properties.flatMap(([name, property]) => {
+        const at = join(path, name);
+        if (value[name] !== undefined) return check(property, root, value[name], at);
+        return kind.required.has(name) ? [{ path: at, message: "Required" }] : [];
+      });
+    }
+    case "union": {
+      const tried = kind.variants.map((variant) => check(variant, root, value, path));
+      if (tried.some((faults) => faults.length === 0)) return [];
+      return tried.sort((a, b) => depth(b) - depth(a) || a.length - b.length)[0] ?? [];
+    }
+    case "any":
+      return [];
+  }
+}
+
+/** The faults of the variant that fits best are those that lie deepest. */
+const depth = (faults: Fault[]): number => Math.max(0, ...faults.map((fault) => fault.path.split(".").length));
+
+function checkNumber(schema: Schema, whole: boolean, value: unknown): string[] {
+  if (typeof value !== "number" || !Number.isFinite(value)) return [whole ? "Must be a whole number" : "Must be a number"];
+  if (whole && !Number.isInteger(value)) return ["Must be a whole number"];
+  const { minimum, maximum, exclusiveMinimum, exclusiveMaximum, multipleOf } = schema;
+  if (minimum !== undefined && value < minimum) return [`Must be ${minimum} or more`];
+  if (maximum !== undefined && value > maximum) return [`Must be ${maximum} or less`];
+  if (exclusiveMinimum !== undefined && value <= exclusiveMinimum) return [`Must be more than ${exclusiveMinimum}`];
+  if (exclusiveMaximum !== undefined && value >= exclusiveMaximum) return [`Must be less than ${exclusiveMaximum}`];
+  if (multipleOf && Math.abs(value / multipleOf - Math.round(value / multipleOf)) > 1e-9) {
+    return [`Must be a multiple of ${multipleOf}`];
+  }
+  return [];
+}
+
+const FORMATS: Record<string, [RegExp, string]> = {
+  email: [/^[^\s@]+@[^\s@]+$/, "Must be an e-mail address"],
+  uri: [/^[a-z][a-z\d+.-]*:\S+$/i, "Must be an address, as https://example.com"],
+  date: [/^\d{4}-\d{2}-\d{2}$/, "Must be a date, as 2030-12-31"],
+  uuid: [/^[\da-f]{8}(-[\da-f]{4}){3}-[\da-f]{12}$/i, "Must be a UUID"],
+};
+
+function checkText(schema: Schema, value: unknown): string[] {
+  if (typeof value !== "string") return ["Must be text"];
+  const length = [...value].length;
+  if (schema.minLength !== undefined && length < schema.minLength) {
+    return [schema.minLength === 1 ? "Required" : `Must have ${schema.minLength} characters or more`];
+  }
+  if (schema.maxLength !== undefined && length > schema.maxLength) {
+    return [`Must have ${schema.maxLength} characters or fewer`];
+  }
+  if (schema.pattern !== undefined && pattern(schema.pattern)?.test(value) === false) {
+    return [`Must match ${schema.pattern}`];
+  }
+  const format = FORMATS[schema.format ?? ""];
+  return format !== undefined && !format[0].test(value) ? [format[1]] : [];
+}
+
+function pattern(source: string): RegExp | null {
+  try {
+    return new RegExp(source, "u");
+  } catch {
+    return null; // of another dialect: the server knows
+  }
+}
+
+function checkList(schema: Schema, root: Schema, value: unknown[], path: string): Fault[] {
+  const { minItems, maxItems } = schema;
+  if (minItems !== undefined && value.length < minItems) {
+    return [{ path, message: minItems === 1 ? "At least one is needed" : `At least ${minItems} are needed` }];
+  }
+  if (maxItems !== undefined && value.length > maxItems) return [{ path, message: `At most ${maxItems} are allowed` }];
+  if (schema.uniqueItems && new Set(value.map((one) => JSON.stringify(one))).size < value.length) {
+    return [{ path, message: "No two may be the same" }];
+  }
+  const items = isObject(schema.items) ? (schema.items as Schema) : {};
+  const choices = choicesOf(resolve(items, root), root);
+  return value.flatMap((one, n) => {
+    if (choices?.some((choice) => same(choice.value, one))) return [];
+    if (one === undefined) return [{ path: join(path, n), message: "Required" }];
+    return check(items, root, one, join(path, n));
+  });
+}
+
+export const join = (path: string, part: string | number): string => (path ? `${path}.${part}` : String(part));
+
+export const same = (a: unknown, b: unknown): boolean =>
+  a === b || (typeof a === "object" && JSON.stringify(a) === JSON.stringify(b));

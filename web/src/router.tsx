@@ -1,0 +1,72 @@
+/** Where the person is: one of three pages, and in the chat one of the conversations. */
+import { type AnchorHTMLAttributes, type ReactNode, useSyncExternalStore } from "react";
+import { BASE } from "./base";
+
+export type Place =
+  | { page: "chat"; conversation: string | null }
+  | { page: "tools"; method: string | null }
+  | { page: "calls" };
+
+const listeners = new Set<() => void>();
+
+export function read(path: string, search: string): Place {
+  const inside = path.startsWith(BASE) ? path.slice(BASE.length) : path.replace(/^\//, "");
+  if (inside === "tools") return { page: "tools", method: new URLSearchParams(search).get("method") };
+  if (inside === "calls") return { page: "calls" };
+  const conversation = /^c\/([^/]+)$/.exec(inside)?.[1];
+  return { page: "chat", conversation: conversation === undefined ? null : decodeURIComponent(conversation) };
+}
+
+export function write(place: Place): string {
+  switch (place.page) {
+    case "tools":
+      return `${BASE}tools${place.method === null ? "" : `?method=${encodeURIComponent(place.method)}`}`;
+    case "calls":
+      return `${BASE}calls`;
+    case "chat":
+      return place.conversation === null ? BASE : `${BASE}c/${encodeURIComponent(place.conversation)}`;
+  }
+}
+
+export function go(place: Place, options: { replace?: boolean } = {}): void {
+  const path = write(place);
+  if (path === location.pathname + location.search) return;
+  if (options.replace) history.replaceState(null, "", path);
+  else history.pushState(null, "", path);
+  for (const listener of listeners) listener();
+}
+
+const subscribe = (listener: () => void): (() => void) => {
+  listeners.add(listener);
+  window.addEventListener("popstate", listener);
+  return () => {
+    listeners.delete(listener);
+    window.removeEventListener("popstate", listener);
+  };
+};
+
+export function usePlace(): Place {
+  const path = useSyncExternalStore(subscribe, () => location.pathname + location.search);
+  const [pathname = "", search = ""] = path.split("?");
+  return read(pathname, search);
+}
+
+type LinkProps = Omit<AnchorHTMLAttributes<HTMLAnchorElement>, "href"> & { to: Place; children: ReactNode };
+
+export function Link({ to, children, onClick, ...rest }: LinkProps): ReactNode {
+  return (
+    <a
+      {...rest}
+      href={write(to)}
+      onClick={(event) => {
+        onClick?.(event);
+        const isPlain = event.button === 0 && !(event.metaKey || event.ctrlKey || event.shiftKey || event.altKey);
+        if (!isPlain || event.defaultPrevented) return;
+        event.preventDefault();
+        go(to);
+      }}
+    >
+      {children}
+    </a>
+  );
+}

@@ -1,0 +1,80 @@
+/** Data for people: a list of alike objects as a table, an object as terms with their values, the rest as text. */
+import type { ReactNode } from "react";
+import { humanName, isObject } from "../forms/schema";
+import { Json } from "./Json";
+
+const MOST_ROWS = 50;
+const MOST_DEPTH = 3;
+
+export function DataView({ value, depth = 0 }: { value: unknown; depth?: number }): ReactNode {
+  if (value === null || value === undefined) return <span className="muted">none</span>;
+  if (typeof value === "boolean") return value ? "yes" : "no";
+  if (typeof value === "string" || typeof value === "number") return <span className="data-text">{String(value)}</span>;
+  if (depth >= MOST_DEPTH) return <Json value={value} />;
+  if (Array.isArray(value)) return <ListView list={value} depth={depth} />;
+  return (
+    <dl className="data-terms">
+      {Object.entries(value).map(([name, one]) => (
+        <div key={name} className={isPlain(one) ? "data-pair" : "data-pair data-pair-tall"}>
+          <dt>{humanName(name)}</dt>
+          <dd>
+            <DataView value={one} depth={depth + 1} />
+          </dd>
+        </div>
+      ))}
+    </dl>
+  );
+}
+
+function ListView({ list, depth }: { list: unknown[]; depth: number }): ReactNode {
+  if (list.length === 0) return <span className="muted">none</span>;
+  if (list.every(isPlain)) return <span className="data-text">{list.map(cellText).join(", ")}</span>;
+  const columns = [...new Set(list.flatMap((one) => (isObject(one) ? Object.keys(one) : [])))];
+  if (!list.every((one) => isObject(one) && Object.values(one).every(isPlain))) {
+    return (
+      <ol className="data-list">
+        {list.slice(0, MOST_ROWS).map((one, n) => (
+          // biome-ignore lint/suspicious/noArrayIndexKey: data have no other name
+          <li key={n}>
+            <DataView value={one} depth={depth + 1} />
+          </li>
+        ))}
+      </ol>
+    );
+  }
+  return (
+    // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reached by keyboard
+    <div className="table-scroll" tabIndex={0} role="region" aria-label="Table">
+      <table>
+        <thead>
+          <tr>
+            {columns.map((name) => (
+              <th key={name} scope="col">
+                {humanName(name)}
+              </th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>
+          {list.slice(0, MOST_ROWS).map((one, n) => (
+            // biome-ignore lint/suspicious/noArrayIndexKey: data have no other name
+            <tr key={n}>
+              {columns.map((name) => (
+                <td key={name}>{cellText((one as Record<string, unknown>)[name])}</td>
+              ))}
+            </tr>
+          ))}
+        </tbody>
+      </table>
+      {list.length > MOST_ROWS && <p className="muted">and {list.length - MOST_ROWS} more</p>}
+    </div>
+  );
+}
+
+const isPlain = (value: unknown): boolean => typeof value !== "object" || value === null;
+
+function cellText(value: unknown): string {
+  if (value === null || value === undefined) return "";
+  if (typeof value === "boolean") return value ? "yes" : "no";
+  return String(value);
+}

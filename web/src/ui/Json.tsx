@@ -1,0 +1,37 @@
+/** A JSON value as text with colours, and its parts by their names. */
+import { memo, type ReactNode } from "react";
+import { CopyButton } from "./CopyButton";
+
+const TOKEN = /("(?:\\.|[^"\\])*")(\s*:)?|\b(true|false|null)\b|(-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)/gi;
+
+export const Json = memo(function Json({ value, label = "JSON" }: { value: unknown; label?: string }): ReactNode {
+  const text = typeof value === "string" ? value : (JSON.stringify(value, null, 2) ?? "");
+  return (
+    <div className="json">
+      <CopyButton text={text} label={`Copy ${label}`} />
+      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reached by keyboard */}
+      <pre tabIndex={0} role="region" aria-label={label}>
+        <code>{typeof value === "string" ? text : coloured(text)}</code>
+      </pre>
+    </div>
+  );
+});
+
+function coloured(text: string): ReactNode[] {
+  const parts: ReactNode[] = [];
+  let done = 0;
+  for (const found of text.matchAll(TOKEN)) {
+    const [whole, string, colon, word] = found;
+    if (found.index > done) parts.push(text.slice(done, found.index));
+    const kind = colon !== undefined ? "key" : string !== undefined ? "string" : word !== undefined ? "word" : "number";
+    parts.push(
+      <span key={found.index} className={`json-${kind}`}>
+        {colon === undefined ? whole : string}
+      </span>,
+    );
+    if (colon !== undefined) parts.push(colon);
+    done = found.index + whole.length;
+  }
+  parts.push(text.slice(done));
+  return parts;
+}

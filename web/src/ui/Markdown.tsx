@@ -1,0 +1,178 @@
+/**
+ * Markdown as React elements, made from the parser's tokens. No HTML is ever written: what a model says
+ * cannot become part of the page, so there is nothing to clean. Raw HTML shows as the text that it is, and
+ * pictures as links, as loading one would tell its server that the person reads this.
+ */
+import { lexer, type Token, type Tokens } from "marked";
+import { Fragment, memo, type ReactNode, useMemo } from "react";
+import { CopyButton } from "./CopyButton";
+
+export const Markdown = memo(function Markdown({ text }: { text: string }): ReactNode {
+  const tokens = useMemo(() => lexer(text, { gfm: true }), [text]);
+  return <div className="prose">{tokens.map((token, n) => blockWithKey(token, n))}</div>;
+});
+
+const blockWithKey = (token: Token, n: number): ReactNode => <Block key={n} token={token} />;
+
+/** One block; while text streams in, only the last one changes. */
+const Block = memo(
+  function Block({ token }: { token: Token }): ReactNode {
+    return block(token);
+  },
+  (before, after) => before.token.type === after.token.type && before.token.raw === after.token.raw,
+);
+
+function block(token: Token): ReactNode {
+  switch (token.type) {
+    case "heading": {
+      const { depth, tokens } = token as Tokens.Heading;
+      const Tag = `h${Math.min(6, depth + 2)}` as "h3";
+      return <Tag>{inline(tokens)}</Tag>;
+    }
+    case "paragraph":
+      return <p>{inline((token as Tokens.Paragraph).tokens)}</p>;
+    case "text": {
+      const { tokens, text } = token as Tokens.Text;
+      return tokens ? inline(tokens) : decode(text);
+    }
+    case "code": {
+      const { text, lang } = token as Tokens.Code;
+      return <Code text={text} language={lang?.split(/\s/)[0] ?? ""} />;
+    }
+    case "blockquote":
+      return <blockquote>{(token as Tokens.Blockquote).tokens.map(blockWithKey)}</blockquote>;
+    case "list":
+      return <List list={token as Tokens.List} />;
+    case "table":
+      return <Table table={token as Tokens.Table} />;
+    case "hr":
+      return <hr />;
+    case "html":
+      return <p>{(token as Tokens.HTML).text}</p>;
+    case "space":
+    case "def":
+      return null;
+    default:
+      return "raw" in token ? <p>{token.raw}</p> : null;
+  }
+}
+
+function List({ list }: { list: Tokens.List }): ReactNode {
+  const items = list.items.map((item, n) => (
+    // biome-ignore lint/suspicious/noArrayIndexKey: the items of a text have no other name
+    <li key={n} className={item.task ? "task" : undefined}>
+      {item.task && <input type="checkbox" checked={item.checked ?? false} disabled aria-label="Task" />}
+      {item.tokens.filter((token) => token.type !== "checkbox").map(blockWithKey)}
+    </li>
+  ));
+  return list.ordered ? <ol start={Number(list.start) || 1}>{items}</ol> : <ul>{items}</ul>;
+}
+
+function Table({ table }: { table: Tokens.Table }): ReactNode {
+  const cell = (one: Tokens.TableCell, Tag: "th" | "td", n: number): ReactNode => (
+    <Tag key={n} className={one.align ? `align-${one.align}` : undefined} scope={Tag === "th" ? "col" : undefined}>
+      {inline(one.tokens)}
+    </Tag>
+  );
+  return (
+    // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reached by keyboard
+    <div className="table-scroll" tabIndex={0} role="region" aria-label="Table">
+      <table>
+        <thead>
+          <tr>{table.header.map((one, n) => cell(one, "th", n))}</tr>
+        </thead>
+        <tbody>
+          {table.rows.map((row, n) => (
+            // biome-ignore lint/suspicious/noArrayIndexKey: the rows of a text have no other name
+            <tr key={n}>{row.map((one, m) => cell(one, "td", m))}</tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+export function Code({ text, language }: { text: string; language: string }): ReactNode {
+  return (
+    <figure className="code">
+      <figcaption>
+        <span>{language || "text"}</span>
+        <CopyButton text={text} label="Copy code" />
+      </figcaption>
+      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reached by keyboard */}
+      <pre tabIndex={0}>
+        <code>{text}</code>
+      </pre>
+    </figure>
+  );
+}
+
+function inline(tokens: Token[] | undefined): ReactNode {
+  // biome-ignore lint/suspicious/noArrayIndexKey: the parts of a text have no other name
+  return tokens?.map((token, n) => <Fragment key={n}>{span(token)}</Fragment>);
+}
+
+function span(token: Token): ReactNode {
+  switch (token.type) {
+    case "strong":
+      return <strong>{inline(token.tokens)}</strong>;
+    case "em":
+      return <em>{inline(token.tokens)}</em>;
+    case "del":
+      return <del>{inline(token.tokens)}</del>;
+    case "codespan":
+      return <code>{(token as Tokens.Codespan).text}</code>;
+    case "br":
+      return <br />;
+    case "link": {
+      const { href, tokens } = token as Tokens.Link;
+      return <SafeLink href={href}>{inline(tokens)}</SafeLink>;
+    }
+    case "image": {
+      const { href, text } = token as Tokens.Image;
+      return <SafeLink href={href}>{text || href}</SafeLink>;
+    }
+    case "escape":
+      return (token as Tokens.Escape).text;
+    case "text": {
+      const { tokens, text } = token as Tokens.Text;
+      return tokens ? inline(tokens) : decode(text);
+    }
+    case "html":
+      return (token as Tokens.HTML).text;
+    default:
+      return token.raw;
+  }
+}
+
+const SAFE = new Set(["http:", "https:", "mailto:"]);
+
+/** A link that leads out of the page and tells nobody where it came from; not one that runs a script. */
+export function SafeLink({ href, children }: { href: string; children: ReactNode }): ReactNode {
+  let url: URL;
+  try {
+    url = new URL(href, location.href);
+  } catch {
+    return children;
+  }
+  if (!SAFE.has(url.protocol)) return children;
+  return (
+    <a href={url.href} target="_blank" rel="noopener noreferrer nofollow">
+      {children}
+    </a>
+  );
+}
+
+const ENTITIES: Record<string, string> = {
+  amp: "&", lt: "<", gt: ">", quot: '"', apos: "'", nbsp: "\u00a0", ndash: "–", mdash: "—", hellip: "…",
+  copy: "©", euro: "€", deg: "°", times: "×", rarr: "→", larr: "←",
+};
+
+/** Markdown lets characters be written as in HTML. */
+function decode(text: string): string {
+  return text.replace(/&(#x[\da-f]{1,6}|#\d{1,7}|[a-z]+);/gi, (whole, name: string) => {
+    if (!name.startsWith("#")) return ENTITIES[name] ?? whole;
+    const code = /^#x/i.test(name) ? Number.parseInt(name.slice(2), 16) : Number(name.slice(1));
+    return code > 0 && code <= 0x10ffff ? String.fromCodePoint(code) : whole;
+  });
+}
