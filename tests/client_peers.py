@@ -10,8 +10,8 @@ from typing import Any
 
 from driving import drive
 from http1_peers import read_request
-from midcall import Client, connect
 from mcp_peers import mcp_environment
+from midcall import Client, connect
 from peers import HERE, command
 
 MODERN = "2026-07-28"
@@ -184,7 +184,9 @@ class HttpPeer:
                 head, _, body = data.partition(b"\r\n\r\n")
                 first, *lines = head.decode("latin-1").split("\r\n")
                 verb, path, _ = first.split(" ")
-                headers = {name.lower(): value.strip() for name, _, value in (x.partition(":") for x in lines)}
+                headers = {
+                    name.lower(): value.strip() for name, _, value in (x.partition(":") for x in lines)
+                }
                 exchange = Exchange(verb, path, headers, body, writer)
                 self.exchanges.append(exchange)
                 await self.handler(exchange)

@@ -51,6 +51,13 @@ def run_in(loop_factory: Callable[[], asyncio.AbstractEventLoop], main: Coroutin
     return result
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until the condition holds."""
+    async with asyncio.timeout(LIMIT / 2):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
 class Record:
     """A sink that keeps everything, and notices what must not happen."""
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 MODERN = "2026-07-28"
@@ -641,14 +642,14 @@ def stubborn(mark: str, *ignored: str) -> None:
     """Ignore the end of the input, and perhaps signals; note in a file what was heard."""
 
     def heard(number: int, _: Any) -> None:
-        with open(mark, "a") as file:
+        with Path(mark).open("a") as file:
             file.write(f"{signal.Signals(number).name}\n")
         if "TERM" not in ignored:
             os._exit(0)
 
     signal.signal(signal.SIGTERM, heard)
     serve(lambda message: answer(message, echo(message)))
-    with open(mark, "a") as file:
+    with Path(mark).open("a") as file:
         file.write("end of input\n")
     while True:
         time.sleep(60)
@@ -664,16 +665,16 @@ def parent() -> None:
 @script
 def surroundings() -> None:
     """Give the working directory and the environment."""
-    found = {"cwd": os.getcwd(), "env": dict(os.environ)}
+    found = {"cwd": str(Path.cwd()), "env": dict(os.environ)}
     serve(lambda message: answer(message, text("", structuredContent=found)))
 
 
 @script
 def flaky(mark: str, lives: str) -> None:
     """End at a call, so many times; the file tells how often it was started."""
-    with open(mark, "a") as file:
+    with Path(mark).open("a") as file:
         file.write("started\n")
-    with open(mark) as file:
+    with Path(mark).open() as file:
         started = len(file.readlines())
 
     def call(message: Any) -> None:

@@ -10,7 +10,6 @@ from functools import partial
 
 import pytest
 
-from driving import until
 from http1_peers import (
     OK,
     STAY,
@@ -24,6 +23,7 @@ from http1_peers import (
     read_request,
     run_in,
     serving,
+    until,
     uvicorn_server,
 )
 from midcall.client.http1 import Headers, HttpClient, HttpError, Url, encode_headers
@@ -425,23 +425,23 @@ def test_a_request_that_is_paused_at_once_gets_its_response_later(drive: Run) ->
 
 def test_closing_the_client_ends_everything_once(drive: Run) -> None:
     async def main() -> None:
-        async with playing([OK, EVENTS, STAY]) as server:
-            client = HttpClient(max_connections=3, max_streams=1)
-            kept = [get(client, server.url) for _ in range(3)]
-            for record in kept:
-                await record.text()
-            busy = get(client, server.url)
+        async with uvicorn_server() as server:
+            client = HttpClient(max_connections=3, max_streams=0)
+            for record in [post(client, server.at("/slow"), b"kept") for _ in range(3)]:
+                assert await record.text() == b"kept"
+            busy = get(client, server.at("/events"))
             await busy.grew.wait()
-            others = [get(client, server.url) for _ in range(10)]
+            others = [get(client, server.at("/events")) for _ in range(10)]
             await client.close()
             await client.close()
             assert [record.ends for record in (busy, *others)] == [1] * 11
+            assert str(busy.error) == f"{server.at('/events')} gave no whole answer: the client was closed"
             assert busy.error is not None
             assert busy.error.sent is True
             assert others[-1].error is not None
             assert others[-1].error.sent is False
-            assert "the client was closed" in str(others[-1].error)
-            await until(lambda: server.open == 0)
+            assert str(others[-1].error) == f"{server.at('/events')} was not called: the client was closed"
+            await until(lambda: server.connections == 0)
             with pytest.raises(HttpError, match="this client is closed") as caught:
                 get(client, server.url)
             assert caught.value.sent is False

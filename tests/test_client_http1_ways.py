@@ -6,7 +6,6 @@ from functools import partial
 
 import pytest
 
-from driving import until
 from http1_peers import (
     OK,
     STAY,
@@ -22,6 +21,7 @@ from http1_peers import (
     read_request,
     run_in,
     serving,
+    until,
     uvicorn_server,
 )
 from midcall.client.http1 import HttpClient, HttpError, Url

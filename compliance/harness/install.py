@@ -53,8 +53,8 @@ def python_package(
     """
     prefix = folder / f"{name}-{version}"
     python = prefix / "bin" / "python"
-    installed = f"lib/python*/site-packages/{name.replace(chr(45), chr(95))}-{version}.dist-info"
-    if not any(prefix.glob(installed)):
+    folder_name = f"{name.replace('-', '_')}-{version}.dist-info"
+    if not any(prefix.glob(f"lib/python*/site-packages/{folder_name}")):
         say(f"installing {name} {version}")
         shutil.rmtree(prefix, ignore_errors=True)
         _run([sys.executable, "-m", "venv", str(prefix)])

@@ -17,6 +17,7 @@ from midcall.calls import Calls, end_all
 from midcall.errors import MethodNotFound, RegistrationError
 from midcall.invocation import Answerer, Invocation, Line
 from midcall.items import Metadata, to_json
+from midcall.marks import Kind
 from midcall.outlet import Outlet
 from midcall.questions import KINDS
 
@@ -218,16 +219,16 @@ class Hub:
 
         Raises `MethodNotFound`, with near matches.
         """
-        found = (self._resolved or self._names()).get(name) or self._unlisted(name)
+        found = (self._resolved or self._names()).get(name) or self.unlisted(name)
         if found is None:
             raise MethodNotFound(name, self._near(name))
         return found
 
-    def _unlisted(self, name: str) -> Resolved | None:
-        """A method of a mounted server that has not told yet which it has."""
+    def unlisted(self, name: str, kind: Kind = "method") -> Resolved | None:
+        """A method, or a prompt, of a mounted server that has not told yet which it has."""
         for path, activation in self.activations():
             prefix = f"{path}." if path else ""
-            method = activation.unlisted(name[len(prefix) :]) if name.startswith(prefix) else None
+            method = activation.unlisted(name[len(prefix) :], kind) if name.startswith(prefix) else None
             if method is not None:
                 return Resolved(name, method, (self.name, *prefix.split(".")[:-1]))
         return None

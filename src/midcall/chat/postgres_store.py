@@ -14,20 +14,18 @@ from midcall.chat.conversation import Conversation
 from midcall.chat.store import KEEP_RUNS, MAX_LISTED, Conflict, Listed, RunState
 from midcall.errors import JournalError
 
-SCHEMA = "midcall_chat"
-
-_TABLES = f"""
-CREATE SCHEMA IF NOT EXISTS {SCHEMA};
-CREATE TABLE IF NOT EXISTS {SCHEMA}.conversations (
+_TABLES = """
+CREATE SCHEMA IF NOT EXISTS midcall_chat;
+CREATE TABLE IF NOT EXISTS midcall_chat.conversations (
     id text PRIMARY KEY, principal text, title text NOT NULL, updated double precision NOT NULL,
     version bigint NOT NULL, waiting boolean NOT NULL, run text, body bytea NOT NULL
 );
-CREATE INDEX IF NOT EXISTS conversations_by_person ON {SCHEMA}.conversations (principal, updated DESC);
-CREATE TABLE IF NOT EXISTS {SCHEMA}.runs (
+CREATE INDEX IF NOT EXISTS conversations_by_person ON midcall_chat.conversations (principal, updated DESC);
+CREATE TABLE IF NOT EXISTS midcall_chat.runs (
     id text PRIMARY KEY, conversation text NOT NULL, principal text, ended boolean NOT NULL,
     seen timestamptz NOT NULL DEFAULT now()
 );
-CREATE TABLE IF NOT EXISTS {SCHEMA}.lines (
+CREATE TABLE IF NOT EXISTS midcall_chat.lines (
     run text NOT NULL, lsn bigint NOT NULL, line bytea NOT NULL, PRIMARY KEY (run, lsn)
 );
 """
@@ -72,7 +70,7 @@ class PostgresStore:
     async def load(self, id: str, principal: str | None) -> Conversation | None:
         async with self._connection() as connection:
             body = await connection.fetchval(
-                f"SELECT body FROM {SCHEMA}.conversations "
+                "SELECT body FROM midcall_chat.conversations "
                 "WHERE id = $1 AND principal IS NOT DISTINCT FROM $2",
                 id,
                 principal,
@@ -84,10 +82,11 @@ class PostgresStore:
         try:
             async with self._connection() as connection:
                 written = await connection.execute(
-                    f"UPDATE {SCHEMA}.conversations SET title = $3, updated = $4, version = $5, waiting = $6, "
-                    "run = $7, body = $8 WHERE id = $1 AND version = $9 AND principal IS NOT DISTINCT FROM $2"
+                    "UPDATE midcall_chat.conversations SET title = $3, updated = $4, version = $5, "
+                    "waiting = $6, run = $7, body = $8 "
+                    "WHERE id = $1 AND version = $9 AND principal IS NOT DISTINCT FROM $2"
                     if known
-                    else f"INSERT INTO {SCHEMA}.conversations VALUES ($1, $2, $3, $4, $5, $6, $7, $8) "
+                    else "INSERT INTO midcall_chat.conversations VALUES ($1, $2, $3, $4, $5, $6, $7, $8) "
                     "ON CONFLICT DO NOTHING",
                     conversation.id,
                     conversation.principal,
@@ -109,7 +108,7 @@ class PostgresStore:
     async def delete(self, id: str, principal: str | None) -> bool:
         async with self._connection() as connection:
             done = await connection.execute(
-                f"DELETE FROM {SCHEMA}.conversations WHERE id = $1 AND principal IS NOT DISTINCT FROM $2",
+                "DELETE FROM midcall_chat.conversations WHERE id = $1 AND principal IS NOT DISTINCT FROM $2",
                 id,
                 principal,
             )
@@ -118,7 +117,7 @@ class PostgresStore:
     async def list(self, principal: str | None) -> Sequence[Listed]:
         async with self._connection() as connection:
             rows = await connection.fetch(
-                f"SELECT id, title, updated, waiting, run IS NOT NULL FROM {SCHEMA}.conversations "
+                "SELECT id, title, updated, waiting, run IS NOT NULL FROM midcall_chat.conversations "
                 "WHERE principal IS NOT DISTINCT FROM $1 ORDER BY updated DESC LIMIT $2",
                 principal,
                 MAX_LISTED,
@@ -130,18 +129,18 @@ class PostgresStore:
     async def begin_run(self, run: str, conversation_id: str, principal: str | None) -> None:
         async with self._connection() as connection:
             await connection.execute(
-                f"INSERT INTO {SCHEMA}.runs VALUES ($1, $2, $3, false)", run, conversation_id, principal
+                "INSERT INTO midcall_chat.runs VALUES ($1, $2, $3, false)", run, conversation_id, principal
             )
 
     async def append(self, run: str, first: int, lines: Sequence[bytes], *, ended: bool) -> None:
         try:
             async with self._connection() as connection, connection.transaction():
                 await connection.executemany(
-                    f"INSERT INTO {SCHEMA}.lines VALUES ($1, $2, $3)",
+                    "INSERT INTO midcall_chat.lines VALUES ($1, $2, $3)",
                     [(run, number, line) for number, line in enumerate(lines, first)],
                 )
                 await connection.execute(
-                    f"UPDATE {SCHEMA}.runs SET ended = $2, seen = now() WHERE id = $1", run, ended
+                    "UPDATE midcall_chat.runs SET ended = $2, seen = now() WHERE id = $1", run, ended
                 )
         except JournalError as error:
             if isinstance(error.__cause__, asyncpg.UniqueViolationError):
@@ -153,8 +152,8 @@ class PostgresStore:
             row = await connection.fetchrow(
                 "SELECT conversation, principal, ended, extract(epoch FROM seen)::float8, "
                 "extract(epoch FROM now())::float8, "
-                f"(SELECT coalesce(max(lsn), 0) FROM {SCHEMA}.lines WHERE run = runs.id) "
-                f"FROM {SCHEMA}.runs WHERE id = $1",
+                "(SELECT coalesce(max(lsn), 0) FROM midcall_chat.lines WHERE run = runs.id) "
+                "FROM midcall_chat.runs WHERE id = $1",
                 run,
             )
         if row is None:
@@ -165,18 +164,18 @@ class PostgresStore:
     async def lines(self, run: str, after: int) -> Sequence[bytes]:
         async with self._connection() as connection:
             rows = await connection.fetch(
-                f"SELECT line FROM {SCHEMA}.lines WHERE run = $1 AND lsn > $2 ORDER BY lsn", run, after
+                "SELECT line FROM midcall_chat.lines WHERE run = $1 AND lsn > $2 ORDER BY lsn", run, after
             )
         return [row[0] for row in rows]
 
     async def sweep(self) -> None:
         async with self._connection() as connection, connection.transaction():
             gone = await connection.fetch(
-                f"DELETE FROM {SCHEMA}.runs WHERE seen < now() - make_interval(secs => $1) RETURNING id",
+                "DELETE FROM midcall_chat.runs WHERE seen < now() - make_interval(secs => $1) RETURNING id",
                 KEEP_RUNS,
             )
             await connection.execute(
-                f"DELETE FROM {SCHEMA}.lines WHERE run = ANY($1)", [row[0] for row in gone]
+                "DELETE FROM midcall_chat.lines WHERE run = ANY($1)", [row[0] for row in gone]
             )
 
     @asynccontextmanager

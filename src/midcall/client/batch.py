@@ -4,28 +4,35 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from midcall.client.calling import Calling, Outcome
+from midcall.client.calling import Calling, Outcome, tool_params
 from midcall.client.results import batch_result
 from midcall.client.session import Session
 
-Start = Callable[[str, Any, Callable[[Outcome], None]], Calling]
-"""Makes a call of a tool: its name, its arguments, and who gets the outcome."""
+Make = Callable[[str, Any, bytes, Callable[[Outcome], None]], Calling]
+"""Makes a call of a tool: its name, its arguments, both as parameters, and who gets the outcome."""
 
 OnResult = Callable[[dict[str, Any]], None]
 
 
 class Batch:
-    """The calls of one batch."""
+    """The calls of one batch. Raises `ValueError` for what is none: then nothing is sent."""
 
     def __init__(
         self,
         calls: Sequence[Mapping[str, Any]],
-        make: Start,
+        make: Make,
         *,
         limit: int,
         on_result: OnResult | None = None,
     ) -> None:
-        self._calls = _checked(calls)
+        if limit < 1:
+            raise ValueError(f"The limit is how many calls run at once: {limit} is none")
+        self._calls = [_checked(call) for call in calls]
+        ids = set()
+        for id, *_ in self._calls:
+            if id in ids:
+                raise ValueError(f"Two calls have the id {id}")
+            ids.add(id)
         self._make = make
         self._limit = limit
         self._on_result = on_result
@@ -57,7 +64,7 @@ class Batch:
         """What came of each, in the order of the calls; `error` is for those that did not end."""
         return [
             {"call_id": id, "success": False, "error": error} if found is None else found
-            for (id, _, _), found in zip(self._calls, self._results, strict=True)
+            for (id, *_), found in zip(self._calls, self._results, strict=True)
         ]
 
     def _fill(self) -> None:
@@ -79,8 +86,8 @@ class Batch:
             calling.adopt(session, id)
 
     def _make_one(self, number: int) -> Calling:
-        _, name, arguments = self._calls[number]
-        return self._make(name, arguments, lambda outcome: self._take(number, outcome))
+        _, name, arguments, params = self._calls[number]
+        return self._make(name, arguments, params, lambda outcome: self._take(number, outcome))
 
     def _take(self, number: int, outcome: Outcome) -> None:
         result = batch_result(self._calls[number][0], outcome)
@@ -105,18 +112,16 @@ class Batch:
             calling.cancel(reason)
 
 
-def _checked(calls: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, Any]]:
-    """Id, name and arguments of each call. Raises `ValueError`: then none was sent."""
-    found: list[tuple[str, str, Any]] = []
-    ids: set[str] = set()
-    for call in calls:
-        id, name, arguments = call.get("id"), call.get("name"), call.get("arguments")
-        if not isinstance(id, str) or not id or not isinstance(name, str) or not name:
-            raise ValueError(f"A call has an id and the name of a tool, both text: {dict(call)!r}")
-        if arguments is not None and not isinstance(arguments, Mapping):
-            raise ValueError(f"The arguments of call {id} are no object: {arguments!r}")
-        if id in ids:
-            raise ValueError(f"Two calls have the id {id}")
-        ids.add(id)
-        found.append((id, name, arguments))
-    return found
+def _checked(call: Any) -> tuple[str, str, Any, bytes]:
+    """Id, name, arguments, and the latter two as parameters."""
+    if not isinstance(call, Mapping):
+        raise ValueError(f"A call is an object: {call!r}")  # noqa: TRY004  a value among others
+    id, name, arguments = call.get("id"), call.get("name"), call.get("arguments")
+    if not isinstance(id, str) or not id or not isinstance(name, str) or not name:
+        raise ValueError(f"A call has an id and the name of a tool, both text: {dict(call)!r}")
+    if arguments is not None and not isinstance(arguments, Mapping):
+        raise ValueError(f"The arguments of call {id} are no object: {arguments!r}")
+    try:
+        return id, name, arguments, tool_params(name, arguments)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise ValueError(f"The arguments of call {id} cannot be sent as JSON: {error}") from None

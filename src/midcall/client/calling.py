@@ -396,3 +396,8 @@ def _outcome(error: BaseException) -> MidcallError:
     broken = Aborted(f"A question could not be answered: {error or type(error).__name__}")
     broken.__cause__ = error
     return broken
+
+
+def tool_params(name: str, arguments: Any) -> bytes:
+    """The inside of the parameters of `tools/call`."""
+    return b'"name":%b,"arguments":%b' % (to_json(name), to_json(arguments) if arguments else b"{}")

@@ -16,7 +16,7 @@ from msgspec import Struct
 from midcall.client.answering import Answering
 from midcall.client.batch import Batch, OnResult
 from midcall.client.cache import Cache
-from midcall.client.calling import Calling, Handle, Outcome
+from midcall.client.calling import Calling, Handle, Outcome, tool_params
 from midcall.client.greeting import Era, Greeting
 from midcall.client.keeping import Keeper
 from midcall.client.line import ToolLine
@@ -221,7 +221,7 @@ class Client:
         may be silent; while a person thinks, it does not count. `meta` goes into `_meta`.
         """
         self._check_can_ask(answer)
-        params = _tool_params(name, arguments)
+        params = tool_params(name, arguments)
         about = About("tools/call", name, self._headers(name, arguments))
         return self._invocation(about, params, answer, timeout, meta)
 
@@ -268,9 +268,10 @@ class Client:
         if answer is not None and not (self.answering.answer or self.answering.by_hand):
             raise ValueError("Say connect(..., by_hand=True) first: servers are told once that they may ask")
 
-    def _make_tool_call(self, name: str, arguments: Any, done: Callable[[Outcome], None]) -> Calling:
-        about = About("tools/call", name, self._headers(name, arguments))
-        return Calling(self, about, _tool_params(name, arguments), done)
+    def _make_tool_call(
+        self, name: str, arguments: Any, params: bytes, done: Callable[[Outcome], None]
+    ) -> Calling:
+        return Calling(self, About("tools/call", name, self._headers(name, arguments)), params, done)
 
     def _headers(self, name: str, arguments: Any) -> tuple[tuple[str, str], ...]:
         return self._mirrored.headers(name, arguments) if self._mirrored is not None else ()
@@ -441,8 +442,3 @@ class Client:
 
     def lost(self, session: Session, error: MidcallError) -> None:
         self._keeper.lost(session, error)
-
-
-def _tool_params(name: str, arguments: Any) -> bytes:
-    """The inside of the parameters of `tools/call`."""
-    return b'"name":%b,"arguments":%b' % (to_json(name), to_json(arguments) if arguments else b"{}")

@@ -11,11 +11,11 @@ import msgspec
 
 from midcall.activation import Activation, Method, digest, own_method, plugin_id
 from midcall.call import Call
-from midcall.client.mount_run import Run
+from midcall.client.mount_run import Run, read_report
 from midcall.client.mount_talk import Taker, Talk
 from midcall.client.wire import About
 from midcall.errors import InvalidArguments, MidcallError
-from midcall.items import to_json
+from midcall.items import Log, Progress, to_json
 from midcall.marks import Kind
 
 if TYPE_CHECKING:
@@ -135,6 +135,14 @@ class RemoteMethod(Method):
     def is_modern(self) -> bool:
         """Whether the server is told with each request what its caller can be asked."""
         return self._mount.clients.base.modern
+
+    def read_report(self, method: str, params: dict[str, Any]) -> Progress | Log | None:
+        """Progress or a line of log, if that is what the server tells."""
+        return read_report(method, params)
+
+    def watch(self, uri: str) -> None:
+        """Somebody wants to hear of updates of a resource."""
+        self._mount.watch(uri)
 
     def invoke(self, call: Call, arguments: dict[str, Any]) -> Coroutine[Any, Any, Any]:
         """Run it: `raw` are the arguments, and `talk` is what is under way already."""

@@ -24,7 +24,7 @@ from midcall.client.mount_talk import Asks, Began, Talk
 from midcall.client.results import text_of
 from midcall.content import Passed, PassedError
 from midcall.errors import MidcallError, RemoteError, ToolError, Unreachable
-from midcall.items import Background, to_builtins, to_json
+from midcall.items import Background, Log, Metadata, Progress, to_builtins, to_json
 from midcall.mcp.caller import LEVELS
 from midcall.mcp.elicitation import ELICIT
 from midcall.trace import Trace
@@ -242,10 +242,12 @@ class Run:
                 return {"task": task["taskId"]}
             case Unreachable():
                 return None
-        raise ToolError(
-            f"{self._mount.name} was lost in the middle of this call, which may be done or not: {outcome}",
-            code=outcome.code,
-        )
+            case _:
+                raise ToolError(
+                    f"{self._mount.name} was lost in the middle of this call, which may be done or not: "
+                    f"{outcome}",
+                    code="transport_lost",
+                )
 
     # --- as a taker --------------------------------------------------------------------------
 
@@ -261,11 +263,11 @@ class Run:
             self._round.withdraw_all_but(talk.questions)
 
     def reported(self, method: str, params: dict[str, Any]) -> None:
-        if method == "notifications/progress":
-            percentage, message = read_progress(params)
-            self._call.progress(message, percentage)
-        elif method == "notifications/message":
-            self._call.log(*read_log(params))
+        match read_report(method, params):
+            case Progress(_, message, percentage):
+                self._call.progress(message, percentage)
+            case Log(_, level, message, data):
+                self._call.log(level, message, data)
 
     # --- the end -----------------------------------------------------------------------------
 
@@ -298,11 +300,20 @@ class Run:
             self._mount.cancel_task(self._call.principal, self._task)
 
 
-def read_log(params: dict[str, Any]) -> tuple[str, str, Any]:
-    """Level, text and data of a line of log."""
-    level, data = params.get("level"), params.get("data")
-    known = level if level in LEVELS else "info"
-    return (known, data, None) if isinstance(data, str) else (known, "", data)
+def read_report(method: str, params: dict[str, Any]) -> Progress | Log | None:
+    """Progress or a line of log, if that is what a server tells."""
+    match method:
+        case "notifications/progress":
+            percentage, message = read_progress(params)
+            return Progress(_HERE, message, percentage)
+        case "notifications/message":
+            level, data = params.get("level"), params.get("data")
+            known = str(level) if level in LEVELS else "info"
+            return Log(_HERE, known, data) if isinstance(data, str) else Log(_HERE, known, "", data)
+    return None
+
+
+_HERE = Metadata((), "", 0)
 
 
 def _passed(event: Event) -> Passed:

@@ -14,6 +14,8 @@ _PART = re.compile(r"\{(\w+)\}")
 _EXPRESSION = re.compile(r"\{[^{}]*\}")
 """Of a template of another server, as RFC 6570 has them."""
 _ANY = re.compile(".*", re.DOTALL)
+_MOST_PARTS = 5
+"""How much of such a template is looked at: it only has to lead to the right server."""
 
 
 class Tool(NamedTuple):
@@ -187,8 +189,11 @@ def _object_schema(schema: dict[str, Any] | None) -> dict[str, Any] | None:
 def _readable(method: Method, provenance: tuple[str, ...], prefix: str) -> Readable:
     uri: str = method.extras["uri"]
     if "listed" in method.extras:
-        pattern = ".*".join(re.escape(part) for part in _EXPRESSION.split(uri))
-        return Readable(uri, method, provenance, method.extras["listed"], re.compile(pattern, re.DOTALL))
+        parts = _EXPRESSION.split(uri)
+        if len(parts) > _MOST_PARTS:
+            parts = [*parts[:_MOST_PARTS], ""]
+        fits = re.compile(".*".join(re.escape(part) for part in parts), re.DOTALL)
+        return Readable(uri, method, provenance, method.extras["listed"], fits)
     names = _PART.findall(uri)
     shown = {"name": prefix + method.name, "description": method.description, **_common(method)}
     shown["uriTemplate" if names else "uri"] = uri

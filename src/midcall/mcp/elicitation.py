@@ -208,7 +208,7 @@ def _title(option: Any) -> str:
 def _plain(schema: dict[str, Any]) -> dict[str, Any]:
     """Only what MCP allows at the top of a requested schema, if it is one that MCP allows."""
     if not _is_flat(schema):
-        return {"type": "object", **schema}
+        return {"type": "object", **_followed(schema, schema.get("$defs", {}))}
     definitions = schema.get("$defs", {})
     schema = _followed(schema, definitions)
     properties = {
@@ -226,7 +226,7 @@ def _followed(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, 
     if not isinstance(reference, str):
         return schema
     found = definitions.get(reference.removeprefix("#/$defs/"), {})
-    return {**found, **{key: value for key, value in schema.items() if key != "$ref"}}
+    return {**found, **{key: value for key, value in schema.items() if key != "$ref"}}  # with its `$defs`
 
 
 _FIELD_KEYS = frozenset((

@@ -336,6 +336,9 @@ class McpExtension:
         if found is not None:
             readable, _ = found
             check_scopes(readable.shown["name"], readable.method.extras, session.principal)
+            watch = getattr(readable.method, "watch", None)  # of a server behind, which is to tell
+            if watch is not None:
+                watch(uri)
 
     # --- tasks -------------------------------------------------------------------------------
 

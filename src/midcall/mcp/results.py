@@ -9,13 +9,14 @@ from typing import Any
 
 from msgspec import Raw
 
-from midcall.content import Audio, Content, Document, Embedded, Link
+from midcall.content import Audio, Content, Document, Embedded, Link, Passed
 from midcall.errors import ProtocolError
 from midcall.items import Error, to_json
 from midcall.jsonrpc import INTERNAL_ERROR
 from midcall.mcp import revisions
 from midcall.mcp.catalog import Tool
 from midcall.mcp.exchange import McpError
+from midcall.mcp.passed import passed_contents, passed_result
 
 NO_OUTPUT = "(no output)"
 CACHE_MS = 60_000
@@ -36,6 +37,8 @@ def tool_result(contents: Sequence[Any], failure: Error | None, tool: Tool, revi
     value = contents[0] if len(contents) == 1 else contents
     if isinstance(value, str):
         return {"content": [text_block(value)]}
+    if isinstance(value, Passed):
+        return passed_result(value, revision)
     parts = value if isinstance(value, list | tuple) else (value,)
     if any(isinstance(part, Content) for part in parts):
         return {"content": [_block(part, revision, number) for number, part in enumerate(parts, 1)]}
@@ -63,12 +66,17 @@ def _block(part: Any, revision: str, number: int) -> Any:
             return text_block(part if isinstance(part, str) else to_json(part).decode())
 
 
-def resource_result(uri: str, mime_type: str | None, contents: Sequence[Any]) -> dict[str, Any]:
+def resource_result(
+    uri: str, mime_type: str | None, contents: Sequence[Any], *, modern: bool
+) -> dict[str, Any]:
     """The result of `resources/read`."""
+    hints = cache_hints() if modern else {}
+    if contents and isinstance(contents[0], Passed):
+        return {**hints, **passed_contents(contents[0], modern=modern)}
     parts: list[Any] = []
     for value in contents:
         parts += value if isinstance(value, list | tuple) and _is_documents(value) else [value]
-    return {"contents": [_document(uri, mime_type, part) for part in parts]}
+    return {"contents": [_document(uri, mime_type, part) for part in parts], **hints}
 
 
 def _is_documents(value: Sequence[Any]) -> bool:
@@ -89,6 +97,8 @@ def _document(uri: str, mime_type: str | None, part: Any) -> Document:
 
 def prompt_result(description: str, contents: Sequence[Any], revision: str) -> dict[str, Any]:
     """The result of `prompts/get`: texts are messages of the user."""
+    if contents and isinstance(contents[0], Passed):
+        return passed_result(contents[0], revision)
     parts: list[Any] = []
     for value in contents:
         parts += value if isinstance(value, list | tuple) else [value]

@@ -13,13 +13,15 @@ from msgspec import UNSET
 
 from midcall import jsonrpc
 from midcall.activation import digest
+from midcall.call import Call
+from midcall.content import Passed
 from midcall.errors import InvalidArguments, MethodNotFound, MidcallError
 from midcall.hub import Hub, Resolved
 from midcall.items import Error, to_json
 from midcall.journal.base import CallRecord
 from midcall.mcp import messages, revisions
 from midcall.mcp.caller import TASKS, Caller
-from midcall.mcp.catalog import Catalog, Readable, Template, Tool
+from midcall.mcp.catalog import Catalog, Readable, Template, Tool, tool_of
 from midcall.mcp.desk import Desk
 from midcall.mcp.dialects import respond_tool
 from midcall.mcp.dialects.base import Dialect, Finish
@@ -28,8 +30,10 @@ from midcall.mcp.dialects.server_requests import ServerRequests
 from midcall.mcp.exchange import Exchange, McpError
 from midcall.mcp.legacy import Session
 from midcall.mcp.outcomes import Context, Ticket
+from midcall.mcp.passed import passed_result
 from midcall.mcp.plain import PlainCall
-from midcall.mcp.results import cache_hints, prompt_result, resource_result, tool_result
+from midcall.mcp.relayed import RelayedCall, Talk
+from midcall.mcp.results import prompt_result, resource_result, tool_result
 from midcall.principal import check_scopes
 
 MISSING_CAPABILITY = -32021
@@ -71,6 +75,14 @@ class Runner:
                 and exchange.span is None  # else it needs a task, in which the span is the current one
             ):
                 exchange.line.run(PlainCall(exchange, session, self._server.hub, tool, arguments))
+            elif (
+                tool.remote
+                and params.request_state is None
+                and exchange.meta.idempotency_key is None
+                and exchange.span is None  # as above
+            ):
+                go_on = functools.partial(self._call_remote, tool, arguments, params)
+                RelayedCall(exchange, session, self._server.hub, tool, arguments, go_on).start()
             else:
                 finish = functools.partial(_tool_result, tool, exchange.caller.revision)
                 self._run(exchange, session, tool.found, arguments, finish, "tools/call", params)
@@ -78,15 +90,39 @@ class Runner:
             failure = Error(_NO_METADATA, str(error), error.code)
             exchange.result(tool_result((), failure, tool, exchange.caller.revision))
 
+    def _call_remote(
+        self,
+        tool: Tool,
+        arguments: bytes,
+        params: messages.Named,
+        exchange: Exchange,
+        session: Session,
+        talk: Talk | None,
+    ) -> None:
+        """A tool of another server, by the way of asking that its caller has; it may be under way already."""
+        finish = functools.partial(_tool_result, tool, exchange.caller.revision)
+        self._run(exchange, session, tool.found, arguments, finish, "tools/call", params, talk)
+
     def tool(self, name: str) -> Tool | None:
         """A tool by its name, or by an alias of it."""
         tool = self._server.catalog.tools.get(name)
         if tool is None:
             try:
-                tool = self._server.catalog.tools.get(self._server.hub.resolve(name).name)
+                found = self._server.hub.resolve(name)
             except MethodNotFound:
                 return None
+            tool = self._server.catalog.tools.get(found.name)
+            if tool is None and "listed" in found.method.extras:
+                return tool_of(found)  # of a server that has not told yet what it has
         return tool
+
+    def prompt(self, name: str) -> Template | None:
+        """A prompt by its name."""
+        prompt = self._server.catalog.prompts.get(name)
+        if prompt is None:
+            found = self._server.hub.unlisted(name, "prompt")
+            return None if found is None else Template(name, found.method, found.provenance, {"name": name})
+        return prompt
 
     def read_resource(self, exchange: Exchange, params: messages.Located, session: Session) -> None:
         found = self._server.catalog.find(params.uri)
@@ -100,7 +136,7 @@ class Runner:
         self._run_or_refuse(exchange, session, resolved, to_json(parts), finish, "resources/read", params)
 
     def get_prompt(self, exchange: Exchange, params: messages.Named, session: Session) -> None:
-        prompt = self._server.catalog.prompts.get(params.name)
+        prompt = self.prompt(params.name)
         if prompt is None:
             raise McpError(jsonrpc.INVALID_PARAMS, f"Unknown prompt: {params.name}")
         check_scopes(prompt.name, prompt.method.extras, session.principal)
@@ -111,7 +147,7 @@ class Runner:
 
     def complete(self, exchange: Exchange, params: messages.Complete, session: Session) -> None:
         of = params.ref.uri if params.ref.type == "ref/resource" else params.ref.name
-        completer = self._server.catalog.completers.get((of, params.argument.name))
+        completer = self._server.catalog.completer(of, params.argument.name)
         if completer is None:
             known = of in self._server.catalog.prompts or any(
                 t.uri == of for t in self._server.catalog.templates
@@ -125,11 +161,17 @@ class Runner:
         def finish(contents: Sequence[Any], failure: Error | None) -> dict[str, Any]:
             if failure is not None:
                 raise McpError(jsonrpc.INTERNAL_ERROR, failure.message)
+            if contents and isinstance(contents[0], Passed):
+                return passed_result(contents[0], exchange.caller.revision)
             values = [str(v) for part in contents for v in (part if isinstance(part, list) else [part])]
             completion = {"values": values[:100], "total": len(values), "hasMore": len(values) > 100}
             return {"completion": completion}
 
-        given: dict[str, Any] = {"value": params.argument.value, "arguments": params.context.arguments}
+        given: dict[str, Any] = {
+            "value": params.argument.value,
+            "arguments": params.context.arguments,
+            "argument": params.argument.name,
+        }
         wanted = completer.method.params["properties"]
         arguments = to_json({name: value for name, value in given.items() if name in wanted})
         resolved = Resolved(of, completer.method, completer.provenance)
@@ -159,12 +201,13 @@ class Runner:
         finish: Finish,
         method: str,
         params: Any,
+        talk: Talk | None = None,
     ) -> None:
         """Start the call by the best way of asking that this caller has, or go on with a parked one."""
         caller = exchange.caller
         dialect: Dialect
         if caller.modern and method != "completion/complete" and _may_park(exchange, found, params):
-            self._park(exchange, session, found, arguments, finish, method, params)
+            self._park(exchange, session, found, arguments, finish, method, params, talk)
             return
         if not found.method.interactive or caller.modern:
             dialect = Dialect(exchange, finish)
@@ -175,7 +218,15 @@ class Runner:
         session.admit(exchange, dialect)
         owner = None if caller.modern else session  # who may answer by `_plexus_respond`
         hub = self._server.hub
-        call = dialect.call = hub.prepare(found, arguments, dialect, supported=dialect.supported, owner=owner)
+        call = dialect.call = hub.prepare(
+            found,
+            arguments,
+            dialect,
+            supported=dialect.supported,
+            owner=owner,
+            principal=caller.principal,
+        )
+        _take_along(call, talk)
         hub.calls.start(call, at_once=not found.method.interactive)
 
     def _park(
@@ -187,6 +238,7 @@ class Runner:
         finish: Finish,
         method: str,
         params: Any,
+        talk: Talk | None,
     ) -> None:
         """Start a call that may have to be found again, or go on with one that waits."""
         desk, hub, caller = self._server.desk, self._server.hub, exchange.caller
@@ -200,8 +252,14 @@ class Runner:
         try:
             session.admit(exchange, front)
             call = hub.prepare(
-                found, arguments, front, supported=caller.kinds, time_limit=desk.keeper.time_limit
+                found,
+                arguments,
+                front,
+                supported=caller.kinds,
+                time_limit=desk.keeper.time_limit,
+                principal=caller.principal,
             )
+            _take_along(call, talk)
         except BaseException:
             desk.keeper.forget(front)
             raise
@@ -219,7 +277,7 @@ class Runner:
                 if tool is not None:
                     return tool.found, functools.partial(_tool_result, tool, revisions.MODERN[-1])
             case "prompts/get":
-                prompt = self._server.catalog.prompts.get(record.name)
+                prompt = self.prompt(record.name)
                 if prompt is not None:
                     return _prompting(prompt, revisions.MODERN[-1])
             case "resources/read":
@@ -287,8 +345,7 @@ def _reading(uri: str, readable: Readable, *, modern: bool) -> tuple[Resolved, F
     def finish(contents: Sequence[Any], failure: Error | None) -> dict[str, Any]:
         if failure is not None:
             raise McpError(jsonrpc.INTERNAL_ERROR, failure.message)
-        result = resource_result(uri, readable.shown.get("mimeType"), contents)
-        return {**result, **cache_hints()} if modern else result
+        return resource_result(uri, readable.shown.get("mimeType"), contents, modern=modern)
 
     return Resolved(readable.shown["name"], readable.method, readable.provenance), finish
 
@@ -302,6 +359,12 @@ def _prompting(prompt: Template, revision: str) -> tuple[Resolved, Finish]:
         return prompt_result(prompt.method.description, contents, revision)
 
     return Resolved(prompt.name, prompt.method, prompt.provenance), finish
+
+
+def _take_along(call: Call, talk: Talk | None) -> None:
+    """A call of another server goes on with what is under way there."""
+    if talk is not None:
+        call.arguments = {**call.arguments, "talk": talk}
 
 
 def _digest(arguments: bytes) -> str:

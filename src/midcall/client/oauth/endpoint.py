@@ -145,7 +145,7 @@ class TokenEndpoint:
 def choose_method(issuer: AuthorizationServer, *, secret: bool, key: bool = False) -> str:
     """How a client with these credentials proves who it is; `none` if it has none."""
     accepted = issuer.token_endpoint_auth_methods_supported
-    if key and (accepted is None or "private_key_jwt" in accepted):
+    if key and (not secret or accepted is None or "private_key_jwt" in accepted):
         return "private_key_jwt"
     if not secret:
         return "none"

@@ -27,6 +27,9 @@ Outcome = dict[str, Any] | McpError
 class Dialect:
     """The outlet of a call whose caller is not asked."""
 
+    takes_passed = True
+    """Whether it takes what another MCP server gave as it is (see `content.Passed`)."""
+
     __slots__ = ("_progress", "_size", "call", "contents", "exchange", "failure", "finish")
 
     def __init__(self, exchange: Exchange | None, finish: Finish) -> None:
@@ -104,10 +107,16 @@ class Dialect:
         if self.call is not None:
             self.call.abort(reason)
 
+    def go_on_after(self, before: "Dialect") -> None:
+        """Another one has told how far the call is, up to here."""
+        self._progress = before._progress
+
     def _report(self, exchange: Exchange, item: Progress | Log) -> None:
         if isinstance(item, Log):
             if exchange.caller.hears(item.level):
-                data = item.message if item.data is None else {"message": item.message, "data": item.data}
+                data = item.message if item.data is None else item.data
+                if item.message and item.data is not None:
+                    data = {"message": item.message, "data": item.data}
                 params: dict[str, Any] = {
                     "level": item.level,
                     "logger": self.call.name if self.call else "",

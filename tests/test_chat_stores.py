@@ -1,0 +1,188 @@
+"""Where conversations are kept: one contract, three stores."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+import postgres_server
+from driving import drive
+from midcall.chat.conversation import Conversation, Pending, new_conversation
+from midcall.chat.events import ElicitRequest
+from midcall.chat.postgres_store import PostgresStore
+from midcall.chat.sqlite_store import SqliteStore
+from midcall.chat.store import ChatStore, Conflict, MemoryStore
+from midcall.models.base import Message, ToolCall
+
+Make = Callable[[], ChatStore]
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
+    match request.param:
+        case "memory":
+            one = MemoryStore()
+            return lambda: one
+        case "sqlite":
+            return lambda: SqliteStore(tmp_path / "chat.db")
+        case _:
+            url = postgres_server.shared()
+            return lambda: PostgresStore(url)
+
+
+@asynccontextmanager
+async def opened(make: Make) -> AsyncIterator[ChatStore]:
+    store = make()
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def talk(person: str | None = "ada") -> Conversation:
+    conversation = new_conversation(person)
+    conversation.say(
+        Message("user", "Book a flight, please, and do not take the one with the long stop in between")
+    )
+    call = ToolCall("c1", "book", '{"to":"Rome"}')
+    conversation.say(Message("assistant", "Let me see", (call,), thinking="hm", extra={"sign": "x"}))
+    question = ElicitRequest("c1", "c1", "book", "c1:k:1", "k", "Which?", {"type": "object"}, {"a": [1]})
+    conversation.pending["c1"] = Pending(call, "sealed", {"k": question}, {"k": [{"x": 1}]}, {}, 2, "kept")
+    return conversation
+
+
+def test_a_conversation_comes_back_as_it_was_also_to_another_process(make: Make) -> None:
+    async def main() -> None:
+        conversation = talk()
+        async with opened(make) as store:
+            await store.save(conversation)
+        async with opened(make) as store:
+            found = await store.load(conversation.id, "ada")
+            assert found == conversation
+            assert found is not conversation
+            assert found.title == "Book a flight, please, and do not take the one with the l..."
+            assert [q.elicit_id for q in found.questions] == ["c1:k:1"]
+
+    drive(main())
+
+
+def test_of_two_who_change_a_conversation_the_second_is_told(make: Make) -> None:
+    async def main() -> None:
+        async with opened(make) as store:
+            conversation = talk()
+            await store.save(conversation)
+            one, other = [await store.load(conversation.id, "ada") for _ in range(2)]
+            assert one is not None
+            assert other is not None
+            one.say(Message("tool", "done", tool_call_id="c1"))
+            await store.save(one)
+            other.say(Message("tool", "also done", tool_call_id="c1"))
+            version = other.version
+            with pytest.raises(Conflict):
+                await store.save(other)
+            assert other.version == version
+            with pytest.raises(Conflict):
+                await store.save(new_with_id(conversation.id))
+            found = await store.load(conversation.id, "ada")
+            assert found is not None
+            assert [m.content for m in found.messages if m.role == "tool"] == ["done"]
+            one.pending.clear()
+            await store.save(one)
+
+    drive(main())
+
+
+def new_with_id(id: str) -> Conversation:
+    conversation = new_conversation("ada")
+    conversation.id = id
+    return conversation
+
+
+def test_nobody_gets_or_forgets_what_belongs_to_another(make: Make) -> None:
+    async def main() -> None:
+        async with opened(make) as store:
+            own, public = talk("bob"), talk(None)
+            await store.save(own)
+            await store.save(public)
+            for stranger in ("eve", None, ""):
+                assert await store.load(own.id, stranger) is None
+                assert not await store.delete(own.id, stranger)
+                assert own.id not in [one.id for one in await store.list(stranger)]
+            assert await store.load(public.id, "bob") is None
+            (listed,) = [one for one in await store.list("bob") if one.id == own.id]
+            assert (listed.title, listed.waiting, listed.running) == (own.title, True, False)
+            assert await store.delete(own.id, "bob")
+            assert await store.load(own.id, "bob") is None
+            assert not await store.delete(own.id, "bob")
+
+    drive(main())
+
+
+def test_the_newest_conversation_is_listed_first(make: Make) -> None:
+    async def main() -> None:
+        async with opened(make) as store:
+            person = new_conversation(None).id
+            made = [new_conversation(person) for _ in range(3)]
+            for number, conversation in enumerate(made):
+                conversation.updated = 1000.0 + number
+                conversation.run = "r" if number == 1 else None
+                await store.save(conversation)
+            made[0].updated = 2000.0
+            await store.save(made[0])
+            listed = await store.list(person)
+            assert [one.id for one in listed] == [made[0].id, made[2].id, made[1].id]
+            assert [one.running for one in listed] == [False, False, True]
+
+    drive(main())
+
+
+def test_lines_of_a_run_are_read_from_any_number_and_never_written_twice(make: Make) -> None:
+    async def main() -> None:
+        async with opened(make) as store, opened(make) as reader:
+            run = new_conversation(None).id
+            assert await reader.run(run) is None
+            await store.begin_run(run, "c", "ada")
+            await store.append(run, 1, [b"1", b"2"], ended=False)
+            await store.append(run, 3, [b"3"], ended=False)
+            state = await reader.run(run)
+            assert state is not None
+            assert (state.conversation_id, state.principal, state.lines, state.ended) == (
+                "c",
+                "ada",
+                3,
+                False,
+            )
+            assert await reader.lines(run, 0) == [b"1", b"2", b"3"]
+            assert await reader.lines(run, 2) == [b"3"]
+            assert await reader.lines(run, 9) == []
+            with pytest.raises(Conflict):
+                await store.append(run, 3, [b"other"], ended=False)
+            await store.append(run, 4, [], ended=True)
+            state = await reader.run(run)
+            assert state is not None
+            assert (state.lines, state.ended) == (3, True)
+            assert await reader.lines(run, 2) == [b"3"]
+            await store.sweep()
+            assert await reader.lines(run, 0) == [b"1", b"2", b"3"]  # it is not old
+
+    drive(main())
+
+
+def test_two_processes_write_at_the_same_time(make: Make) -> None:
+    async def main() -> None:
+        async with opened(make) as one, opened(make) as other:
+            runs = [new_conversation(None).id for _ in range(8)]
+
+            async def write(store: ChatStore, run: str) -> None:
+                await store.begin_run(run, "c", None)
+                for number in range(1, 11):
+                    await store.append(run, number, [b"%d" % number], ended=number == 10)
+
+            await asyncio.gather(*(write((one, other)[n % 2], run) for n, run in enumerate(runs)))
+            for run in runs:
+                assert await one.lines(run, 0) == [b"%d" % number for number in range(1, 11)]
+
+    drive(main())

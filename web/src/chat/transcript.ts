@@ -1,0 +1,172 @@
+/**
+ * What a conversation shows, as plain values: made from the messages that the server keeps, and carried on
+ * by the events of a run. Nothing here knows a browser.
+ */
+import type { ChatEvent, Elicit, Message } from "../api/types";
+
+export type CallStatus = "running" | "waiting" | "done" | "failed";
+
+export interface ToolCall {
+  id: string;
+  name: string;
+  arguments: unknown;
+  status: CallStatus;
+  progress: { message: string; percentage?: number | null } | null;
+  result: { content: string; structured?: unknown } | null;
+  error: string | null;
+  questions: Elicit[];
+}
+
+export type Entry =
+  | { kind: "user"; text: string; unsent?: string }
+  | { kind: "assistant"; text: string; thinking: string; calls: ToolCall[] }
+  | { kind: "notice"; tone: "info" | "error"; text: string; retry: boolean };
+
+export type Transcript = readonly Entry[];
+
+type Assistant = Extract<Entry, { kind: "assistant" }>;
+
+export function fromMessages(messages: readonly Message[], pending: readonly Elicit[]): Transcript {
+  const results = new Map(messages.filter((m) => m.role === "tool").map((m) => [m.tool_call_id, m]));
+  const entries: Entry[] = [];
+  for (const message of messages) {
+    if (message.role === "user") entries.push({ kind: "user", text: message.content });
+    if (message.role !== "assistant") continue;
+    const calls = (message.tool_calls ?? []).map(({ id, name, arguments: text }): ToolCall => {
+      const call = newCall(id, name, parsed(text));
+      const result = results.get(id);
+      const questions = pending.filter((one) => one.callId === id);
+      if (result?.is_error) return { ...call, status: "failed", error: result.content };
+      if (result) return { ...call, status: "done", result: { content: result.content } };
+      return { ...call, status: questions.length ? "waiting" : "running", questions };
+    });
+    entries.push({ kind: "assistant", text: message.content, thinking: message.thinking ?? "", calls });
+  }
+  return entries;
+}
+
+/** The transcript after one more event. */
+export function apply(transcript: Transcript, event: ChatEvent): Transcript {
+  switch (event.type) {
+    case "text":
+      return inLast(transcript, (last) => ({ ...last, text: last.text + event.content }));
+    case "thinking":
+      return inLast(transcript, (last) => ({ ...last, thinking: last.thinking + event.content }));
+    case "tool_calls": {
+      const known = new Set(callsOf(transcript).map((call) => call.id));
+      const calls = event.calls.filter(({ id }) => !known.has(id));
+      if (calls.length === 0) return transcript;
+      const added = calls.map(({ id, name, arguments: given }) => newCall(id, name, given));
+      return inLast(transcript, (last) => ({ ...last, calls: [...last.calls, ...added] }));
+    }
+    case "tool_progress": {
+      const { message, percentage = null } = event;
+      return inCall(transcript, event, (call) => ({ ...call, progress: { message, percentage } }));
+    }
+    case "tool_result": {
+      const { content, structured } = event;
+      return inCall(transcript, event, (call) => ({ ...ended(call), status: "done", result: { content, structured } }));
+    }
+    case "tool_error":
+      return inCall(transcript, event, (call) => ({ ...ended(call), status: "failed", error: event.message }));
+    case "plugin_elicit_request":
+      return inCall(transcript, event, (call) => ({
+        ...call,
+        status: "waiting",
+        progress: null,
+        questions: [...call.questions.filter((one) => one.elicitId !== event.elicitId), event],
+      }));
+    case "plugin_session_status":
+      return event.status === "running"
+        ? inCall(transcript, event, (call) => (call.status === "waiting" && !call.questions.length ? { ...call, status: "running" } : call))
+        : transcript;
+    case "plugin_session_error":
+      return inCall(transcript, event, (call) =>
+        event.error === "ELICIT_MISMATCH" ? call : { ...ended(call), status: "failed", error: event.message },
+      );
+    case "conversation_state":
+      return merged(transcript, fromMessages(event.messages, event.pending));
+    case "complete": {
+      const text = REASONS[event.reason];
+      return text === undefined ? transcript : [...transcript, { kind: "notice", tone: "info", text, retry: false }];
+    }
+    case "error":
+      return [...transcript, { kind: "notice", tone: "error", text: event.message, retry: event.recoverable }];
+    case "session_info":
+      return transcript;
+  }
+}
+
+const REASONS: Record<string, string> = {
+  stopped: "Stopped.",
+  length: "The answer ends here, as the model reached its longest one.",
+  iterations: "Stopped, as the model called tools too many times in one turn.",
+  budget: "Stopped, as the tokens for one turn are used up.",
+};
+
+/** Without a question that has been answered. */
+export function withoutQuestion(transcript: Transcript, elicit: Elicit): Transcript {
+  return inCall(transcript, elicit, (call) => {
+    const questions = call.questions.filter((one) => one.elicitId !== elicit.elicitId);
+    return { ...call, questions, status: questions.length ? "waiting" : "running" };
+  });
+}
+
+export function callsOf(transcript: Transcript): ToolCall[] {
+  return transcript.flatMap((entry) => (entry.kind === "assistant" ? entry.calls : []));
+}
+
+export const questionsOf = (transcript: Transcript): Elicit[] => callsOf(transcript).flatMap((call) => call.questions);
+
+const newCall = (id: string, name: string, given: unknown): ToolCall => ({
+  id,
+  name,
+  arguments: given,
+  status: "running",
+  progress: null,
+  result: null,
+  error: null,
+  questions: [],
+});
+
+const ended = (call: ToolCall): ToolCall => ({ ...call, progress: null, questions: [] });
+
+/** Changes what the assistant is saying; after a round of tools it begins anew. */
+function inLast(transcript: Transcript, change: (last: Assistant) => Assistant): Transcript {
+  const last = transcript.at(-1);
+  if (last?.kind === "assistant" && last.calls.length === 0) {
+    return [...transcript.slice(0, -1), change(last)];
+  }
+  return [...transcript, change({ kind: "assistant", text: "", thinking: "", calls: [] })];
+}
+
+function inCall(transcript: Transcript, { callId }: { callId: string }, change: (call: ToolCall) => ToolCall): Transcript {
+  return transcript.map((entry) => {
+    if (entry.kind !== "assistant" || !entry.calls.some((call) => call.id === callId)) return entry;
+    return { ...entry, calls: entry.calls.map((call) => (call.id === callId ? change(call) : call)) };
+  });
+}
+
+/** What the server keeps, with what only this page has seen: structured results. */
+function merged(before: Transcript, after: Transcript): Transcript {
+  const seen = new Map(callsOf(before).map((call) => [call.id, call]));
+  return after.map((entry) =>
+    entry.kind !== "assistant"
+      ? entry
+      : {
+          ...entry,
+          calls: entry.calls.map((call) => {
+            const structured = seen.get(call.id)?.result?.structured;
+            return call.result && structured !== undefined ? { ...call, result: { ...call.result, structured } } : call;
+          }),
+        },
+  );
+}
+
+function parsed(text: string): unknown {
+  try {
+    return JSON.parse(text) as unknown;
+  } catch {
+    return text;
+  }
+}
