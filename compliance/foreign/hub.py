@@ -1,16 +1,12 @@
-"""A hub in which one foreign server is mounted, on standard input and output: `python hub.py NAME COMMAND...`."""
+"""A hub with a foreign server mounted in it, on standard input and output: `python hub.py NAME COMMAND...`."""
 
 import asyncio
 import sys
 
 from midcall import Hub
 from midcall.mcp import McpExtension
+from midcall.transports.stdio import serve_stdio
 
-
-async def main() -> None:
-    hub = Hub("foreign").with_extension(McpExtension())
-    hub.mount(sys.argv[1], sys.argv[2:])
-    await hub.serve_stdio()
-
-
-asyncio.run(main())
+hub = Hub("foreign").with_extension(McpExtension())
+hub.mount(sys.argv[1], sys.argv[2:])
+asyncio.run(serve_stdio(hub, raw=False))

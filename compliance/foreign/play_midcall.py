@@ -5,7 +5,7 @@ from typing import Any
 
 import play
 
-from midcall import Client, Progress, Request, ToolError, connect
+from midcall import Client, Data, Error, Progress, Request, ToolError, ToolResult, connect
 
 
 def answer(request: Request) -> Any:
@@ -28,15 +28,19 @@ class Midcall:
         return [tool["name"] for tool in await self._client.tools()]
 
     async def call(self, name: str, arguments: dict[str, Any], heard: play.OnProgress) -> dict[str, Any]:
-        invocation = self._client.call(name, arguments)
-        try:
-            async for item in invocation:
-                if isinstance(item, Progress) and item.percentage is not None:
-                    heard(item.percentage, 100)
-            result = await invocation
-        except ToolError as error:
-            return {"content": [{"type": "text", "text": str(error)}], "isError": True}
-        return {"content": result.content, "structuredContent": result.structured}
+        content: list[dict[str, Any]] = []
+        structured = None
+        async for item in self._client.call(name, arguments):
+            match item:
+                case Progress(percentage=float(percentage)):
+                    heard(percentage, 100)
+                case Data(content=ToolResult() as result):
+                    content, structured = result.content, result.structured
+                case Error(message=message, code=ToolError.code):
+                    return {"content": [{"type": "text", "text": message}], "isError": True}
+                case Error(message=message, code=code):
+                    raise RuntimeError(f"{code}: {message}")
+        return {"content": content, "structuredContent": structured}
 
     async def read(self, uri: str) -> dict[str, Any]:
         return {"contents": await self._client.read(uri)}

@@ -9,7 +9,7 @@ import { backOff, follow, RunGone } from "../api/follow";
 import { Refused, readable, Unreachable } from "../api/http";
 import type { ChatEvent, ChatInfo, ConversationSummary, Elicit, ElicitResponse, ModelInfo, Reply } from "../api/types";
 import { Speech } from "../ui/Announcer";
-import { apply, fromMessages, questionsOf, type Transcript, withoutQuestion } from "./transcript";
+import { apply, type Entry, fromMessages, questionsOf, type Transcript, withoutQuestion } from "./transcript";
 
 export interface ChatState {
   info: ChatInfo | null;
@@ -43,7 +43,25 @@ const EMPTY: ChatState = {
 
 const POLL = 4000;
 
-type Shared = { conversationId: string | null };
+/** What tabs tell each other: something has happened in this conversation, or to the list. */
+interface Shared {
+  conversationId: string | null;
+}
+
+interface Run {
+  sessionId: string;
+  lsn: number;
+}
+
+/** A request that begins a turn, and what follows from how it goes. */
+interface Turn {
+  body: api.TurnBody;
+  arrived?: () => void;
+  /** Whether the conversation, as it was read again, shows that the request has arrived. */
+  isThere: () => boolean;
+  /** It did not arrive. */
+  lost: (reason: string) => void;
+}
 
 export class ChatStore {
   #state = EMPTY;
@@ -129,20 +147,19 @@ export class ChatStore {
   // --- the person acts ---------------------------------------------------------------------------
 
   async send(text: string): Promise<void> {
-    const { conversationId } = this.#state;
-    if (this.#state.phase !== "idle") return;
-    this.#set({
-      transcript: [...settled(this.#state.transcript), { kind: "user", text }],
-      error: null,
-      phase: "running",
-    });
-    const body = { message: text, ...(conversationId === null ? {} : { conversationId }) };
-    await this.#turn(body, (reason) => {
-      const transcript = this.#state.transcript.slice();
-      const at = transcript.findLastIndex((entry) => entry.kind === "user" && entry.text === text);
-      if (at >= 0 && this.#state.conversationId === null) transcript[at] = { kind: "user", text, unsent: reason };
-      else transcript.push({ kind: "user", text, unsent: reason });
-      this.#set({ transcript });
+    const { conversationId, phase } = this.#state;
+    if (phase !== "idle") return;
+    const said: Entry = { kind: "user", text };
+    const transcript = [...settled(this.#state.transcript), said];
+    const count = countOf(transcript);
+    this.#set({ transcript, error: null, phase: "running" });
+    await this.#turn({
+      body: { message: text, ...(conversationId === null ? {} : { conversationId }) },
+      isThere: () => countOf(this.#state.transcript) >= count,
+      lost: (reason) => {
+        const left = this.#state.transcript.filter((entry) => entry !== said);
+        this.#set({ transcript: [...left, { kind: "user", text, unsent: reason }] });
+      },
     });
   }
 
@@ -165,7 +182,7 @@ export class ChatStore {
   async answer(elicit: Elicit, result: Reply): Promise<void> {
     const { sessionId, callId, elicitId } = elicit;
     const sending = new Map(this.#state.sending).set(elicitId, { sessionId, callId, elicitId, result });
-    this.#set({ sending, refusals: without(this.#state.refusals, elicitId) });
+    this.#set({ sending, refusals: without(this.#state.refusals, new Set([elicitId])) });
     if (this.#state.phase === "idle") await this.#sendAnswers();
   }
 
@@ -194,60 +211,59 @@ export class ChatStore {
       return;
     }
     this.#set({ phase: "running", error: null });
+    const ids = new Set(responses.map((one) => one.elicitId));
     const answered = responses.flatMap(({ elicitId }) => open.get(elicitId) ?? []);
-    await this.#turn(
-      { conversationId, pluginElicitResponses: responses },
-      (reason) => {
+    const sent = (): void => this.#set({ sending: without(this.#state.sending, ids) });
+    await this.#turn({
+      body: { conversationId, pluginElicitResponses: responses },
+      arrived: () => {
+        sent();
+        this.#set({ transcript: answered.reduce(withoutQuestion, this.#state.transcript) });
+      },
+      isThere: () => questionsOf(this.#state.transcript).every((one) => !ids.has(one.elicitId)),
+      lost: (reason) => {
+        sent();
         const refusals = new Map(this.#state.refusals);
-        for (const { elicitId } of responses) refusals.set(elicitId, reason);
+        for (const id of ids) refusals.set(id, reason);
         this.#set({ refusals });
       },
-      () => this.#set({ transcript: answered.reduce(withoutQuestion, this.#state.transcript) }),
-    );
+    });
   }
 
-  /**
-   * Begin a turn and follow it to its end. `failed` is told why what was sent did not arrive, after the
-   * conversation has been read again; `arrived` is called when it has.
-   */
-  async #turn(body: api.TurnBody, failed: (reason: string) => void, arrived: () => void = () => {}): Promise<void> {
+  /** Begin a turn and follow it to its end. */
+  async #turn(turn: Turn): Promise<void> {
     const { signal } = this.#open;
     let response: Response;
     try {
-      response = await api.beginTurn(body);
+      response = await api.beginTurn(turn.body);
     } catch (error) {
-      if (signal.aborted) return;
-      await this.#afterFailure(error, failed, signal);
+      if (!signal.aborted) await this.#afterFailure(error, turn, signal);
       return;
     }
-    if (signal.aborted) return;
-    arrived();
-    this.#set({ sending: new Map() });
-    const sessionId = response.headers.get("X-Session-Id") ?? "";
-    await this.#follow({ first: response, sessionId, lastLsn: 0 }, signal);
+    if (signal.aborted) {
+      void response.body?.cancel();
+      return;
+    }
+    turn.arrived?.();
+    await this.#follow({ first: response, sessionId: response.headers.get("X-Session-Id") ?? "", lastLsn: 0 }, signal);
   }
 
-  /** It is not certain whether the request has arrived: the conversation tells. */
-  async #afterFailure(error: unknown, failed: (reason: string) => void, signal: AbortSignal): Promise<void> {
+  /** A turn could not be begun, or it is not certain whether it was: then the conversation tells. */
+  async #afterFailure(error: unknown, turn: Turn, signal: AbortSignal): Promise<void> {
     const { conversationId } = this.#state;
-    const before = new Set(questionsOf(this.#state.transcript).map((one) => one.elicitId));
-    const messages = this.#state.transcript.filter((entry) => entry.kind === "user").length;
-    this.#set({ sending: new Map(), phase: "idle" });
-    if (conversationId !== null && (error instanceof Unreachable || (error instanceof Refused && error.status === 409))) {
-      const run = await this.#load(conversationId, signal, { follow: false });
+    const isBusy = error instanceof Refused && error.status === 409;
+    let run: Run | null = null;
+    if (conversationId !== null && (isBusy || error instanceof Unreachable)) {
+      run = await this.#load(conversationId, signal, { join: false });
       if (signal.aborted) return;
-      const { transcript } = this.#state;
-      const hasArrived =
-        transcript.filter((entry) => entry.kind === "user").length >= messages &&
-        questionsOf(transcript).every((one) => !before.has(one.elicitId));
-      if (!hasArrived || (error instanceof Refused && run === null)) failed(readable(error));
-      if (run !== null) await this.#join(run, signal);
-      return;
     }
-    failed(readable(error));
+    this.#set({ phase: "idle" });
+    if (!(error instanceof Unreachable && conversationId !== null && turn.isThere())) turn.lost(readable(error));
+    else turn.arrived?.();
+    if (run !== null) await this.#join(run, signal);
   }
 
-  async #join(run: { sessionId: string; lsn: number }, signal: AbortSignal): Promise<void> {
+  async #join(run: Run, signal: AbortSignal): Promise<void> {
     this.#set({ phase: "running" });
     await this.#follow({ sessionId: run.sessionId, lastLsn: run.lsn }, signal);
   }
@@ -300,18 +316,19 @@ export class ChatStore {
   async #load(
     id: string,
     signal: AbortSignal,
-    options: { follow?: boolean } = {},
-  ): Promise<{ sessionId: string; lsn: number } | null> {
+    options: { join?: boolean } = {},
+  ): Promise<Run | null> {
     for (let attempt = 0; ; attempt += 1) {
       try {
+        // What the list said before is at most older than what is read now: then it is read once more.
+        this.#seen = this.#state.conversations.find((one) => one.id === id)?.updated ?? null;
         const found = await api.fetchConversation(id, signal);
-        this.#seen = null;
         this.#set({
           offline: false,
           transcript: fromMessages(found.messages, found.pending),
           phase: "idle",
         });
-        if (found.run !== null && options.follow !== false) await this.#join(found.run, signal);
+        if (found.run !== null && options.join !== false) await this.#join(found.run, signal);
         return found.run;
       } catch (error) {
         if (signal.aborted) return null;
@@ -392,11 +409,10 @@ const closed = (state: ChatState): ChatState => ({
 /** Without notices of turns that are over. */
 const settled = (transcript: Transcript): Transcript => transcript.filter((entry) => entry.kind !== "notice");
 
-function without<V>(map: ReadonlyMap<string, V>, key: string): ReadonlyMap<string, V> {
-  const left = new Map(map);
-  left.delete(key);
-  return left;
-}
+const without = <V>(map: ReadonlyMap<string, V>, keys: ReadonlySet<string>): ReadonlyMap<string, V> =>
+  new Map([...map].filter(([key]) => !keys.has(key)));
+
+const countOf = (transcript: Transcript): number => transcript.filter((entry) => entry.kind === "user").length;
 
 /** A hidden page has no frames, but goes on all the same. */
 function nextFrame(call: () => void): number {

@@ -1,0 +1,99 @@
+/** The chat: conversations at the side, what was said in the middle, what to say next at the bottom. */
+import { type ReactNode, useEffect, useRef, useState, useSyncExternalStore } from "react";
+import { go } from "../router";
+import { Icon } from "../ui/Icon";
+import { Composer } from "./Composer";
+import { ConversationList } from "./ConversationList";
+import { ChatStore } from "./store";
+import { TranscriptView } from "./TranscriptView";
+import { Welcome } from "./Welcome";
+
+const store = new ChatStore();
+
+export function ChatPage({ conversation, drawer, onDrawerClose }: {
+  conversation: string | null;
+  drawer: boolean;
+  onDrawerClose: () => void;
+}): ReactNode {
+  const state = useSyncExternalStore(store.subscribe, () => store.state);
+  const composer = useRef<HTMLTextAreaElement>(null);
+  const [draft, setDraft] = useState("");
+
+  useEffect(() => store.start(), []);
+  useEffect(() => {
+    store.onBegun = (id) => go({ page: "chat", conversation: id }, { replace: true });
+    store.open(conversation);
+  }, [conversation]);
+  useEffect(() => {
+    // Whoever has nothing else to do goes on writing.
+    if (state.phase === "idle" && (document.activeElement === null || document.activeElement === document.body)) {
+      composer.current?.focus({ preventScroll: true });
+    }
+  }, [state.phase]);
+  const title = state.conversations.find((one) => one.id === state.conversationId)?.title;
+  useEffect(() => {
+    document.title = title ? `${title} · midcall` : "midcall";
+  }, [title]);
+
+  const send = (text: string): void => {
+    setDraft("");
+    void store.send(text);
+  };
+  const isEmpty = state.transcript.length === 0 && state.conversationId === null;
+  return (
+    <div className="chat">
+      <ConversationList
+        conversations={state.conversations}
+        current={state.conversationId}
+        drawer={drawer}
+        onClose={onDrawerClose}
+        onDelete={async (id) => {
+          await store.remove(id);
+          if (id === store.state.conversationId) go({ page: "chat", conversation: null });
+        }}
+      />
+      <main className="chat-main" id="main">
+        {state.phase === "loading" ? (
+          <div className="chat-scroll chat-loading">
+            <p className="muted" role="status">
+              Loading the conversation…
+            </p>
+          </div>
+        ) : isEmpty ? (
+          <Welcome info={state.info} onSuggestion={send} disabled={state.phase !== "idle"} />
+        ) : (
+          <TranscriptView state={state} store={store} />
+        )}
+        {state.error !== null && (
+          <div className="banner banner-error" role="alert">
+            <Icon name="alert" />
+            <span>{state.error.text}</span>
+            {state.error.retry !== null && (
+              <button type="button" className="button button-small" onClick={state.error.retry}>
+                Retry
+              </button>
+            )}
+            <button type="button" className="icon-button" aria-label="Dismiss" onClick={() => store.dismissError()}>
+              <Icon name="cross" />
+            </button>
+          </div>
+        )}
+        {state.offline && (
+          <div className="banner" role="status">
+            <Icon name="again" className="turning" />
+            The line to the server is lost. Trying again…
+          </div>
+        )}
+        <Composer
+          ref={composer}
+          draft={draft}
+          onDraft={setDraft}
+          onSend={send}
+          onStop={() => void store.stop()}
+          running={state.phase === "running"}
+          model={state.model ?? state.info?.model ?? null}
+        />
+      </main>
+    </div>
+  );
+}

@@ -1,0 +1,34 @@
+import type { ReactNode } from "react";
+import type { ChatInfo } from "../api/types";
+import { Icon, Sign } from "../ui/Icon";
+
+export function Welcome(props: {
+  info: ChatInfo | null;
+  onSuggestion: (text: string) => void;
+  disabled: boolean;
+}): ReactNode {
+  const { info } = props;
+  return (
+    <div className="chat-scroll welcome">
+      <div className="welcome-inner">
+        <Sign />
+        <h1>What can I do for you?</h1>
+        <p className="welcome-about">
+          {info?.hub.description || "Tools here can stop in the middle and ask you."}
+        </p>
+        {info !== null && info.suggestions.length > 0 && (
+          <ul className="suggestions" aria-label="Suggestions">
+            {info.suggestions.map((text) => (
+              <li key={text}>
+                <button type="button" disabled={props.disabled} onClick={() => props.onSuggestion(text)}>
+                  <span>{text}</span>
+                  <Icon name="send" className="suggestion-icon" />
+                </button>
+              </li>
+            ))}
+          </ul>
+        )}
+      </div>
+    </div>
+  );
+}
