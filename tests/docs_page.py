@@ -236,6 +236,7 @@ def main(path: str) -> None:
             ROOT / "examples", Path(folder, "examples"), ignore=shutil.ignore_patterns("__pycache__")
         )
         os.chdir(folder)
+        os.environ["PATH"] = page.environment["PATH"]  # what python blocks start is found too
         page.play()
         os.chdir(ROOT)
 

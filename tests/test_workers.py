@@ -233,6 +233,27 @@ def test_what_cannot_be_served_is_said_once_and_clearly(options: list[str], code
     assert "Traceback" not in ran.stderr
 
 
+def test_a_server_that_is_told_to_stop_while_it_starts_ends_well(tmp_path: Path) -> None:
+    """The signal comes just before the server listens for it itself."""
+    (tmp_path / "hasty.py").write_text("""
+import os, signal
+from midcall import Hub
+
+class Hasty(Hub):
+    async def open(self):
+        await super().open()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+hub = Hasty()
+""")
+    ran = subprocess.run(
+        command("serve", "hasty.py:hub", "--cwd", str(tmp_path), "--port", str(free_port()), "--journal", "memory"),
+        env=environment(), capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    assert "Traceback" not in ran.stderr, ran.stderr
+
+
 def test_an_address_that_is_taken_is_said_clearly(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""A hub with a foreign server mounted in it, on standard input and output: `python hub.py NAME COMMAND...`."""
+"""`python hub.py NAME COMMAND...`: a hub with a server mounted in it, on standard input and output."""
 
 import asyncio
 import sys

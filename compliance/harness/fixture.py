@@ -1,15 +1,17 @@
-"""Starts the fixture server on a free port, and ends it."""
+"""Starts a server on a free port, and ends it."""
 
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-START_SECONDS = 20
+START_SECONDS = 60
+PORT = "{port}"
+"""Where the port stands in a command."""
 LOG_LINES = 20
 
 
@@ -35,16 +37,21 @@ class Fixture:
         return "\n".join(f"  {line}" for line in lines[-LOG_LINES:])
 
 
-@contextmanager
-def serve(script: Path, log: Path) -> Iterator[Fixture]:
+def serve(script: Path, log: Path) -> AbstractContextManager[Fixture]:
     """Run `python SCRIPT --port N` and wait until it listens; its output goes to the log."""
+    return started([sys.executable, str(script), "--port", PORT], log)
+
+
+@contextmanager
+def started(command: Sequence[str], log: Path, path: str = "/mcp") -> Iterator[Fixture]:
+    """Run a command, in which `PORT` stands for a free port, and wait until it listens."""
     port = _free_port()
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, str(script), "--port", str(port)], stdout=output, stderr=subprocess.STDOUT
+            [word.replace(PORT, str(port)) for word in command], stdout=output, stderr=subprocess.STDOUT
         )
-        fixture = Fixture(f"http://127.0.0.1:{port}/mcp", process, log)
+        fixture = Fixture(f"http://127.0.0.1:{port}{path}", process, log)
         try:
             _wait_until_it_listens(fixture, port)
             yield fixture

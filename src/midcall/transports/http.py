@@ -23,6 +23,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute, request_response
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.config import LOGGING_CONFIG
+from uvicorn.lifespan.on import LifespanOn
 
 from midcall import jsonrpc
 from midcall.connection import MAX_MESSAGE
@@ -354,7 +355,13 @@ class _Server(uvicorn.Server):
         self._grace = grace
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        try:
+            await super().startup(sockets)
+        except asyncio.CancelledError:  # told to stop, just before it listens for that itself
+            if isinstance(self.lifespan, LifespanOn):
+                await self.lifespan.startup_event.wait()
+                await self.lifespan.shutdown()
+            raise
         if self._place is not None and self.started:
             self._place.is_ready()
 

@@ -21,7 +21,7 @@ export const ToolCard = memo(function ToolCard(props: {
   call: ToolCall;
   sending: ReadonlyMap<string, ElicitResponse>;
   refusals: ReadonlyMap<string, string>;
-  onReply: (elicit: Elicit, reply: Reply) => void;
+  onReply: (elicit: Elicit, reply: Reply) => unknown;
 }): ReactNode {
   const { call } = props;
   const { text, icon } = STATUS[call.status];

@@ -94,7 +94,7 @@ function EntryView(props: { entry: Entry; state: ChatState; store: ChatStore; st
               call={call}
               sending={state.sending}
               refusals={state.refusals}
-              onReply={(elicit, reply) => void store.answer(elicit, reply)}
+              onReply={store.answer}
             />
           ))}
         </>

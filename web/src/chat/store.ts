@@ -179,12 +179,12 @@ export class ChatStore {
   }
 
   /** Answer a question, or refuse to; while a turn runs the answer waits for its end. */
-  async answer(elicit: Elicit, result: Reply): Promise<void> {
+  answer = async (elicit: Elicit, result: Reply): Promise<void> => {
     const { sessionId, callId, elicitId } = elicit;
     const sending = new Map(this.#state.sending).set(elicitId, { sessionId, callId, elicitId, result });
     this.#set({ sending, refusals: without(this.#state.refusals, new Set([elicitId])) });
     if (this.#state.phase === "idle") await this.#sendAnswers();
-  }
+  };
 
   async stop(): Promise<void> {
     const { conversationId } = this.#state;

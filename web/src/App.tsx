@@ -1,0 +1,105 @@
+/** The frame around the pages: where to go, and how it looks. The chat is there at once, the others when they are wanted. */
+import { Component, lazy, type ReactNode, Suspense, useCallback, useState } from "react";
+import { ChatPage } from "./chat/ChatPage";
+import { KeyDialog } from "./KeyDialog";
+import { Link, usePlace } from "./router";
+import { Announcer } from "./ui/Announcer";
+import { Icon, type IconName, Sign } from "./ui/Icon";
+import { type Theme, useTheme } from "./ui/theme";
+
+const ToolsPage = lazy(() => import("./tools/ToolsPage"));
+const CallsPage = lazy(() => import("./calls/CallsPage"));
+
+const THEMES: Record<Theme, { icon: IconName; text: string }> = {
+  system: { icon: "system", text: "as the system" },
+  light: { icon: "sun", text: "light" },
+  dark: { icon: "moon", text: "dark" },
+};
+
+export function App(): ReactNode {
+  const place = usePlace();
+  const [drawer, setDrawer] = useState(false);
+  const closeDrawer = useCallback(() => setDrawer(false), []);
+  const { theme, next, change } = useTheme();
+  return (
+    <div className="app">
+      <a className="skip" href="#main">
+        Skip to the content
+      </a>
+      <header className="top">
+        {place.page === "chat" && (
+          <button
+            type="button"
+            className="icon-button top-menu"
+            aria-label="Conversations"
+            aria-expanded={drawer}
+            aria-controls="conversations"
+            onClick={() => setDrawer(!drawer)}
+          >
+            <Icon name="menu" />
+          </button>
+        )}
+        <Link to={{ page: "chat", conversation: null }} className="brand" aria-label="midcall, new conversation">
+          <Sign />
+          <span>midcall</span>
+        </Link>
+        <nav className="top-nav" aria-label="Pages">
+          <Page to={{ page: "chat", conversation: null }} current={place.page === "chat"} icon="chat" name="Chat" />
+          <Page to={{ page: "tools", method: null }} current={place.page === "tools"} icon="tool" name="Tools" />
+          <Page to={{ page: "calls" }} current={place.page === "calls"} icon="calls" name="Calls" />
+        </nav>
+        <button
+          type="button"
+          className="icon-button"
+          aria-label={`Colours: ${THEMES[theme].text}. Change to ${THEMES[next].text}`}
+          title={`Colours: ${THEMES[theme].text}`}
+          onClick={change}
+        >
+          <Icon name={THEMES[theme].icon} />
+        </button>
+      </header>
+      <Whole key={place.page}>
+        <Suspense fallback={<main className="page-loading" id="main" aria-busy="true" />}>
+          {place.page === "chat" && (
+            <ChatPage conversation={place.conversation} drawer={drawer} onDrawerClose={closeDrawer} />
+          )}
+          {place.page === "tools" && <ToolsPage method={place.method} />}
+          {place.page === "calls" && <CallsPage />}
+        </Suspense>
+      </Whole>
+      <KeyDialog />
+      <Announcer />
+    </div>
+  );
+}
+
+function Page(props: { to: Parameters<typeof Link>[0]["to"]; current: boolean; icon: IconName; name: string }): ReactNode {
+  return (
+    <Link to={props.to} className="top-link" aria-current={props.current ? "page" : undefined}>
+      <Icon name={props.icon} />
+      <span>{props.name}</span>
+    </Link>
+  );
+}
+
+/** A page that fails says so, with a way out, instead of leaving nothing. */
+class Whole extends Component<{ children: ReactNode }, { failure: string | null }> {
+  override state = { failure: null as string | null };
+
+  static getDerivedStateFromError(error: unknown): { failure: string } {
+    return { failure: error instanceof Error ? error.message : String(error) };
+  }
+
+  override render(): ReactNode {
+    if (this.state.failure === null) return this.props.children;
+    return (
+      <main className="empty" id="main" role="alert">
+        <Icon name="alert" />
+        <p>This page failed: {this.state.failure}</p>
+        <button type="button" className="button" onClick={() => location.reload()}>
+          Load it again
+        </button>
+      </main>
+    );
+  }
+}

@@ -1,0 +1,125 @@
+/** One run of a method: its items as they come, its open questions, and the way to stop it. */
+import { memo, type ReactNode, useState } from "react";
+import { readable } from "../api/http";
+import { hub, type Received } from "../api/socket";
+import type { Reply } from "../api/types";
+import { fromRequest, type QuestionView, toAnswer } from "../questions/question";
+import { QuestionCard } from "../questions/QuestionCard";
+import { Icon } from "../ui/Icon";
+import { Json } from "../ui/Json";
+import { Progress } from "../ui/Progress";
+import { type Run, replied } from "./runs";
+
+const STATUS: Record<Run["status"], string> = {
+  running: "running",
+  done: "done",
+  failed: "failed",
+  cancelled: "cancelled",
+  lost: "line lost",
+};
+
+export function RunView(props: { run: Run; onCancel: () => void; onChange: (how: (run: Run) => Run) => void }): ReactNode {
+  const { run } = props;
+  const [isRaw, setRaw] = useState(false);
+  const seconds = run.ended === null ? null : (run.ended - run.started) / 1000;
+  return (
+    <article className="run" data-status={run.status} aria-label={`Run ${run.id} of ${run.method}`}>
+      <header>
+        <span className="run-title">Run {run.id}</span>
+        <span className="run-status" role="status">
+          {run.questions.length > 0 ? "asks you" : STATUS[run.status]}
+          {seconds !== null && ` after ${seconds < 10 ? seconds.toFixed(2) : seconds.toFixed(0)} s`}
+        </span>
+        <button type="button" className="button button-small" aria-pressed={isRaw} onClick={() => setRaw(!isRaw)}>
+          Items
+        </button>
+        {run.ended === null && (
+          <button type="button" className="button button-small" onClick={props.onCancel}>
+            <Icon name="stop" /> Cancel
+          </button>
+        )}
+      </header>
+      {isRaw ? (
+        <Json value={run.items} label="items" />
+      ) : (
+        <>
+          <ol className="items">
+            {run.items.map((item, n) => (
+              // biome-ignore lint/suspicious/noArrayIndexKey: an item is what it is by its place
+              <ItemView key={n} item={item} reply={item.type === "request" ? run.replies.get(item.request_id) : undefined} />
+            ))}
+          </ol>
+          {run.progress !== null && run.ended === null && <Progress {...run.progress} />}
+        </>
+      )}
+      {run.questions.map((item) => (
+        <Asked key={item.request_id} item={item} run={run} onChange={props.onChange} />
+      ))}
+    </article>
+  );
+}
+
+function Asked(props: {
+  item: Run["questions"][number];
+  run: Run;
+  onChange: (how: (run: Run) => Run) => void;
+}): ReactNode {
+  const { item, run } = props;
+  const [question] = useState<QuestionView>(() => fromRequest(item));
+  const [busy, setBusy] = useState(false);
+  const [error, setError] = useState<string | null>(null);
+  const reply = async (given: Reply): Promise<void> => {
+    if (run.subscription === null) return;
+    setBusy(true);
+    setError(null);
+    try {
+      await hub.respond(run.subscription, item.request_id, toAnswer(item.request_type, given));
+      props.onChange((before) => replied(before, item.request_id, given.action));
+    } catch (failure) {
+      setError(readable(failure));
+      setBusy(false);
+    }
+  };
+  return <QuestionCard question={question} onReply={(given) => void reply(given)} busy={busy} error={error} />;
+}
+
+const ItemView = memo(function ItemView({ item, reply }: { item: Received; reply?: Reply["action"] | undefined }): ReactNode {
+  switch (item.type) {
+    case "data":
+      return (
+        <li className="item item-data">
+          <Json value={item.content} label="data" />
+        </li>
+      );
+    case "log":
+      return (
+        <li className={`item item-log item-log-${item.level}`}>
+          <span className="badge">{item.level}</span> {item.message}
+          {item.data !== null && <Json value={item.data} label="data of the log" />}
+        </li>
+      );
+    case "error":
+      return (
+        <li className="item item-error" role="alert">
+          <Icon name="alert" /> {item.message} <code>{item.code}</code>
+        </li>
+      );
+    case "request":
+      return (
+        <li className="item item-note">
+          <Icon name="question" /> {fromRequest(item).message}
+          {reply !== undefined && <span className="badge">{ACTIONS[reply]}</span>}
+        </li>
+      );
+    case "request_cancelled":
+      return (
+        <li className="item item-note">
+          <Icon name="cross" /> The question is withdrawn: {item.reason}
+        </li>
+      );
+    default:
+      return null;
+  }
+});
+
+const ACTIONS: Record<Reply["action"], string> = { accept: "answered", decline: "declined", cancel: "cancelled" };
