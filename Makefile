@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test lint types docs bench bench-mcp bench-waiting compliance fuzz soak format clean
+.PHONY: help demo test lint types docs bench bench-mcp bench-clients bench-waiting compliance fuzz soak format clean
 
 help:            ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 22
@@ -30,6 +30,9 @@ bench: $(READY)  ## Measure; writes the figures to docs/topics/performance.md
 
 bench-mcp: $(READY)  ## Measure MCP beside other servers (needs npm); writes the figures there too
 	$(BIN)/python -m bench.peers
+
+bench-clients: $(READY)  ## Measure the client beside others; writes the figures there too
+	$(BIN)/python -m bench.callers
 
 bench-waiting: $(READY)  ## Measure what waiting calls cost (ten minutes); writes the figures to docs/topics/scale.md
 	$(BIN)/python -m bench.waiting

@@ -13,9 +13,11 @@ from midcall.principal import Principal
 class HubWire:
     """The way to a hub that is here."""
 
-    def __init__(self, hub: Hub, principal: Principal | None = None) -> None:
+    def __init__(self, hub: Hub, principal: Principal | None = None, *, owned: bool = False) -> None:
+        """An `owned` hub was made for this, and is closed with it."""
         self._hub = hub
         self._principal = principal
+        self._owned = owned
         self._connection: Connection | None = None
 
     async def open(self, reader: Reader) -> None:
@@ -41,10 +43,12 @@ class HubWire:
         return False
 
     async def close(self) -> None:
-        """End what runs for this client. The hub is the caller's: it stays open."""
+        """End what runs for this client. A hub that is the caller's stays open."""
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()
+            if self._owned:
+                await self._hub.close()
 
 
 def _later(loop: asyncio.AbstractEventLoop, reader: Reader, data: bytes) -> None:

@@ -193,10 +193,6 @@ class Mount:
 
     # --- for calls ---------------------------------------------------------------------------
 
-    @property
-    def log_level(self) -> str | None:
-        return self._options.log_level
-
     def headers(self, tool: str, arguments: bytes) -> tuple[tuple[str, str], ...]:
         """The arguments of a tool that go into headers, if there are any."""
         if not self.clients.base.has_headers:

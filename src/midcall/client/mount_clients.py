@@ -116,7 +116,8 @@ class MountClient(Client):
         head = self._heads.get((kinds, log_level))
         if head is None:
             declared = self._passing_on.capabilities_of(kinds, modern=True)
-            head = self._heads[kinds, log_level] = session.head(declared, log_level)
+            head = session.head(declared, self._options.log_level or log_level)
+            self._heads[kinds, log_level] = head
         return head
 
     # --- as a client -------------------------------------------------------------------------

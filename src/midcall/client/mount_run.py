@@ -152,7 +152,7 @@ class Run:
             except Unreachable as error:
                 raise Unreachable(f"{self._mount.name} cannot be reached: {error}") from None
             talk = self._talk = Talk(self)
-            head = client.head(session, call.supported, self._mount.log_level)
+            head = client.head(session, call.supported, getattr(call.outlet, "log_level", "debug"))
             talk.send(session, self._about, params, progress=True, meta=b"", head=head)
             event = await self._next(talk)
             if event is not None:

@@ -155,10 +155,25 @@ def _configured(settings: Mapping[str, Any], folder: Path | None = None) -> Targ
     if len(servers) == 1:
         (entry,) = servers.values()
         return target_in(entry, folder)
-    hub = Hub("servers")
-    for name, entry in servers.items():
-        hub.mount(name, target_in(entry, folder))
-    return _hub(hub)
+    targets = {_namespace(name): target_in(entry, folder) for name, entry in servers.items()}
+    if len(targets) < len(servers):
+        raise ValueError(f"Two of these servers have the same name: {', '.join(servers)}")
+
+    def wire() -> Wire:
+        from midcall.client.inprocess import HubWire  # noqa: PLC0415  as above
+
+        hub = Hub("midcall-servers")
+        for namespace, target in targets.items():
+            hub.mount(namespace, target)
+        return HubWire(hub, owned=True)
+
+    return Target(f"the servers {', '.join(targets)}", wire)
+
+
+def _namespace(name: str) -> str:
+    """A name of a server that can stand before a dot."""
+    word = re.sub(r"[^A-Za-z0-9_-]+", "_", name).strip("_") or "server"
+    return word if word[0].isascii() and word[0].isalpha() else f"server_{word}"
 
 
 class _Expander:

@@ -166,6 +166,14 @@ def tool_of(found: Resolved) -> Tool:
     return Tool(found, shown, plain, requires, output is not None, tuple(_headers(schema, ())))
 
 
+def for_legacy(shown: dict[str, Any]) -> dict[str, Any]:
+    """A tool as a legacy client may see it: results of a tool are objects there, or have no schema."""
+    output = shown.get("outputSchema")
+    if output is None or (isinstance(output, dict) and output.get("type") == "object"):
+        return shown
+    return {key: value for key, value in shown.items() if key != "outputSchema"}
+
+
 def _headers(schema: dict[str, Any], path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
     properties = schema.get("properties")
     for name, one in properties.items() if isinstance(properties, dict) else ():

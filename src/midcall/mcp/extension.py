@@ -25,7 +25,7 @@ from midcall.journal.seal import KeyRing
 from midcall.jsonrpc import Envelope, Id
 from midcall.mcp import messages, revisions
 from midcall.mcp.caller import LEVELS, TASKS, Caller
-from midcall.mcp.catalog import Catalog
+from midcall.mcp.catalog import Catalog, for_legacy
 from midcall.mcp.desk import Desk
 from midcall.mcp.dialects import respond_tool
 from midcall.mcp.exchange import Exchange, Line, McpError
@@ -260,8 +260,9 @@ class McpExtension:
             "capabilities": self._capabilities(modern=False),
             "serverInfo": self.server_info,
         }
-        if self.instructions:
-            result["instructions"] = self.instructions
+        instructions = self.instructions or self._of_servers_behind()
+        if instructions:
+            result["instructions"] = instructions
         exchange.result(result)
 
     def _discover(self, exchange: Exchange, params: Any, session: Session) -> None:
@@ -270,9 +271,15 @@ class McpExtension:
             "capabilities": self._capabilities(modern=True),
             **cache_hints(),
         }
-        if self.instructions:
-            result["instructions"] = self.instructions
+        instructions = self.instructions or self._of_servers_behind()
+        if instructions:
+            result["instructions"] = instructions
         exchange.result(result)
+
+    def _of_servers_behind(self) -> str:
+        """What mounted servers tell a model about themselves."""
+        told = [(path, getattr(one, "instructions", None)) for path, one in self.hub.activations()]
+        return "\n\n".join(f"{path}: {text}" if path else text for path, text in told if text)
 
     def _ping(self, exchange: Exchange, params: Any, session: Session) -> None:
         exchange.result({})
@@ -287,6 +294,8 @@ class McpExtension:
 
     def _list_tools(self, exchange: Exchange, params: messages.Page, session: Session) -> None:
         shown = [tool.shown for tool in self.catalog.tools.values()]
+        if not exchange.caller.modern:
+            shown = [for_legacy(one) for one in shown]
         if not exchange.caller.modern and not exchange.caller.elicits:
             shown = [*shown, respond_tool.DEFINITION]
         self._page(exchange, "tools", shown, params.cursor)

@@ -47,6 +47,11 @@ class Dialect:
         return frozenset()
 
     @property
+    def log_level(self) -> str | None:
+        """The least level of log that is wanted, or none."""
+        return self.exchange.caller.log_level if self.exchange is not None else None
+
+    @property
     def full(self) -> bool:
         return self.exchange is not None and self.exchange.line.full
 

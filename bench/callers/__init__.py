@@ -1,0 +1,1 @@
+"""The client beside others, against the same server: `python -m bench.callers`."""

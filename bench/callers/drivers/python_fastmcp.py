@@ -1,0 +1,30 @@
+"""FastMCP's client: so many calls at once as it goes fastest with. Prints what it took, as JSON."""
+
+import asyncio
+import json
+import sys
+import time
+
+from fastmcp import Client
+from fastmcp.client.transports import StdioTransport
+
+AT_ONCE = 64
+
+
+async def main(count: int, target: list[str]) -> None:
+    over_http = target[0].startswith("http")
+    async with Client(target[0] if over_http else StdioTransport(target[0], target[1:])) as client:
+        left = iter(range(count))
+
+        async def work() -> None:
+            for _ in left:
+                result = await client.call_tool("bench.once", {"message": "hello"})
+                assert not result.is_error
+
+        await client.call_tool("bench.once", {"message": "hello"})
+        began, cpu = time.perf_counter(), time.process_time()
+        await asyncio.gather(*(work() for _ in range(AT_ONCE)))
+        print(json.dumps({"seconds": time.perf_counter() - began, "cpu": time.process_time() - cpu}))
+
+
+asyncio.run(main(int(sys.argv[1]), sys.argv[2:]))
