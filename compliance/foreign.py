@@ -1,8 +1,9 @@
 """Servers that nobody here wrote, from npm and PyPI, used in all ways that midcall has: `make compliance`.
 
-Each is listed and called by midcall's client over stdio (one of them also over HTTP), and, mounted in a hub and
+Each is listed and called by midcall's client over stdio, one of them also over HTTP; and mounted in a hub and
 behind `midcall proxy`, by the official Python and TypeScript clients, in the legacy and the modern era.
-Installs what it needs into .cache/compliance. Exits with 1 when a step fails, with 2 when none could be taken.
+Installs what it needs into .cache/compliance. Exits with 1 when a step fails, with 2 when none could be
+taken.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.fixture import PORT, ServerError, started
-from harness.foreign import Scene, Server, play
+from harness.foreign import Player, Scene, Server, play
 from harness.install import InstallError, node, npm_package, python_package
 from harness.servers import SERVERS
 
@@ -27,8 +28,6 @@ PLAYERS = HERE / "foreign"
 CACHE = HERE.parent / ".cache" / "compliance"
 FOLDERS = CACHE / "foreign"
 AT_ONCE = 3
-
-Command = list[str]
 
 
 @dataclass(frozen=True)
@@ -101,7 +100,7 @@ def _ways_to(server: Server) -> Sequence[str]:
 
 
 def _play(
-    way: Way, player: Command, command: Command, server: Server, scene: Scene, folder: Path
+    way: Way, player: Player, command: list[str], server: Server, scene: Scene, folder: Path
 ) -> list[str]:
     env = [f"{name}={value}" for name, value in scene.env.items()]
     words = [*(["env", *env] if env else ()), *command, *scene.arguments]
@@ -125,18 +124,20 @@ def _play(
                 return play(player, way.mode, scene, [fixture.url], folder)
 
 
-def _player(name: str) -> Command:
-    """The command that runs a player, with its client installed."""
+def _player(name: str) -> Player:
+    """A player, with its client installed."""
     match name:
         case "midcall":
-            return [sys.executable, str(PLAYERS / "play_midcall.py")]
+            return Player([sys.executable, str(PLAYERS / "play_midcall.py")])
         case "mcp":
-            return [str(python_package(CACHE, "mcp", "2.3.0", (), _say)), str(PLAYERS / "play_mcp.py")]
+            python = python_package(CACHE, "mcp", "2.3.0", (), _say)
+            return Player([str(python), str(PLAYERS / "play_mcp.py")])
         case _:
             prefix = npm_package(CACHE, "@modelcontextprotocol/client", "2.4.0", _say)
             for module in PLAYERS.glob("*.mjs"):  # Node looks for packages beside the script
                 shutil.copy(module, prefix)
-            return [str(node(CACHE, _say)), str(prefix / "play_client.mjs")]
+            # It forgets who waits for progress as soon as the result is there, also without midcall.
+            return Player([str(node(CACHE, _say)), str(prefix / "play_client.mjs")], loses_last=True)
 
 
 @contextmanager

@@ -10,13 +10,13 @@ from midcall import Hub, Item, Request
 LIMIT = 30.0
 
 
-def drive(main: Coroutine[Any, Any, Any]) -> Any:
+def drive(main: Coroutine[Any, Any, Any], limit: float = LIMIT) -> Any:
     """Run to the end, where no error may be lost: not even one that only the event loop hears of."""
     unseen: list[dict[str, Any]] = []
 
     async def watched() -> Any:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: unseen.append(context))
-        async with asyncio.timeout(LIMIT):
+        async with asyncio.timeout(limit):
             return await main
 
     result = asyncio.run(watched())
@@ -40,7 +40,7 @@ async def assert_nothing_left(hub: Hub) -> None:
 
 async def until(condition: Any) -> None:
     """Wait until the condition holds."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(LIMIT):
         while not condition():
             await asyncio.sleep(0.001)
 

@@ -309,7 +309,7 @@ def dying(how: str) -> None:
 
 @script
 def storm(count: str) -> None:
-    """Send this many notifications of each kind before each answer."""
+    """Send this many notifications of each of ten kinds before each answer."""
 
     def call(message: Any) -> None:
         token = message["params"].get("_meta", {}).get("progressToken")

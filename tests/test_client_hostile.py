@@ -13,7 +13,7 @@ from client_peers import calls, nothing_waits, run, said, scripted, seen
 from driving import until
 from midcall import Client, RemoteError, ToolError, TransportLost, Unreachable
 from midcall.client import child, line, serving
-from midcall.items import Done, Progress
+from midcall.items import Done, Log, Progress
 
 
 async def works(client: Client) -> None:
@@ -131,9 +131,9 @@ def test_content_that_is_none_is_an_empty_result() -> None:
 def test_a_silent_server_is_given_up_and_told() -> None:
     async def main() -> None:
         async with scripted("silent") as client:
-            with pytest.raises(Exception, match="no sign of life within 0.2 seconds"):
+            with pytest.raises(Exception, match=r"no sign of life within 0\.2 seconds"):
                 await client.call("echo", timeout=0.2)
-            with pytest.raises(Exception, match=r"no answer within 0.2 seconds"):
+            with pytest.raises(Exception, match=r"no answer within 0\.2 seconds"):
                 await client.request("tools/call", {"name": "x"}, timeout=0.2)
             await nothing_waits(client)
             cancelled = [one for one in await seen(client) if one.get("method") == "notifications/cancelled"]
@@ -184,7 +184,7 @@ def test_the_last_word_of_a_server_that_ends_is_heard() -> None:
 
 def test_a_storm_of_notifications_hides_no_answer() -> None:
     async def main() -> None:
-        async with scripted("storm", "100000") as client:
+        async with scripted("storm", "10000") as client:
             assert said(await client.call_tools(calls(1), timeout=None)) == ["word 0"]
             await works(client)
 
@@ -197,13 +197,13 @@ def test_a_reader_that_is_behind_gets_no_more_progress_than_can_be_kept(
     monkeypatch.setattr(line, "MAX_BEHIND", 500)
 
     async def main() -> None:
-        async with scripted("storm", "20000") as client:
+        async with scripted("storm", "3000") as client:
             items = client.call("echo", {"say": "after"}).__aiter__()
             first = await anext(items)
             session = await client.session()
             await until(lambda: not session.waiting)  # all of it has come, and was not read
             rest = [item async for item in items]
-            assert isinstance(first, Progress)
+            assert isinstance(first, Progress | Log)
             assert isinstance(rest[-1], Done)
             assert rest[-2].content.text == "after"
             assert 400 < len(rest) < 2000
@@ -249,16 +249,18 @@ def test_a_flood_of_a_server_that_does_not_read_costs_a_bounded_amount(
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("confused", ()), ("noisy", ()), ("storm", ("500",)), ("mixed", ()), ("silent", ())],
+    [("confused", ()), ("noisy", ()), ("storm", ("100",)), ("mixed", ()), ("silent", ())],
 )
 def test_memory_is_flat_over_many_rounds(name: str, words: tuple[str, ...]) -> None:
     async def main() -> None:
         async with scripted(name, *words) as client:
             sizes = []
             for _ in range(4):
-                for _ in range(10):
+                for _ in range(5):
                     timeout = 0.01 if name == "silent" else None
-                    await client.call_tools(calls(20), parallel=True, timeout=timeout)
+                    await client.call_tools(
+                        calls(4 if name == "storm" else 20), parallel=True, timeout=timeout
+                    )
                 gc.collect()
                 sizes.append(tracemalloc.get_traced_memory()[0])
             await nothing_waits(client)

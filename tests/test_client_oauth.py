@@ -9,6 +9,7 @@ import pytest
 from starlette.responses import Response
 
 from driving import drive
+from midcall import connect
 from midcall.client.oauth import MemoryStore, OAuth
 from midcall.errors import LoginFailed
 from oauth_world import Issuer, World, in_world, serving, world
@@ -107,6 +108,32 @@ async def test_forgetting_a_server_means_to_log_in_again(it: World) -> None:
     assert await auth.headers(it.server.url, it.http) == {}
     assert await it.status(auth) == 200
     assert len(it.person.visits) == 2
+
+
+# --- by the client itself -------------------------------------------------------------------
+
+
+@in_world
+async def test_a_client_logs_in_when_it_connects_and_gets_more_when_a_tool_needs_it(it: World) -> None:
+    async with connect(it.server.url, auth=it.oauth()) as server:
+        result = await server.call("notes.read")
+        assert result.content[0]["text"] == "Buy milk."
+        calls = [{"id": str(number), "name": "notes.erase"} for number in range(20)]
+        results = await server.call_tools(calls, parallel=True)
+        assert all(result["success"] for result in results), results
+    assert [login["scope"] for login in it.issuer.logins()] == ["notes", "notes notes:write"]
+
+
+@in_world
+async def test_a_client_that_is_not_let_in_says_why(it: World) -> None:
+    it.issuer.answer = lambda said: {"error": "access_denied", "state": said["state"], "iss": said["iss"]}
+    with pytest.raises(LoginFailed, match="was declined"):
+        async with connect(it.server.url, auth=it.oauth()):
+            pass
+    with pytest.raises(LoginFailed, match="refuses the token that was given"):
+        async with connect(it.server.url, auth="a-token"):
+            pass
+    assert len(it.person.visits) == 1
 
 
 # --- what comes back from the browser is not believed at once -------------------------------

@@ -84,6 +84,8 @@ async def test_only_the_callback_of_this_login_is_heard(it: World) -> None:
         "GET / HTTP/1.1": "HTTP/1.1 404 Not Found",
         "POST /callback?code=x&state=STATE HTTP/1.1": "HTTP/1.1 405 Method Not Allowed",
         "GET /callback HTTP/1.1": "HTTP/1.1 400 Bad Request",
+        "GET /callback?code=x&state= HTTP/1.1": "HTTP/1.1 400 Bad Request",
+        "GET http://[ HTTP/1.1": "HTTP/1.1 404 Not Found",
         "GET /callback?code=x&state=guessed HTTP/1.1": "HTTP/1.1 400 Bad Request",
         "GET /callback?code=x&state=STATE&state=STATE HTTP/1.1": "HTTP/1.1 400 Bad Request",
         "GET /callback?code=x&state=%ff HTTP/1.1": "HTTP/1.1 400 Bad Request",

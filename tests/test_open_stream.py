@@ -229,7 +229,9 @@ async def visiting(way: str) -> AsyncIterator[Visitor]:
     hub = Hub().register(desk)
     port = free_port()
     if way == PLAIN:
-        config = uvicorn.Config(asgi_app(hub), port=port, log_config=None, log_level="error")
+        config = uvicorn.Config(
+            asgi_app(hub), port=port, ws="websockets-sansio", log_config=None, log_level="error"
+        )
         http = uvicorn.Server(config)
     else:
         http = server(hub, port=port, log_level="error", own_log=False)

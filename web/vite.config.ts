@@ -1,11 +1,11 @@
 import { fileURLToPath } from "node:url";
 import react from "@vitejs/plugin-react";
 import { defineConfig } from "vitest/config";
-import { budget } from "./build/budget";
-import { theme } from "./build/theme";
+import { budget } from "./plugins/budget";
+import { theme } from "./plugins/theme";
 
 // `MIDCALL_URL=http://127.0.0.1:8000 npm run dev` works on the page beside a server that runs.
-const server = process.env["MIDCALL_URL"] ?? "http://127.0.0.1:8000";
+const server = process.env.MIDCALL_URL ?? "http://127.0.0.1:8000";
 const isPage = (accept: string | undefined): boolean => accept?.includes("text/html") ?? false;
 
 export default defineConfig({

@@ -5,7 +5,7 @@ from typing import Any
 
 import play
 
-from midcall import Client, Data, Error, Progress, Request, ToolError, ToolResult, connect
+from midcall import Client, Data, Error, Progress, Request, ToolResult, connect
 
 
 def answer(request: Request) -> Any:
@@ -36,7 +36,7 @@ class Midcall:
                     heard(percentage, 100)
                 case Data(content=ToolResult() as result):
                     content, structured = result.content, result.structured
-                case Error(message=message, code=ToolError.code):
+                case Error(message=message, code="tool_error"):
                     return {"content": [{"type": "text", "text": message}], "isError": True}
                 case Error(message=message, code=code):
                     raise RuntimeError(f"{code}: {message}")

@@ -159,7 +159,7 @@ def _git(folder: Path, page: str) -> Scene:
 
 def _fetch(folder: Path, page: str) -> Scene:
     return Scene(
-        ("--ignore-robots-txt",),
+        ("--ignore-robots-txt", "--allow-private-ips"),
         (
             listed("fetch"),
             call("fetch", {"url": page, "raw": True}, text="A page to be fetched"),

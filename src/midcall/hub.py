@@ -303,7 +303,7 @@ class Hub:
             "description": self.description,
             "hash": self.hash,
             "activations": [c.schema() for _, c in self._children if isinstance(c, Activation)],
-            "hubs": [c.schema() for _, c in self._children if isinstance(c, Hub)],
+            "hubs": [{**c.schema(), "namespace": n} for n, c in self._children if isinstance(c, Hub)],
             "extensions": [m.schema() for _, m in self._extensions.values()],
         }
 
@@ -411,6 +411,10 @@ class Hub:
         if self.keeper is not None:
             await self.keeper.close(grace)
         await self.calls.close(reason)
+        await self.close_mounts()
+
+    async def close_mounts(self) -> None:
+        """Let go of the servers that are mounted, here and in nested hubs."""
         for hub in (self, *self._descendants()):
             hub._mounting = False
         await asyncio.gather(*(mount.close() for mount in self.mounts))

@@ -1,8 +1,8 @@
 /** The frame around the pages: where to go, and how it looks. The chat is there at once, the others when they are wanted. */
-import { Component, lazy, type ReactNode, Suspense, useCallback, useState } from "react";
+import { Component, lazy, type ReactNode, Suspense, useCallback, useEffect, useRef, useState } from "react";
 import { ChatPage } from "./chat/ChatPage";
 import { KeyDialog } from "./KeyDialog";
-import { Link, usePlace } from "./router";
+import { Link, type Place, usePlace } from "./router";
 import { Announcer } from "./ui/Announcer";
 import { Icon, type IconName, Sign } from "./ui/Icon";
 import { type Theme, useTheme } from "./ui/theme";
@@ -21,6 +21,12 @@ export function App(): ReactNode {
   const [drawer, setDrawer] = useState(false);
   const closeDrawer = useCallback(() => setDrawer(false), []);
   const { theme, next, change } = useTheme();
+  // Whoever comes back from another page finds the conversation that was open.
+  const chat = useRef<Place>({ page: "chat", conversation: null });
+  useEffect(() => {
+    if (place.page === "chat") chat.current = place;
+  });
+  const toChat = place.page === "chat" ? place : chat.current;
   return (
     <div className="app">
       <a className="skip" href="#main">
@@ -39,13 +45,18 @@ export function App(): ReactNode {
             <Icon name="menu" />
           </button>
         )}
-        <Link to={{ page: "chat", conversation: null }} className="brand" aria-label="midcall, new conversation">
+        <Link to={toChat} className="brand" aria-label="midcall, chat">
           <Sign />
           <span>midcall</span>
         </Link>
         <nav className="top-nav" aria-label="Pages">
-          <Page to={{ page: "chat", conversation: null }} current={place.page === "chat"} icon="chat" name="Chat" />
-          <Page to={{ page: "tools", method: null }} current={place.page === "tools"} icon="tool" name="Tools" />
+          <Page to={toChat} current={place.page === "chat"} icon="chat" name="Chat" />
+          <Page
+            to={{ page: "tools", method: null }}
+            current={place.page === "tools"}
+            icon="tool"
+            name="Tools"
+          />
           <Page to={{ page: "calls" }} current={place.page === "calls"} icon="calls" name="Calls" />
         </nav>
         <button
@@ -73,7 +84,7 @@ export function App(): ReactNode {
   );
 }
 
-function Page(props: { to: Parameters<typeof Link>[0]["to"]; current: boolean; icon: IconName; name: string }): ReactNode {
+function Page(props: { to: Place; current: boolean; icon: IconName; name: string }): ReactNode {
   return (
     <Link to={props.to} className="top-link" aria-current={props.current ? "page" : undefined}>
       <Icon name={props.icon} />

@@ -23,7 +23,13 @@ export function KeyDialog(): ReactNode {
           <label className="field-label" htmlFor="key">
             Key
           </label>
-          <input id="key" type="password" value={key} autoComplete="off" onChange={(event) => setKey(event.target.value)} />
+          <input
+            id="key"
+            type="password"
+            value={key}
+            autoComplete="off"
+            onChange={(event) => setKey(event.target.value)}
+          />
         </div>
         <div className="dialog-actions">
           <button type="submit" className="button button-primary">

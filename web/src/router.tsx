@@ -60,7 +60,8 @@ export function Link({ to, children, onClick, ...rest }: LinkProps): ReactNode {
       href={write(to)}
       onClick={(event) => {
         onClick?.(event);
-        const isPlain = event.button === 0 && !(event.metaKey || event.ctrlKey || event.shiftKey || event.altKey);
+        const isPlain =
+          event.button === 0 && !(event.metaKey || event.ctrlKey || event.shiftKey || event.altKey);
         if (!isPlain || event.defaultPrevented) return;
         event.preventDefault();
         go(to);

@@ -44,6 +44,8 @@ class Conversation(Struct):
     """The tool calls that wait, by their ids."""
     run: str | None = None
     """The run that is under way, if one is."""
+    lsn: int = 0
+    """The last line of that run whose event is in the messages: whoever reads these goes on after it."""
     version: int = 0
 
     def say(self, message: Message) -> None:

@@ -159,7 +159,7 @@ class ChatEngine:
         if self.closing:
             raise Busy("The server is closing: try again")
         run = Run(str(uuid.uuid4()), conversation.id, name, self.store)
-        conversation.run = run.id
+        conversation.run, conversation.lsn = run.id, 0
         await self.store.begin_run(run.id, conversation.id, name)
         await self.store.save(conversation)
         toolset = Toolset(await self._client(principal), self._offered)
@@ -246,11 +246,11 @@ class ChatEngine:
             return None
         here = self._runs.get(conversation.run)
         if here is not None:
-            return None if here.ended else {"sessionId": here.id, "lsn": here.lsn}
+            return None if here.ended else {"sessionId": here.id, "lsn": conversation.lsn}
         state = await self.store.run(conversation.run)
         if state is None or state.ended or state.now - state.seen > DEAD_AFTER:
             return None
-        return {"sessionId": state.id, "lsn": state.lines}
+        return {"sessionId": state.id, "lsn": conversation.lsn}
 
     def _ended(self, run: Run) -> None:
         """A run has ended: it is read from here for a moment longer, then from the store."""

@@ -453,6 +453,7 @@ class Turn:
         await self._complete()
 
     async def _save(self) -> None:
+        self._conversation.lsn = self._run.lsn
         await self._engine.store.save(self._conversation)
 
     async def _end(self) -> None:

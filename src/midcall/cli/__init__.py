@@ -1,4 +1,4 @@
-"""The command line: `midcall serve`, `call`, `calls`, `tools`, `install` and `demo`.
+"""The command line: `midcall serve`, `proxy`, `call`, `calls`, `tools`, `install` and `demo`.
 
 Each command is one file with `add_parser` (its options) and `run` (what it does). Only `run` imports
 the rest of midcall, pydantic, rich and questionary, so that `--help` is quick. This is the one room
@@ -16,6 +16,7 @@ from midcall.cli.calls import add_parser as add_calls
 from midcall.cli.demo import add_parser as add_demo
 from midcall.cli.exits import EXIT_CODES_HELP, Exit, UsageError
 from midcall.cli.install import add_parser as add_install
+from midcall.cli.proxy import add_parser as add_proxy
 from midcall.cli.serve import add_parser as add_serve
 from midcall.cli.tools import add_parser as add_tools
 from midcall.version import __version__
@@ -30,9 +31,13 @@ examples:
   midcall serve app:hub --stdio                    JSON-RPC 2.0, one message a line
   midcall calls list --target app:hub              what waits for a person
   midcall install claude-code app:hub --write      make it known to an MCP client
+  midcall tools "npx -y some-server"               the same for any MCP server
+  midcall proxy --auth-tokens keys.txt -- npx -y some-server
 
 TARGET is where the hub is: a module or a file, and the name in it (`hub` if left out):
 `app:hub`, `package.module:hub`, `path/to/app.py:hub`. A function that makes a hub is called.
+For `tools` and `call` it may also be an MCP server: a URL, a command in quotes, or the settings of
+another client (`mcp.json`).
 
 """
 
@@ -78,6 +83,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"midcall {__version__}")
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for add_command in (add_serve, add_call, add_calls, add_tools, add_install, add_demo):
+    for add_command in (add_serve, add_proxy, add_call, add_calls, add_tools, add_install, add_demo):
         add_command(commands)
     return parser

@@ -19,6 +19,7 @@ examples:
   midcall call app:hub files.delete --params '{"ids": ["a", "b"]}' --yes
   midcall call app:hub setup.wizard --answer name=demo --answer select=full --answer 3=yes
   midcall call app:hub files.list --json | jq .content
+  midcall call "npx -y @modelcontextprotocol/server-everything" echo --message hello
 
 In a terminal, questions are asked there, and Ctrl-C cancels the call; pressed twice, it leaves at
 once. Without a terminal, --yes and --answer answer the questions; a tool that asks something
@@ -32,12 +33,17 @@ def add_parser(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "call",
         help="call a method, and be asked here",
-        description="Call a method of a hub. Data go to standard output, all else to standard error.",
+        description="Call a method of a hub, or a tool of an MCP server. Data go to standard output, all else "
+        "to standard error.",
         epilog=_EXAMPLES + EXIT_CODES_HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("target", metavar="TARGET", help="where the hub is, as in app:hub")
+    parser.add_argument(
+        "target",
+        metavar="TARGET",
+        help="where the hub is, as in app:hub; or an MCP server: a URL, a command in quotes, an mcp.json",
+    )
     parser.add_argument("method", metavar="METHOD", help="the method's name, as in files.delete")
     parser.add_argument("flags", metavar="...", nargs=argparse.REMAINDER, help="parameters and options")
     _add_options(parser)
@@ -75,18 +81,25 @@ def _add_options(parser: argparse._ActionsContainer) -> None:
 def run(args: argparse.Namespace) -> Exit:
     """Call the method; gives the exit code."""
     import asyncio
-    import logging
 
-    from midcall.cli.load import load_hub
     from midcall.errors import MidcallError
 
-    hub = load_hub(args.target)
     try:
-        args, params = _read_flags(hub, args)
-        logging.basicConfig(stream=sys.stderr, level=args.log_level.upper())
-        return asyncio.run(_call(hub, args, params))
+        return asyncio.run(_open_and_call(args))
     except MidcallError as error:  # the hub refused the call: nothing was started
         raise UsageError(str(error)) from None
+
+
+async def _open_and_call(args: argparse.Namespace) -> Exit:
+    import logging
+
+    from midcall.cli.load import opened
+
+    logging.basicConfig(stream=sys.stderr, level=args.log_level.upper())
+    async with opened(args.target) as hub:
+        args, params = _read_flags(hub, args)
+        logging.getLogger().setLevel(args.log_level.upper())
+        return await _call(hub, args, params)
 
 
 def _read_flags(hub: "Hub", args: argparse.Namespace) -> tuple[argparse.Namespace, Any]:

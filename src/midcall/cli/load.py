@@ -1,10 +1,16 @@
-"""Loads the hub that a command is about: `app:hub`, `package.module:hub`, `path/app.py:hub`."""
+"""Loads what a command is about: a hub (`app:hub`, `package.module:hub`, `path/app.py:hub`) or an MCP server.
+
+A server is mounted in a hub of its own, under plain names, so that all else is the same for both.
+"""
 
 import importlib
 import importlib.util
 import operator
+import shutil
 import sys
 import traceback
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import ModuleType
 
@@ -12,6 +18,47 @@ from midcall.cli.exits import UsageError
 from midcall.hub import Hub
 
 _HERE = str(Path(__file__).parent.parent)
+
+
+CONNECTING = 60.0
+"""Seconds that servers have to start and tell what they offer; some are installed when first started."""
+
+
+@asynccontextmanager
+async def opened(target: str) -> AsyncIterator[Hub]:
+    """The hub at `target`, or one with the server there, ready to be called. Raises `UsageError`."""
+    hub = load_target(target)
+    try:
+        await hub.open_mounts(CONNECTING)
+        if is_server(target):
+            (mount,) = hub.mounts
+            if not mount.activation.known:
+                raise UsageError(f"Cannot use {target!r}: {mount.failure or 'it does not answer'}")
+        yield hub
+    finally:
+        await hub.close_mounts()
+
+
+def load_target(target: str) -> Hub:
+    """The hub at `target`, or one with the MCP server that it names. Raises `UsageError`."""
+    if not is_server(target):
+        return load_hub(target)
+    try:
+        return Hub("servers").mount("", target)
+    except ValueError as error:
+        raise UsageError(f"Cannot use {target!r}: {error}") from None
+
+
+def is_server(target: str) -> bool:
+    """Whether a target is an MCP server: a URL, a command, or the settings of a client."""
+    where, _ = split_target(target)
+    if where.endswith(".py") and Path(where).is_file():
+        return False
+    if "://" in target or " " in target.strip() or Path(target).suffix in (".json", ".js", ".mjs"):
+        return True
+    if ":" in target or target.isidentifier():
+        return False
+    return not target.endswith(".py") and shutil.which(target) is not None
 
 
 def load_hub(target: str) -> Hub:

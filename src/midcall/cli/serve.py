@@ -6,9 +6,9 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from midcall.cli.call import seconds
-from midcall.cli.chatting import add_model, prepare_chat
+from midcall.cli.chatting import prepare_chat
 from midcall.cli.exits import Exit, UsageError
+from midcall.cli.serve_options import add_options
 
 if TYPE_CHECKING:
     import asyncio
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 BUILT_IN = "midcall.activations:hub"
 _WORKER = "midcall-worker"
-MOST_WORKERS = 1000
 _EXAMPLES = """\
 examples:
   midcall serve                             the built-in examples, ws://127.0.0.1:8000/ws
@@ -49,145 +48,24 @@ def add_parser(commands: Any) -> None:
         default=BUILT_IN,
         help="where the hub is (default: %(default)s)",
     )
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    parser.add_argument("--port", type=int, default=8000, help="port to listen on (default: %(default)s)")
-    parser.add_argument(
-        "--stdio", action="store_true", help="serve standard input and output instead of HTTP"
-    )
+    add_options(parser)
     parser.add_argument("--mcp", action="store_true", help="with --stdio: speak MCP beside the raw protocol")
     parser.add_argument("--mcp-only", action="store_true", help="with --stdio: speak MCP and nothing else")
-    parser.add_argument(
-        "--sse",
-        action="store_true",
-        help="over HTTP, also serve the deprecated MCP transport HTTP+SSE at /sse, for old clients",
-    )
-    parser.add_argument(
-        "--grace",
-        metavar="SECONDS",
-        type=seconds,
-        default=5.0,
-        help="how long calls may run on when it is told to stop, or at the end of the input (default: 5)",
-    )
-    parser.add_argument(
-        "--workers",
-        metavar="N",
-        type=_count,
-        default=None,
-        help="serve with so many processes, which share the address and the journal; SIGHUP replaces them, "
-        "one at a time",
-    )
-    parser.add_argument("--as-worker", default=None, help=argparse.SUPPRESS)
-    parser.add_argument("--cwd", metavar="DIR", help="work in this folder, and look for the target there")
-    parser.add_argument(
-        "--log-level",
-        default="info",
-        choices=("debug", "info", "warning", "error"),
-        help="how much to log (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--log-format",
-        default="text",
-        choices=("text", "json"),
-        help="lines for people, or one JSON object a line (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--metrics",
-        action="store_true",
-        help="figures for Prometheus at /metrics, for programs of this machine and administrators",
-    )
-    add_model(parser)
-    _add_journal(parser)
-    _add_protection(parser)
     parser.set_defaults(run=run)
-
-
-def _add_journal(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group(
-        "waiting calls", "Calls that wait for a person are kept in a journal, and survive a restart."
-    )
-    group.add_argument(
-        "--journal",
-        metavar="PLACE",
-        help="a file, postgresql://..., or memory to keep nothing "
-        "(default: MIDCALL_JOURNAL, or a file in the user's state directory)",
-    )
-    group.add_argument(
-        "--engine",
-        choices=("dbos",),
-        default=None,
-        help="run what is between two questions as workflows of DBOS Transact, on the same PostgreSQL "
-        "(default: midcall itself runs it)",
-    )
-    group.add_argument(
-        "--encrypt-journal",
-        action="store_true",
-        help="encrypt arguments, answers and results with the keys of MIDCALL_KEYS",
-    )
-    group.add_argument(
-        "--wait",
-        metavar="SECONDS",
-        type=seconds,
-        default=None,
-        help="how long a call waits for its person (default: 7 days)",
-    )
-    group.add_argument(
-        "--dev",
-        action="store_true",
-        help="warn of files, connections and programs that a call uses outside a step",
-    )
-    group.add_argument(
-        "--replay-check",
-        action="store_true",
-        help="for tests: run each call again from its journal at every answer, to show what does not replay",
-    )
-
-
-def _add_protection(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group(
-        "who may call", "Over HTTP. On stdio, whoever starts the server is the caller."
-    )
-    group.add_argument(
-        "--auth-tokens",
-        metavar="FILE",
-        help="keys to be let in with, name=token[:scope,scope] a line (default: those in MIDCALL_TOKENS)",
-    )
-    group.add_argument("--oauth-issuer", metavar="URL", help="let in tokens of this OAuth server")
-    group.add_argument(
-        "--oauth-audience",
-        metavar="URL",
-        help="the URL of this server that tokens must be for, as https://tools.example.com/mcp",
-    )
-    group.add_argument(
-        "--oauth-jwks", metavar="URL|FILE", help="where the public keys of the OAuth server are"
-    )
-    group.add_argument(
-        "--allow-host",
-        metavar="HOST",
-        action="append",
-        default=[],
-        help="a name by which this server is reached, or the origin (https://...) of a site whose pages "
-        "may call it; may be repeated",
-    )
-    group.add_argument(
-        "--admin",
-        action="store_true",
-        help="without keys, on a loopback address: let programs of this machine administer calls at /admin; "
-        "with keys, those who have the scope midcall:admin always can",
-    )
-    group.add_argument("--no-auth", action="store_true", help="let everybody in")
-    group.add_argument(
-        "--allow-public",
-        action="store_true",
-        help="with --no-auth: also on an address that others can reach",
-    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Serve until the end of the input, Ctrl-C or SIGTERM."""
+    from midcall.cli.load import load_hub
+
+    return serve(args, lambda: load_hub(args.target))
+
+
+def serve(args: argparse.Namespace, load: "Callable[[], Hub]") -> int:
+    """Serve a hub, as the options say; it is loaded in the process that serves."""
     import asyncio
     from concurrent.futures import ThreadPoolExecutor
 
-    from midcall.cli.load import load_hub
     from midcall.cli.workers import Place
     from midcall.errors import JournalError
     from midcall.logs import set_up
@@ -199,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
         _work_in(args.cwd)
     if args.workers is not None and args.as_worker is None:
         return _run_workers(args, folder)
-    hub = load_hub(args.target)
+    hub = load()
     if args.dev:
         from midcall.dev import watch
 
@@ -263,7 +141,7 @@ def _run_workers(args: argparse.Namespace, folder: str) -> int:
         if args.metrics:
             os.environ[VARIABLE] = figures
         return run_workers(
-            args.workers, args.host, args.port, grace=args.grace, argv=args.command_line[1:], folder=folder
+            args.workers, args.host, args.port, grace=args.grace, argv=args.command_line, folder=folder
         )
 
 
@@ -282,13 +160,6 @@ def _checked_authenticator(args: argparse.Namespace, name: str) -> "Authenticato
     except ValueError as error:
         raise UsageError(f"--allow-host: {error}") from None
     return auth
-
-
-def _count(text: str) -> int:
-    """A number of workers."""
-    if not text.isdecimal() or not 1 <= int(text) <= MOST_WORKERS:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to {MOST_WORKERS}")
-    return int(text)
 
 
 def _keep_calls(args: argparse.Namespace, hub: "Hub") -> None:

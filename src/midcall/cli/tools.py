@@ -1,4 +1,4 @@
-"""`midcall tools TARGET [METHOD]`: lists the methods of a hub, or shows one of them."""
+"""`midcall tools TARGET [METHOD]`: lists the methods of a hub or an MCP server, or shows one of them."""
 
 import argparse
 import sys
@@ -16,6 +16,8 @@ examples:
   midcall tools app:hub
   midcall tools app:hub files.delete
   midcall tools app:hub --json > schema.json
+  midcall tools "npx -y @modelcontextprotocol/server-everything"
+  midcall tools https://tools.example.com/mcp
 """
 
 
@@ -23,13 +25,17 @@ def add_parser(commands: Any) -> None:
     """Add the command to the command line."""
     parser = commands.add_parser(
         "tools",
-        help="list the methods of a hub",
-        description="List the methods of a hub, or show one with its parameters.",
+        help="list the methods of a hub or an MCP server",
+        description="List the methods of a hub or an MCP server, or show one with its parameters.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("target", metavar="TARGET", help="where the hub is, as in app:hub")
+    parser.add_argument(
+        "target",
+        metavar="TARGET",
+        help="where the hub is, as in app:hub; or an MCP server: a URL, a command in quotes, an mcp.json",
+    )
     parser.add_argument("method", metavar="METHOD", nargs="?", help="show this method")
     parser.add_argument("--json", action="store_true", help="print the schema as JSON")
     parser.set_defaults(run=run)
@@ -37,10 +43,21 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> Exit:
     """Print the list, or one method."""
-    from midcall.cli.load import load_hub
+    import asyncio
+
+    return asyncio.run(_tools(args))
+
+
+async def _tools(args: argparse.Namespace) -> Exit:
+    from midcall.cli.load import opened
+
+    async with opened(args.target) as hub:
+        return _show(args, hub)
+
+
+def _show(args: argparse.Namespace, hub: "Hub") -> Exit:
     from midcall.errors import MethodNotFound
 
-    hub = load_hub(args.target)
     try:
         schema = hub.schema(args.method)
     except MethodNotFound as error:
@@ -69,7 +86,8 @@ def _show_list(console: "Console", hub: "Hub") -> None:
     for title in ("method", "", "description"):
         table.add_column(title, no_wrap=title != "description", header_style="dim")
     for name, method in hub.methods():
-        marks = Text(_marks(method.streaming, method.interactive), style="cyan")
+        asks = method.interactive and "listed" not in method.extras  # of a server behind, nobody knows
+        marks = Text(_marks(method.streaming, asks), style="cyan")
         table.add_row(Text(name, style="bold"), marks, Text(method.description.partition("\n")[0]))
     console.print(table)
 

@@ -109,7 +109,7 @@ def refuse_workers(*, stdio: bool, journal: str | None) -> None:
 def run_workers(count: int, host: str, port: int, *, grace: float, argv: Sequence[str], folder: str) -> int:
     """Serve with so many workers until a signal; gives the exit code.
 
-    `argv` is the command line that each of them gets, after `serve`; `folder` is where it is run.
+    `argv` is the command line that each of them gets, as `serve ...`; `folder` is where it is run.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -321,10 +321,11 @@ class _Workers:
     async def _start(self, number: int) -> tuple[_Worker | None, int]:
         """Start a worker and wait until it is ready; or nothing, and the exit code that it ended with."""
         ready, says_ready = os.pipe()
+        command, *arguments = self._argv
         place = Place(number, tuple(one.fileno() for one in self._sockets), says_ready, self._alive[0])
         try:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "midcall", "serve", "--as-worker", place.option, *self._argv),
+                *(sys.executable, "-m", "midcall", command, "--as-worker", place.option, *arguments),
                 stdin=asyncio.subprocess.DEVNULL,
                 cwd=self._folder,
                 pass_fds=(*place.sockets, place.ready, place.alive),

@@ -203,14 +203,14 @@ class Post:
         elif not self._waited_for():
             self._wire.forget(self.ids)
         elif events.id and self._wire.resumes:
-            self._resuming = self._wire.spawn(self._resume(events.id, _pause(events, 0)))
+            self._resuming = self._wire.spawn(self._resume(events.id, events.retry))
         else:
             why = str(error) if error is not None else f"{self._wire.url} ended the stream"
             self._fail(TransportLost(f"{why}, before the response came"))
 
-    async def _resume(self, last: str, pause: float) -> None:
+    async def _resume(self, last: str, retry: int | None) -> None:
         try:
-            await Stream(self._wire, self).follow(last, pause)
+            await Stream(self._wire, self, retry).follow(last)
         except MidcallError as error:
             self._fail(error)
 
@@ -294,16 +294,19 @@ class Post:
 class Stream:
     """A stream of events that is taken up again: of a request whose own broke off, or for everything else."""
 
-    def __init__(self, wire: "HttpWire", post: Post | None) -> None:
+    def __init__(self, wire: "HttpWire", post: Post | None = None, retry: int | None = None) -> None:
         self._wire = wire
         self._post = post
+        self._retry = retry
+        """After how many milliseconds the server wants it to be taken up, if it has said so."""
 
-    async def follow(self, last: str, pause: float) -> None:
+    async def follow(self, last: str = "") -> None:
         """Take up the stream after the last event, again and again;
 
         raises when that makes no sense any more.
         """
         tries = 0
+        pause = self._pause(tries) if last else 0.0
         while True:
             if pause:
                 await asyncio.sleep(pause)
@@ -325,7 +328,16 @@ class Stream:
             if tries > MAX_RETRIES and self._post is not None:
                 raise TransportLost(f"{self._wire.url}: the stream of the response cannot be taken up again")
             last = events.id or last
-            pause = _pause(events, tries)
+            if events.retry is not None:
+                self._retry = events.retry
+            pause = self._pause(tries)
+
+    def _pause(self, tries: int) -> float:
+        """Seconds before it is taken up again: as the server wants it, and longer if that is no use."""
+        wanted = RETRY if self._retry is None else self._retry / 1000
+        if tries:
+            wanted = max(wanted, 0.1) * 2 ** min(tries, MAX_RETRIES)
+        return min(wanted, LONGEST_RETRY)
 
     async def _read(
         self, access: Sequence[tuple[str, str]], pairs: Sequence[tuple[str, str]], events: EventReader
@@ -362,14 +374,6 @@ class Stream:
 
 def _is_stream(headers: Headers) -> bool:
     return (headers.get("content-type") or "").lower().startswith("text/event-stream")
-
-
-def _pause(events: EventReader, tries: int) -> float:
-    """Seconds before a stream is taken up again: as the server wants it, and longer if that is no use."""
-    wanted = RETRY if events.retry is None else events.retry / 1000
-    if tries:
-        wanted = max(wanted, 0.1) * 2 ** min(tries, MAX_RETRIES)
-    return min(wanted, LONGEST_RETRY)
 
 
 def _knows_no_session(status: int, error: RemoteError | None) -> bool:

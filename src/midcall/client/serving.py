@@ -86,7 +86,7 @@ class Serving:
 def _read(message: Envelope) -> dict[str, Any]:
     try:
         params = msgspec.json.decode(message.params) if bytes(message.params) else {}
-    except (msgspec.DecodeError, RecursionError):
+    except (ValueError, RecursionError):
         params = None
     if not isinstance(params, dict):
         raise RemoteError("The parameters are no object", rpc_code=jsonrpc.INVALID_PARAMS)

@@ -19,7 +19,7 @@ from midcall.client.serving import Serving
 from midcall.client.wire import About, Wire
 from midcall.errors import MidcallError, RemoteError, TimedOut, TransportLost, Unreachable
 from midcall.items import to_json
-from midcall.jsonrpc import Batch, Envelope, Fault, Pending
+from midcall.jsonrpc import INTERNAL_ERROR, Batch, Envelope, Fault, Pending
 from midcall.mcp.messages import META
 
 log = logging.getLogger("midcall.client")
@@ -235,7 +235,7 @@ class Session:
         if message.method is UNSET:
             waiter = self._pending.take(_number(message.id))
             if waiter is not None:
-                waiter.answered(message)
+                _answer(waiter, message)
             else:
                 log.debug("dropped a response that nobody waits for: %.100r", message.id)
         elif message.id is UNSET:
@@ -253,14 +253,14 @@ class Session:
         if loose is None or waiter is None:
             log.warning("skipped what is no message: %s: %.200r", fault, data)
         elif loose.error is None:
-            waiter.answered(Envelope(result=loose.result))
+            _answer(waiter, Envelope(result=loose.result))
         else:
-            waiter.failed(RemoteError(loose.error_text, rpc_code=jsonrpc.INTERNAL_ERROR))
+            waiter.failed(RemoteError(loose.error_text, rpc_code=INTERNAL_ERROR))
 
     def _notification(self, method: str, raw: Raw, related: int | None) -> None:
         try:
             params = msgspec.json.decode(raw) if bytes(raw) else {}
-        except (msgspec.DecodeError, RecursionError):
+        except (ValueError, RecursionError):
             return
         if not isinstance(params, dict):
             return
@@ -322,7 +322,7 @@ class _Loose(Struct):
     def read(cls, data: bytes) -> "_Loose | None":
         try:
             found = msgspec.json.decode(data, type=cls)
-        except (msgspec.DecodeError, RecursionError):
+        except (ValueError, RecursionError):
             return None
         return None if bytes(found.method) else found
 
@@ -354,6 +354,15 @@ class _Future(Waiter):
             self.future.set_exception(error)
 
 
+def _answer(waiter: Waiter, response: Envelope) -> None:
+    """Hand over a response. Nobody waits for ever, whatever is wrong with it."""
+    try:
+        waiter.answered(response)
+    except Exception as error:
+        log.exception("a response could not be taken")
+        waiter.failed(RemoteError(f"The response could not be taken: {error}", rpc_code=INTERNAL_ERROR))
+
+
 def result_of(response: Envelope) -> dict[str, Any]:
     """The result in a response. Raises `RemoteError` if there is none."""
     error = response.error
@@ -361,13 +370,13 @@ def result_of(response: Envelope) -> dict[str, Any]:
         raise RemoteError(error.message, rpc_code=error.code, rpc_data=error.data)
     try:
         result = msgspec.json.decode(response.result)
-    except (msgspec.DecodeError, RecursionError) as fault:
+    except (ValueError, RecursionError) as fault:
         why = str(fault) if bytes(response.result) else "it has neither a result nor an error"
     else:
         if isinstance(result, dict):
             return result
         why = "its result is no object"
-    raise RemoteError(f"The server's response cannot be read: {why}", rpc_code=jsonrpc.INTERNAL_ERROR)
+    raise RemoteError(f"The server's response cannot be read: {why}", rpc_code=INTERNAL_ERROR)
 
 
 async def in_time(work: Coroutine[Any, Any, Any], seconds: float | None, what: str) -> Any:

@@ -70,10 +70,7 @@ class HttpWire:
         auth: Authorizer | None = None,
         sse: bool = False,
     ) -> None:
-        try:
-            self.url = Url(url)
-        except HttpError as error:
-            raise ValueError(str(error)) from None
+        self.url = Url(url)
         self._given = list((headers or {}).items())
         self._auth = auth
         self._sse = sse
@@ -259,7 +256,7 @@ class HttpWire:
         for id in ids:
             self._posts.pop(id, None)
         if self._over and not self._posts:
-            self._lose()
+            asyncio.get_running_loop().call_soon(self._lose)
 
     def settled(self, post: Post) -> None:
         """A message is not under way any more."""
@@ -286,7 +283,7 @@ class HttpWire:
         """Keep the stream open by which a legacy server sends what belongs to no request."""
         stream = Stream(self, None)
         with contextlib.suppress(MidcallError):
-            await stream.follow("", 0.0)
+            await stream.follow()
 
     # --- the transport of before -------------------------------------------------------------
 
@@ -310,6 +307,15 @@ class HttpWire:
     def old(self) -> Any:
         """The transport of before, once the server was found to have only that."""
         return self._old
+
+
+def check(url: str, headers: Mapping[str, str] | None) -> None:
+    """Raise `ValueError` for what cannot be a URL, or headers."""
+    try:
+        Url(url)
+        encode_headers((headers or {}).items())
+    except HttpError as error:
+        raise ValueError(str(error)) from None
 
 
 def authorizer(auth: Any) -> Authorizer | None:

@@ -94,9 +94,10 @@ def _command(
 
 
 def _url(url: str, headers: Mapping[str, str] | None, auth: Any, *, sse: bool = False) -> Target:
-    from midcall.client.streamable import HttpWire, authorizer  # noqa: PLC0415  as above
+    from midcall.client.streamable import HttpWire, authorizer, check  # noqa: PLC0415  as above
 
     allowed = authorizer(auth)
+    check(url, headers)
     return Target(url, lambda: HttpWire(url, headers=headers, auth=allowed, sse=sse), has_headers=True)
 
 
@@ -113,7 +114,7 @@ def read_settings(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The settings in a file. Raises `ValueError`."""
     try:
         found = msgspec.json.decode(Path(path).read_bytes())
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, ValueError) as error:
         raise ValueError(f"{os.fspath(path)} cannot be read: {error}") from None
     if not isinstance(found, dict):
         raise ValueError(f"{os.fspath(path)} has no mcpServers")  # noqa: TRY004  a value of a file

@@ -229,13 +229,12 @@ class Remote:
         """The open connection, waiting for it if need be."""
         if self._keeper is None or self._keeper.done():
             raise TransportLost("This connection is closed")
-        if self._socket is None:
+        while self._socket is None:  # it may be lost again before this goes on
             try:
                 async with asyncio.timeout(self._give_up_after):
                     await self._opened.wait()
             except TimeoutError:
                 raise TransportLost(f"Cannot connect to {self._url}: {self._failure}") from self._failure
-        assert self._socket is not None  # noqa: S101  set before the event
         return self._socket
 
     async def _keep_open(self) -> None:

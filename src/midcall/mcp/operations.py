@@ -108,7 +108,7 @@ class Operations:
         )
         calls = [_summary(record) for record in page.calls]
         if after is None and principal is None:
-            here = [_active(call) for call in self._calls if not _is_journaled(call)]
+            here = [_active(call) for call in self._calls if not is_journaled(call)]
             calls[:0] = [
                 call
                 for call in here
@@ -143,7 +143,7 @@ class Operations:
         if self._desk is None:
             raise MidcallError("Nobody here can run this call")
         here = self._calls.get(call_id)
-        if here is not None and not _is_journaled(here):
+        if here is not None and not is_journaled(here):
             raise NotWaiting(call_id, _status(here), "This call is not kept: only its caller can answer")
         record, _ = await self._load(call_id)
         if record.status not in ASKING:
@@ -339,7 +339,7 @@ def _status(call: Call) -> Status:
     return "waiting" if call.status in (CallStatus.AWAITING_ANSWER, CallStatus.AWAITING_SAMPLE) else "running"
 
 
-def _is_journaled(call: Call) -> bool:
+def is_journaled(call: Call) -> bool:
     kept: Kept | None = getattr(call.outlet, "kept", None)  # if its outlet is a front
     return kept is not None and kept.journaled
 

@@ -5,6 +5,7 @@ An `Authenticator` reads the `Authorization` header and gives the `Principal`, o
 request but that header. `jwks` has the keys of an OAuth server.
 """
 
+import base64
 import hashlib
 import hmac
 import logging
@@ -27,6 +28,7 @@ __all__ = [
     "Principal",
     "StaticKeys",
     "Unauthorized",
+    "authorization_in",
     "authorization_of",
     "challenge",
     "check_scopes",
@@ -52,6 +54,7 @@ LEEWAY = 30
 """Seconds that the clocks of two machines may differ."""
 
 _ENTRY = re.compile(r"(?P<name>[^=:\s]+)=(?P<token>[^:\s]+)(?::(?P<scopes>\S*))?")
+_SUBPROTOCOL = "bearer."
 _UNQUOTABLE = re.compile(r"[^ !#-\[\]-~]")
 _BEARER = re.compile(r"(?i:bearer) +(?P<token>[A-Za-z0-9._~+/-]+=*) *")
 
@@ -70,6 +73,25 @@ def authorization_of(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
     """The `Authorization` header, if there is exactly one."""
     found = [value for name, value in headers if name == b"authorization"]
     return found[0].decode("latin-1") if len(found) == 1 else None
+
+
+def authorization_in(scope: Mapping[str, Any]) -> str | None:
+    """The same of an ASGI scope. A WebSocket of a web page can have it among its subprotocols only.
+
+    There it is `bearer.` and the token in base64url, as a page can set no headers.
+    """
+    found = authorization_of(scope["headers"])
+    if found is not None or scope["type"] != "websocket":
+        return found
+    offered = [name for name in scope.get("subprotocols", ()) if name.startswith(_SUBPROTOCOL)]
+    if len(offered) != 1:
+        return None
+    text = offered[0].removeprefix(_SUBPROTOCOL)
+    try:
+        token = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        return f"Bearer {token.decode('ascii')}"
+    except ValueError:
+        return None
 
 
 class Authenticator(Protocol):

@@ -1,9 +1,9 @@
 """HTTP: the hub as an ASGI application, and a server for it.
 
-`/mcp` is for MCP clients, `/ws` is the WebSocket endpoint, `/health` and `/ready` answer a load balancer,
-`/` says what is here, and with OAuth `/.well-known/oauth-protected-resource` says where to get a token.
-Only if wanted, `/sse` and `/messages` are for MCP clients of the past, `/admin` for administrators, and
-`/metrics` for Prometheus.
+`/mcp` is for MCP clients, `/ws` is the WebSocket endpoint, `/` the web client (see `web`) and `/calls` what it
+shows of calls, `/health` and `/ready` answer a load balancer, and with OAuth
+`/.well-known/oauth-protected-resource` says where to get a token. Only if wanted, `/sse` and `/messages` are
+for MCP clients of the past, `/admin` for administrators, and `/metrics` for Prometheus.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
@@ -33,7 +34,8 @@ from midcall.logs import is_no_frame
 from midcall.mcp import mcp_of
 from midcall.transports import cors
 from midcall.transports.admin import admin_pages
-from midcall.transports.auth import Authenticator, Unauthorized, authorization_of
+from midcall.transports.auth import Authenticator, Unauthorized, authorization_in
+from midcall.transports.calls_page import CallsPage
 from midcall.transports.http_sse import SseEndpoint
 from midcall.transports.mcp_http import McpEndpoint
 from midcall.transports.one_write import OneWrite
@@ -41,6 +43,7 @@ from midcall.transports.open_stream import OpenStream
 from midcall.transports.probes import Probes
 from midcall.transports.restricted import Restricted
 from midcall.transports.security import Gate, is_loopback, refuse_public_bind
+from midcall.transports.web import WebClient
 from midcall.transports.websocket import serve_websocket
 from midcall.version import __version__
 
@@ -94,6 +97,7 @@ def asgi_app(
     admin: bool = False,
     metrics: bool = False,
     parts: Sequence[Part] = (),
+    web_modules: Sequence[str | Path] = (),
 ) -> "Application":
     """An ASGI application to serve, or to mount in another one.
 
@@ -102,7 +106,8 @@ def asgi_app(
     (see `security.Gate`). `sse` adds the deprecated transport HTTP+SSE of MCP at `/sse`.
 
     With `auth`, `/admin` is for those who have the scope `midcall:admin`; without it, and with `admin`, for
-    programs of this machine. `metrics` adds `/metrics` for both.
+    programs of this machine. `metrics` adds `/metrics` for both. `web_modules` are files of JavaScript that
+    the web client loads, with components for questions.
     """
 
     async def root(request: Request) -> Response:
@@ -135,8 +140,10 @@ def asgi_app(
 
     mcp = McpEndpoint(mcp_of(hub), auth)
     probes = Probes(hub)
+    web = WebClient(root, modules=web_modules)
     routes: list[BaseRoute] = [
-        Route("/", root),
+        *web.routes(),
+        *_calls_routes(hub, web, auth),
         Route("/health", health),
         Route("/ready", probes.ready),
         WebSocketRoute("/ws", Protected(_Endpoint(hub), auth)),
@@ -160,6 +167,12 @@ def asgi_app(
     return Application(Starlette(routes=routes, lifespan=lifespan), mcp, auth, Gate(hosts), old, parts)
 
 
+def _calls_routes(hub: Hub, web: WebClient, auth: Authenticator | None) -> list[Route]:
+    """`/calls`: a page for a browser that goes there, data for the page."""
+    listed, *others = [_protected(route, auth) for route in CallsPage(mcp_of(hub)).routes()]
+    return [Route(listed.path, web.page_or(listed.app), methods=["GET"]), *others]
+
+
 def _protected(route: Route, auth: Authenticator | None) -> Route:
     return Route(route.path, Protected(route.app, auth), methods=sorted(route.methods or ()))
 
@@ -171,7 +184,13 @@ class _Endpoint:
         self._hub = hub
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await serve_websocket(self._hub, receive, send, scope.get("midcall.principal"))
+        await serve_websocket(
+            self._hub,
+            receive,
+            send,
+            scope.get("midcall.principal"),
+            subprotocols=scope.get("subprotocols", ()),
+        )
 
 
 class Application:
@@ -240,7 +259,7 @@ class Protected:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._auth is not None:
             try:
-                principal = await self._auth.authenticate(authorization_of(scope["headers"]))
+                principal = await self._auth.authenticate(authorization_in(scope))
             except Unauthorized as refusal:
                 await refuse(scope, receive, send, refusal)
                 return
@@ -296,6 +315,7 @@ def server(
     admin: bool = False,
     metrics: bool = False,
     parts: Sequence[Part] = (),
+    web_modules: Sequence[str | Path] = (),
     own_log: bool = True,
 ) -> uvicorn.Server:
     """A server that is ready to be run; its log goes to standard error, with its place among others.
@@ -313,7 +333,16 @@ def server(
     if admin and auth is None and not is_loopback(host):
         raise ValueError("Without authentication, calls are administered on a loopback address only")
     names = [*hosts, *_names_of(host)]
-    app = asgi_app(hub, auth=auth, hosts=names, sse=sse, admin=admin, metrics=metrics, parts=parts)
+    app = asgi_app(
+        hub,
+        auth=auth,
+        hosts=names,
+        sse=sse,
+        admin=admin,
+        metrics=metrics,
+        parts=parts,
+        web_modules=web_modules,
+    )
     logging.getLogger("uvicorn.error").addFilter(is_no_frame)
     return _Server(
         app,
@@ -412,6 +441,7 @@ async def serve_http(
     admin: bool = False,
     metrics: bool = False,
     parts: Sequence[Part] = (),
+    web_modules: Sequence[str | Path] = (),
     own_log: bool = True,
 ) -> None:
     """Serve the hub until the process is told to stop; with a `place`, on the sockets of that.
@@ -432,6 +462,7 @@ async def serve_http(
         admin=admin,
         metrics=metrics,
         parts=parts,
+        web_modules=web_modules,
         own_log=own_log,
     )
     await hub.open()  # not before there is somebody who can go on with the calls in its journal

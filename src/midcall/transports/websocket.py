@@ -6,7 +6,7 @@ slowed down while it is full. When the peer is gone its calls are aborted.
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, TypeAlias
 
 from midcall.connection import Connection
@@ -16,6 +16,8 @@ from midcall.principal import Principal
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 SendMessage: TypeAlias = Callable[[Message], Awaitable[None]]
+
+SUBPROTOCOL = "midcall"
 
 OUTBOX_LIMIT = 1024 * 1024
 """Bytes that may wait for a slow peer before its calls are slowed down."""
@@ -54,11 +56,20 @@ class Outbox:
 
 
 async def serve_websocket(
-    hub: Hub, receive: Receive, send: SendMessage, principal: Principal | None = None
+    hub: Hub,
+    receive: Receive,
+    send: SendMessage,
+    principal: Principal | None = None,
+    *,
+    subprotocols: Sequence[str] = (),
 ) -> None:
-    """Serve one peer, from its handshake until it is gone."""
+    """Serve one peer, from its handshake until it is gone.
+
+    A web page offers `SUBPROTOCOL` beside the one that carries its key, and has to be told that it is taken.
+    """
     await receive()  # websocket.connect
-    await send({"type": "websocket.accept"})
+    taken = SUBPROTOCOL if SUBPROTOCOL in subprotocols else None
+    await send({"type": "websocket.accept", "subprotocol": taken})
     outbox = Outbox()
     connection = Connection(hub, outbox.put, principal=principal)
     outbox.connection = connection

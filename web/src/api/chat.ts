@@ -26,7 +26,10 @@ export const beginTurn = (body: TurnBody): Promise<Response> =>
   request("chat", { method: "POST", body, headers: LINES });
 
 export const joinRun = (sessionId: string, lastLsn: number, signal: AbortSignal): Promise<Response> =>
-  request("chat", { headers: { ...LINES, "X-Session-Id": sessionId, "X-Last-LSN": String(lastLsn) }, signal });
+  request("chat", {
+    headers: { ...LINES, "X-Session-Id": sessionId, "X-Last-LSN": String(lastLsn) },
+    signal,
+  });
 
 export const stopTurn = async (conversationId: string): Promise<void> => {
   await request("chat/stop", { method: "POST", body: { conversationId } });

@@ -32,7 +32,7 @@ export async function request(path: string, options: Options = {}): Promise<Resp
   while (true) {
     const key = keyring.value;
     const headers: Record<string, string> = { Accept: "application/json", ...options.headers };
-    if (key !== null) headers["Authorization"] = `Bearer ${key}`;
+    if (key !== null) headers.Authorization = `Bearer ${key}`;
     if (options.body !== undefined) headers["Content-Type"] = "application/json";
     let response: Response;
     try {

@@ -1,7 +1,12 @@
 /** Lines of a response, one JSON value each, as they come. */
 
-export async function* readLines<T>(body: ReadableStream<Uint8Array>, signal?: AbortSignal): AsyncGenerator<T> {
-  const reader = body.pipeThrough(new TextDecoderStream() as ReadableWritablePair<string, Uint8Array>).getReader();
+export async function* readLines<T>(
+  body: ReadableStream<Uint8Array>,
+  signal?: AbortSignal,
+): AsyncGenerator<T> {
+  const reader = body
+    .pipeThrough(new TextDecoderStream() as ReadableWritablePair<string, Uint8Array>)
+    .getReader();
   const stop = (): void => void reader.cancel().catch(() => {});
   signal?.addEventListener("abort", stop, { once: true });
   let rest = "";

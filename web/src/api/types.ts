@@ -86,7 +86,13 @@ export interface Conversation {
   run: { sessionId: string; lsn: number } | null;
 }
 
-export type SessionStatus = "running" | "awaiting_elicit" | "awaiting_sample" | "completed" | "failed" | "aborted";
+export type SessionStatus =
+  | "running"
+  | "awaiting_elicit"
+  | "awaiting_sample"
+  | "completed"
+  | "failed"
+  | "aborted";
 
 export type ChatEvent =
   | { type: "session_info"; sessionId: string; conversationId: string; model: ModelInfo }
@@ -97,7 +103,13 @@ export type ChatEvent =
   | { type: "tool_result"; callId: string; toolName: string; content: string; structured?: unknown }
   | { type: "tool_error"; callId: string; toolName: string; message: string }
   | Elicit
-  | { type: "plugin_session_status"; sessionId: string; callId: string; toolName: string; status: SessionStatus }
+  | {
+      type: "plugin_session_status";
+      sessionId: string;
+      callId: string;
+      toolName: string;
+      status: SessionStatus;
+    }
   | { type: "plugin_session_error"; sessionId: string; callId: string; error: string; message: string }
   | { type: "conversation_state"; conversationId: string; messages: Message[]; pending: Elicit[] }
   | { type: "complete"; reason: string; usage?: { input: number; output: number } }

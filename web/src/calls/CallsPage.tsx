@@ -84,7 +84,9 @@ export default function CallsPage(): ReactNode {
           <li key={call.id} className="call" data-waiting={call.waiting || undefined}>
             <div className="call-head">
               <span className="call-method">{call.method}</span>
-              <span className={call.waiting ? "badge badge-accent" : "badge"}>{STATUS[call.status] ?? call.status}</span>
+              <span className={call.waiting ? "badge badge-accent" : "badge"}>
+                {STATUS[call.status] ?? call.status}
+              </span>
               <span className="call-age">
                 <Icon name="clock" />
                 <span className="sr-only">Age: </span>
@@ -117,7 +119,8 @@ export default function CallsPage(): ReactNode {
       {aborting !== null && (
         <Dialog title="Abort this call?" onClose={() => setAborting(null)}>
           <p>
-            <strong>{aborting.method}</strong> ends at once, and its caller is told so. What it has done so far stays done.
+            <strong>{aborting.method}</strong> ends at once, and its caller is told so. What it has done so
+            far stays done.
           </p>
           <div className="dialog-actions">
             <button type="button" className="button" onClick={() => setAborting(null)}>

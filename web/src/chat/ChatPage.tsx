@@ -10,7 +10,11 @@ import { Welcome } from "./Welcome";
 
 const store = new ChatStore();
 
-export function ChatPage({ conversation, drawer, onDrawerClose }: {
+export function ChatPage({
+  conversation,
+  drawer,
+  onDrawerClose,
+}: {
   conversation: string | null;
   drawer: boolean;
   onDrawerClose: () => void;
@@ -26,7 +30,10 @@ export function ChatPage({ conversation, drawer, onDrawerClose }: {
   }, [conversation]);
   useEffect(() => {
     // Whoever has nothing else to do goes on writing.
-    if (state.phase === "idle" && (document.activeElement === null || document.activeElement === document.body)) {
+    if (
+      state.phase === "idle" &&
+      (document.activeElement === null || document.activeElement === document.body)
+    ) {
       composer.current?.focus({ preventScroll: true });
     }
   }, [state.phase]);
@@ -73,7 +80,12 @@ export function ChatPage({ conversation, drawer, onDrawerClose }: {
                 Retry
               </button>
             )}
-            <button type="button" className="icon-button" aria-label="Dismiss" onClick={() => store.dismissError()}>
+            <button
+              type="button"
+              className="icon-button"
+              aria-label="Dismiss"
+              onClick={() => store.dismissError()}
+            >
               <Icon name="cross" />
             </button>
           </div>

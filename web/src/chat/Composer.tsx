@@ -51,7 +51,13 @@ export function Composer(props: {
           onKeyDown={onKey}
         />
         {running ? (
-          <button type="button" className="composer-button" aria-label="Stop" title="Stop" onClick={props.onStop}>
+          <button
+            type="button"
+            className="composer-button"
+            aria-label="Stop"
+            title="Stop"
+            onClick={props.onStop}
+          >
             <Icon name="stop" />
           </button>
         ) : (
@@ -65,7 +71,8 @@ export function Composer(props: {
           "\u00a0"
         ) : model.scripted ? (
           <>
-            <span className="badge badge-warn">Scripted model</span> Its words are written in advance; the tools are real.
+            <span className="badge badge-warn">Scripted model</span> Its words are written in advance; the
+            tools are real.
           </>
         ) : (
           <>Model: {model.name}</>

@@ -31,7 +31,13 @@ export function ConversationList(props: {
   return (
     <>
       {drawer && <div className="drawer-shade" onClick={onClose} aria-hidden="true" />}
-      <aside ref={side} className="side" aria-label="Conversations" id="conversations" data-open={drawer || undefined}>
+      <aside
+        ref={side}
+        className="side"
+        aria-label="Conversations"
+        id="conversations"
+        data-open={drawer || undefined}
+      >
         <Link to={{ page: "chat", conversation: null }} className="button side-new" onClick={onClose}>
           <Icon name="plus" /> New conversation
         </Link>
@@ -64,9 +70,7 @@ export function ConversationList(props: {
       </aside>
       {deleting !== null && (
         <Dialog title="Delete this conversation?" onClose={() => setDeleting(null)}>
-          <p>
-            “{deleting.title || "Untitled"}” and its open questions will be gone for good.
-          </p>
+          <p>“{deleting.title || "Untitled"}” and its open questions will be gone for good.</p>
           <div className="dialog-actions">
             <button type="button" className="button" onClick={() => setDeleting(null)}>
               Keep it

@@ -2,12 +2,12 @@
 import { memo, type ReactNode } from "react";
 import type { Elicit, ElicitResponse, Reply } from "../api/types";
 import { isObject } from "../forms/schema";
-import { fromElicit } from "../questions/question";
 import { QuestionCard } from "../questions/QuestionCard";
-import { DataView } from "../ui/DataView";
+import { fromElicit } from "../questions/question";
 import { Icon, type IconName } from "../ui/Icon";
 import { Json } from "../ui/Json";
 import { Progress } from "../ui/Progress";
+import { Readable } from "../ui/Readable";
 import type { CallStatus, ToolCall } from "./transcript";
 
 const STATUS: Record<CallStatus, { text: string; icon: IconName }> = {
@@ -74,7 +74,7 @@ function Result({ content, structured }: { content: string; structured?: unknown
   if (isObject(value) || (Array.isArray(value) && value.length > 0)) {
     return (
       <>
-        <DataView value={value} />
+        <Readable value={value} />
         <details className="tool-raw">
           <summary>As JSON</summary>
           <Json value={value} label="result" />

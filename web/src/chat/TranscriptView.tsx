@@ -10,7 +10,7 @@ const NEAR = 80;
 
 export function TranscriptView({ state, store }: { state: ChatState; store: ChatStore }): ReactNode {
   const { transcript, phase } = state;
-  const scroll = useRef<HTMLDivElement>(null);
+  const scroll = useRef<HTMLElement>(null);
   const atEnd = useRef(true);
   const isRunning = phase === "running";
   const last = transcript.at(-1);
@@ -25,15 +25,28 @@ export function TranscriptView({ state, store }: { state: ChatState; store: Chat
     const box = scroll.current;
     if (box !== null) atEnd.current = box.scrollHeight - box.scrollTop - box.clientHeight < NEAR;
   };
-  const isThinking = isRunning && (last?.kind !== "assistant" || (last.calls.length > 0 && last.calls.every((c) => c.result || c.error)));
+  const isThinking =
+    isRunning &&
+    (last?.kind !== "assistant" || (last.calls.length > 0 && last.calls.every((c) => c.result || c.error)));
   return (
-    // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reached by keyboard
-    <div ref={scroll} className="chat-scroll" onScroll={onScroll} tabIndex={0} role="region" aria-label="Conversation">
+    <section
+      ref={scroll}
+      className="chat-scroll"
+      onScroll={onScroll}
+      // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reached by keyboard
+      tabIndex={0}
+      aria-label="Conversation"
+    >
       <ol className="transcript">
         {transcript.map((entry, n) => (
           // biome-ignore lint/suspicious/noArrayIndexKey: an entry is what it is by its place
           <li key={n} className={`entry-${entry.kind}`}>
-            <EntryView entry={entry} state={state} store={store} streaming={isRunning && n === transcript.length - 1} />
+            <EntryView
+              entry={entry}
+              state={state}
+              store={store}
+              streaming={isRunning && n === transcript.length - 1}
+            />
           </li>
         ))}
         {isThinking && (
@@ -46,11 +59,16 @@ export function TranscriptView({ state, store }: { state: ChatState; store: Chat
           </li>
         )}
       </ol>
-    </div>
+    </section>
   );
 }
 
-function EntryView(props: { entry: Entry; state: ChatState; store: ChatStore; streaming: boolean }): ReactNode {
+function EntryView(props: {
+  entry: Entry;
+  state: ChatState;
+  store: ChatStore;
+  streaming: boolean;
+}): ReactNode {
   const { entry, state, store } = props;
   switch (entry.kind) {
     case "user":
@@ -63,7 +81,11 @@ function EntryView(props: { entry: Entry; state: ChatState; store: ChatStore; st
           {entry.unsent !== undefined && (
             <p className="unsent" role="alert">
               <Icon name="alert" /> Not sent: {entry.unsent}
-              <button type="button" className="button button-small" onClick={() => void store.resend(entry.text)}>
+              <button
+                type="button"
+                className="button button-small"
+                onClick={() => void store.resend(entry.text)}
+              >
                 Retry
               </button>
             </p>

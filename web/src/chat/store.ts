@@ -7,7 +7,15 @@
 import * as api from "../api/chat";
 import { backOff, follow, RunGone } from "../api/follow";
 import { Refused, readable, Unreachable } from "../api/http";
-import type { ChatEvent, ChatInfo, ConversationSummary, Elicit, ElicitResponse, ModelInfo, Reply } from "../api/types";
+import type {
+  ChatEvent,
+  ChatInfo,
+  ConversationSummary,
+  Elicit,
+  ElicitResponse,
+  ModelInfo,
+  Reply,
+} from "../api/types";
 import { Speech } from "../ui/Announcer";
 import { apply, type Entry, fromMessages, questionsOf, type Transcript, withoutQuestion } from "./transcript";
 
@@ -96,7 +104,8 @@ export class ChatStore {
     document.addEventListener("visibilitychange", look);
     const fromTab = ({ data }: MessageEvent<Shared>): void => {
       void this.refreshList();
-      if (data.conversationId !== null && data.conversationId === this.#state.conversationId) this.#readAgain();
+      if (data.conversationId !== null && data.conversationId === this.#state.conversationId)
+        this.#readAgain();
     };
     this.#tabs?.addEventListener("message", fromTab);
     return () => {
@@ -245,7 +254,10 @@ export class ChatStore {
       return;
     }
     turn.arrived?.();
-    await this.#follow({ first: response, sessionId: response.headers.get("X-Session-Id") ?? "", lastLsn: 0 }, signal);
+    await this.#follow(
+      { first: response, sessionId: response.headers.get("X-Session-Id") ?? "", lastLsn: 0 },
+      signal,
+    );
   }
 
   /** A turn could not be begun, or it is not certain whether it was: then the conversation tells. */
@@ -258,7 +270,8 @@ export class ChatStore {
       if (signal.aborted) return;
     }
     this.#set({ phase: "idle" });
-    if (!(error instanceof Unreachable && conversationId !== null && turn.isThere())) turn.lost(readable(error));
+    if (!(error instanceof Unreachable && conversationId !== null && turn.isThere()))
+      turn.lost(readable(error));
     else turn.arrived?.();
     if (run !== null) await this.#join(run, signal);
   }
@@ -268,7 +281,10 @@ export class ChatStore {
     await this.#follow({ sessionId: run.sessionId, lastLsn: run.lsn }, signal);
   }
 
-  async #follow(run: { first?: Response; sessionId: string; lastLsn: number }, signal: AbortSignal): Promise<void> {
+  async #follow(
+    run: { first?: Response; sessionId: string; lastLsn: number },
+    signal: AbortSignal,
+  ): Promise<void> {
     const onLine = (isUp: boolean): void => this.#set({ offline: !isUp });
     try {
       for await (const event of follow({ ...run, reopen: api.joinRun, signal, onLine })) this.#take(event);
@@ -304,7 +320,8 @@ export class ChatStore {
     if (event.type === "plugin_session_error" && event.error === "ELICIT_MISMATCH") {
       const mine = questionsOf(this.#state.transcript).filter((one) => one.callId === event.callId);
       const refusals = new Map(this.#state.refusals);
-      for (const { elicitId } of mine) refusals.set(elicitId, "It was answered elsewhere, or asked again meanwhile.");
+      for (const { elicitId } of mine)
+        refusals.set(elicitId, "It was answered elsewhere, or asked again meanwhile.");
       this.#set({ refusals });
     }
     this.#set({ transcript: apply(this.#state.transcript, event) });
@@ -313,11 +330,7 @@ export class ChatStore {
   // --- reading -----------------------------------------------------------------------------------
 
   /** Read a conversation, until the server answers; gives the run that is under way in it. */
-  async #load(
-    id: string,
-    signal: AbortSignal,
-    options: { join?: boolean } = {},
-  ): Promise<Run | null> {
+  async #load(id: string, signal: AbortSignal, options: { join?: boolean } = {}): Promise<Run | null> {
     for (let attempt = 0; ; attempt += 1) {
       try {
         // What the list said before is at most older than what is read now: then it is read once more.
@@ -362,7 +375,10 @@ export class ChatStore {
         return;
       } catch (error) {
         if (error instanceof Refused) {
-          const text = error.status === 404 ? "This server has no chat. Its tools can be called from Tools." : error.message;
+          const text =
+            error.status === 404
+              ? "This server has no chat. Its tools can be called from Tools."
+              : error.message;
           this.#set({ error: { text, retry: null } });
           return;
         }
@@ -412,7 +428,8 @@ const settled = (transcript: Transcript): Transcript => transcript.filter((entry
 const without = <V>(map: ReadonlyMap<string, V>, keys: ReadonlySet<string>): ReadonlyMap<string, V> =>
   new Map([...map].filter(([key]) => !keys.has(key)));
 
-const countOf = (transcript: Transcript): number => transcript.filter((entry) => entry.kind === "user").length;
+const countOf = (transcript: Transcript): number =>
+  transcript.filter((entry) => entry.kind === "user").length;
 
 /** A hidden page has no frames, but goes on all the same. */
 function nextFrame(call: () => void): number {

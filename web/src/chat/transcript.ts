@@ -65,10 +65,18 @@ export function apply(transcript: Transcript, event: ChatEvent): Transcript {
     }
     case "tool_result": {
       const { content, structured } = event;
-      return inCall(transcript, event, (call) => ({ ...ended(call), status: "done", result: { content, structured } }));
+      return inCall(transcript, event, (call) => ({
+        ...ended(call),
+        status: "done",
+        result: { content, structured },
+      }));
     }
     case "tool_error":
-      return inCall(transcript, event, (call) => ({ ...ended(call), status: "failed", error: event.message }));
+      return inCall(transcript, event, (call) => ({
+        ...ended(call),
+        status: "failed",
+        error: event.message,
+      }));
     case "plugin_elicit_request":
       return inCall(transcript, event, (call) => ({
         ...call,
@@ -78,7 +86,9 @@ export function apply(transcript: Transcript, event: ChatEvent): Transcript {
       }));
     case "plugin_session_status":
       return event.status === "running"
-        ? inCall(transcript, event, (call) => (call.status === "waiting" && !call.questions.length ? { ...call, status: "running" } : call))
+        ? inCall(transcript, event, (call) =>
+            call.status === "waiting" && !call.questions.length ? { ...call, status: "running" } : call,
+          )
         : transcript;
     case "plugin_session_error":
       return inCall(transcript, event, (call) =>
@@ -88,10 +98,15 @@ export function apply(transcript: Transcript, event: ChatEvent): Transcript {
       return merged(transcript, fromMessages(event.messages, event.pending));
     case "complete": {
       const text = REASONS[event.reason];
-      return text === undefined ? transcript : [...transcript, { kind: "notice", tone: "info", text, retry: false }];
+      return text === undefined
+        ? transcript
+        : [...transcript, { kind: "notice", tone: "info", text, retry: false }];
     }
     case "error":
-      return [...transcript, { kind: "notice", tone: "error", text: event.message, retry: event.recoverable }];
+      return [
+        ...transcript,
+        { kind: "notice", tone: "error", text: event.message, retry: event.recoverable },
+      ];
     case "session_info":
       return transcript;
   }
@@ -116,7 +131,8 @@ export function callsOf(transcript: Transcript): ToolCall[] {
   return transcript.flatMap((entry) => (entry.kind === "assistant" ? entry.calls : []));
 }
 
-export const questionsOf = (transcript: Transcript): Elicit[] => callsOf(transcript).flatMap((call) => call.questions);
+export const questionsOf = (transcript: Transcript): Elicit[] =>
+  callsOf(transcript).flatMap((call) => call.questions);
 
 const newCall = (id: string, name: string, given: unknown): ToolCall => ({
   id,
@@ -140,7 +156,11 @@ function inLast(transcript: Transcript, change: (last: Assistant) => Assistant):
   return [...transcript, change({ kind: "assistant", text: "", thinking: "", calls: [] })];
 }
 
-function inCall(transcript: Transcript, { callId }: { callId: string }, change: (call: ToolCall) => ToolCall): Transcript {
+function inCall(
+  transcript: Transcript,
+  { callId }: { callId: string },
+  change: (call: ToolCall) => ToolCall,
+): Transcript {
   return transcript.map((entry) => {
     if (entry.kind !== "assistant" || !entry.calls.some((call) => call.id === callId)) return entry;
     return { ...entry, calls: entry.calls.map((call) => (call.id === callId ? change(call) : call)) };
@@ -157,7 +177,9 @@ function merged(before: Transcript, after: Transcript): Transcript {
           ...entry,
           calls: entry.calls.map((call) => {
             const structured = seen.get(call.id)?.result?.structured;
-            return call.result && structured !== undefined ? { ...call, result: { ...call.result, structured } } : call;
+            return call.result && structured !== undefined
+              ? { ...call, result: { ...call.result, structured } }
+              : call;
           }),
         },
   );

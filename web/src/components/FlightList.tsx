@@ -56,7 +56,6 @@ export function FlightList({
           </button>
         </p>
       )}
-      {/* biome-ignore lint/a11y/noNoninteractiveElementInteractions: arrow keys move between its buttons */}
       <ul ref={list} className="flight-cards" onKeyDown={move}>
         {flights.map((flight) => (
           <li key={flight.id} className="flight" data-chosen={chosen === flight.id || undefined}>

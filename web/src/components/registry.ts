@@ -9,8 +9,8 @@
  *     register("Rating", ({ props, respond, disabled }) => ...);
  */
 import * as React from "react";
-import { at } from "../base";
 import { get } from "../api/http";
+import { at } from "../base";
 
 export interface ComponentProps<P = Record<string, unknown>, R = unknown> {
   /** What the plugin gave to `ctx.render`. */
@@ -30,8 +30,15 @@ const listeners = new Set<() => void>();
 let loading = true;
 
 /** Add a component under the name that plugins use; a later one takes the place of an earlier one. */
-export function registerComponent<P, R>(name: string, component: React.ComponentType<ComponentProps<P, R>>): void {
-  if (typeof name !== "string" || name === "" || (typeof component !== "function" && typeof component !== "object")) {
+export function registerComponent<P, R>(
+  name: string,
+  component: React.ComponentType<ComponentProps<P, R>>,
+): void {
+  if (
+    typeof name !== "string" ||
+    name === "" ||
+    (typeof component !== "function" && typeof component !== "object")
+  ) {
     throw new TypeError("registerComponent(name, component) takes a name and a React component");
   }
   components.set(name, component as unknown as QuestionComponent);

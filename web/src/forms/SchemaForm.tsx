@@ -59,7 +59,14 @@ export function SchemaForm(props: SchemaFormProps): ReactNode {
   };
 
   const single = kind.is === "object" && kind.properties.length === 1 && props.labelledBy !== undefined;
-  const whole = { schema: own, value, onChange: setValue, path: "", label: own.title ?? "Value", required: true };
+  const whole = {
+    schema: own,
+    value,
+    onChange: setValue,
+    path: "",
+    label: own.title ?? "Value",
+    required: true,
+  };
   const hasFields = kind.is !== "object" || kind.properties.length > 0;
   return (
     <FormContext value={state}>
@@ -67,7 +74,13 @@ export function SchemaForm(props: SchemaFormProps): ReactNode {
         {isRaw ? (
           <JsonField {...whole} label="JSON" schema={{ description: "The whole value as JSON" }} />
         ) : kind.is === "object" ? (
-          <Properties kind={kind} value={value} onChange={setValue} path="" {...(single ? { quiet: true } : {})} />
+          <Properties
+            kind={kind}
+            value={value}
+            onChange={setValue}
+            path=""
+            {...(single ? { quiet: true } : {})}
+          />
         ) : (
           <Field {...whole} quiet={props.labelledBy !== undefined} />
         )}

@@ -57,16 +57,20 @@ export function check(schema: Schema, root: Schema, value: unknown, path = ""): 
 }
 
 /** The faults of the variant that fits best are those that lie deepest. */
-const depth = (faults: Fault[]): number => Math.max(0, ...faults.map((fault) => fault.path.split(".").length));
+const depth = (faults: Fault[]): number =>
+  Math.max(0, ...faults.map((fault) => fault.path.split(".").length));
 
 function checkNumber(schema: Schema, whole: boolean, value: unknown): string[] {
-  if (typeof value !== "number" || !Number.isFinite(value)) return [whole ? "Must be a whole number" : "Must be a number"];
+  if (typeof value !== "number" || !Number.isFinite(value))
+    return [whole ? "Must be a whole number" : "Must be a number"];
   if (whole && !Number.isInteger(value)) return ["Must be a whole number"];
   const { minimum, maximum, exclusiveMinimum, exclusiveMaximum, multipleOf } = schema;
   if (minimum !== undefined && value < minimum) return [`Must be ${minimum} or more`];
   if (maximum !== undefined && value > maximum) return [`Must be ${maximum} or less`];
-  if (exclusiveMinimum !== undefined && value <= exclusiveMinimum) return [`Must be more than ${exclusiveMinimum}`];
-  if (exclusiveMaximum !== undefined && value >= exclusiveMaximum) return [`Must be less than ${exclusiveMaximum}`];
+  if (exclusiveMinimum !== undefined && value <= exclusiveMinimum)
+    return [`Must be more than ${exclusiveMinimum}`];
+  if (exclusiveMaximum !== undefined && value >= exclusiveMaximum)
+    return [`Must be less than ${exclusiveMaximum}`];
   if (multipleOf && Math.abs(value / multipleOf - Math.round(value / multipleOf)) > 1e-9) {
     return [`Must be a multiple of ${multipleOf}`];
   }
@@ -109,7 +113,8 @@ function checkList(schema: Schema, root: Schema, value: unknown[], path: string)
   if (minItems !== undefined && value.length < minItems) {
     return [{ path, message: minItems === 1 ? "At least one is needed" : `At least ${minItems} are needed` }];
   }
-  if (maxItems !== undefined && value.length > maxItems) return [{ path, message: `At most ${maxItems} are allowed` }];
+  if (maxItems !== undefined && value.length > maxItems)
+    return [{ path, message: `At most ${maxItems} are allowed` }];
   if (schema.uniqueItems && new Set(value.map((one) => JSON.stringify(one))).size < value.length) {
     return [{ path, message: "No two may be the same" }];
   }
@@ -122,7 +127,8 @@ function checkList(schema: Schema, root: Schema, value: unknown[], path: string)
   });
 }
 
-export const join = (path: string, part: string | number): string => (path ? `${path}.${part}` : String(part));
+export const join = (path: string, part: string | number): string =>
+  path ? `${path}.${part}` : String(part);
 
 export const same = (a: unknown, b: unknown): boolean =>
   a === b || (typeof a === "object" && JSON.stringify(a) === JSON.stringify(b));

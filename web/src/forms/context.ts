@@ -10,7 +10,12 @@ export interface FormState {
   disabled: boolean;
 }
 
-export const FormContext = createContext<FormState>({ root: {}, faults: new Map(), id: "form", disabled: false });
+export const FormContext = createContext<FormState>({
+  root: {},
+  faults: new Map(),
+  id: "form",
+  disabled: false,
+});
 
 export const useForm = (): FormState => useContext(FormContext);
 
@@ -26,7 +31,10 @@ export interface FieldProps {
 }
 
 /** The ids that tie a control to its label, its description and its fault. */
-export function useIds(path: string, hasHelp: boolean): { id: string; help: string; fault: string; describedBy?: string } {
+export function useIds(
+  path: string,
+  hasHelp: boolean,
+): { id: string; help: string; fault: string; describedBy?: string } {
   const { id: form, faults } = useForm();
   const id = `${form}-${path || "whole"}`;
   const help = `${id}-help`;

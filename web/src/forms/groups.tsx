@@ -40,7 +40,9 @@ export function ObjectField(props: FieldProps & { kind: Extract<Kind, { is: "obj
   return (
     <Group of={props} className="nested">
       <Properties kind={props.kind} value={props.value} onChange={props.onChange} path={props.path} />
-      {!props.required && <Remove label={`Leave out ${props.label}`} onClick={() => props.onChange(undefined)} />}
+      {!props.required && (
+        <Remove label={`Leave out ${props.label}`} onClick={() => props.onChange(undefined)} />
+      )}
     </Group>
   );
 }
@@ -100,13 +102,17 @@ export function TupleField(props: FieldProps & { items: Schema[] }): ReactNode {
           key={n}
           schema={item}
           value={list[n]}
-          onChange={(value) => props.onChange(props.items.map((_, other) => (other === n ? value : list[other])))}
+          onChange={(value) =>
+            props.onChange(props.items.map((_, other) => (other === n ? value : list[other])))
+          }
           path={join(props.path, n)}
           label={`${props.label} ${n + 1}`}
           required
         />
       ))}
-      {!props.required && <Remove label={`Leave out ${props.label}`} onClick={() => props.onChange(undefined)} />}
+      {!props.required && (
+        <Remove label={`Leave out ${props.label}`} onClick={() => props.onChange(undefined)} />
+      )}
     </Group>
   );
 }
@@ -188,7 +194,9 @@ export function UnionField(props: FieldProps & { variants: Schema[] }): ReactNod
         </select>
       </div>
       <Field key={chosen} {...props} schema={variant} required quiet />
-      {!props.required && <Remove label={`Leave out ${props.label}`} onClick={() => props.onChange(undefined)} />}
+      {!props.required && (
+        <Remove label={`Leave out ${props.label}`} onClick={() => props.onChange(undefined)} />
+      )}
     </Group>
   );
 }
@@ -196,7 +204,13 @@ export function UnionField(props: FieldProps & { variants: Schema[] }): ReactNod
 function Add({ label, onClick }: { label: string; onClick: () => void }): ReactNode {
   const { disabled } = useForm();
   return (
-    <button type="button" className="button button-small" disabled={disabled} aria-label={label} onClick={onClick}>
+    <button
+      type="button"
+      className="button button-small"
+      disabled={disabled}
+      aria-label={label}
+      onClick={onClick}
+    >
       <Icon name="plus" /> Add
     </button>
   );
@@ -205,7 +219,14 @@ function Add({ label, onClick }: { label: string; onClick: () => void }): ReactN
 function Remove({ label, onClick }: { label: string; onClick: () => void }): ReactNode {
   const { disabled } = useForm();
   return (
-    <button type="button" className="icon-button" disabled={disabled} aria-label={label} title={label} onClick={onClick}>
+    <button
+      type="button"
+      className="icon-button"
+      disabled={disabled}
+      aria-label={label}
+      title={label}
+      onClick={onClick}
+    >
       <Icon name="cross" />
     </button>
   );

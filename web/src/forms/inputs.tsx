@@ -5,7 +5,12 @@ import { type FieldProps, useForm, useIds } from "./context";
 import { Group, Labelled } from "./Field";
 import { type Choice, textOf, Unreadable } from "./schema";
 
-const INPUT_TYPES: Record<string, string> = { email: "email", date: "date", time: "time", password: "password" };
+const INPUT_TYPES: Record<string, string> = {
+  email: "email",
+  date: "date",
+  time: "time",
+  password: "password",
+};
 const FEW = 6;
 
 export function TextField(props: FieldProps): ReactNode {
@@ -42,7 +47,8 @@ export function TextField(props: FieldProps): ReactNode {
   );
 }
 
-const placeholder = (example: unknown): string | undefined => (typeof example === "string" ? example : undefined);
+const placeholder = (example: unknown): string | undefined =>
+  typeof example === "string" ? example : undefined;
 
 export function NumberField(props: FieldProps & { whole: boolean }): ReactNode {
   const { disabled, faults } = useForm();
@@ -173,7 +179,12 @@ export function ChoicesField(props: FieldProps & { choices: Choice[] }): ReactNo
     <Group of={props} className="choices">
       {props.choices.map((choice) => (
         <Option key={textOf(choice.value)} choice={choice}>
-          <input type="checkbox" checked={isChosen(choice)} disabled={disabled} onChange={() => toggle(choice)} />
+          <input
+            type="checkbox"
+            checked={isChosen(choice)}
+            disabled={disabled}
+            onChange={() => toggle(choice)}
+          />
         </Option>
       ))}
     </Group>

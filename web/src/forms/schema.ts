@@ -138,7 +138,8 @@ function arrayKind(schema: Schema, root: Schema): Kind {
 function objectKind(schema: Schema): Kind {
   const properties = Object.entries(schema.properties ?? {});
   if (properties.length > 0) return { is: "object", properties, required: new Set(schema.required ?? []) };
-  if (isObject(schema.additionalProperties)) return { is: "map", values: schema.additionalProperties as Schema };
+  if (isObject(schema.additionalProperties))
+    return { is: "map", values: schema.additionalProperties as Schema };
   return schema.additionalProperties === false
     ? { is: "object", properties: [], required: new Set() }
     : { is: "any" };

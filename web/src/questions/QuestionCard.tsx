@@ -7,9 +7,9 @@ import type { Reply } from "../api/types";
 import { type ComponentProps, type QuestionComponent, useComponent } from "../components/registry";
 import { SchemaForm } from "../forms/SchemaForm";
 import { announce } from "../ui/Announcer";
-import { DataView } from "../ui/DataView";
 import { Icon } from "../ui/Icon";
 import { Markdown } from "../ui/Markdown";
+import { Readable } from "../ui/Readable";
 import { type QuestionView, yesOrNo } from "./question";
 
 export interface QuestionCardProps {
@@ -34,10 +34,18 @@ export function QuestionCard({ question, onReply, busy, error }: QuestionCardPro
     if (!isBusyElsewhere()) focusOn(card.current);
   }, [isLoading, question.message]);
 
-  const accept = (content?: unknown): void => onReply(content === undefined ? { action: "accept" } : { action: "accept", content });
+  const accept = (content?: unknown): void =>
+    onReply(content === undefined ? { action: "accept" } : { action: "accept", content });
   const decline = (): void => onReply({ action: "decline" });
   return (
-    <section ref={card} className="question" aria-labelledby={id} aria-busy={busy} tabIndex={-1} data-question={question.id}>
+    <section
+      ref={card}
+      className="question"
+      aria-labelledby={id}
+      aria-busy={busy}
+      tabIndex={-1}
+      data-question={question.id}
+    >
       <div className={Shown ? "sr-only" : "question-message"} id={id}>
         {!Shown && <Icon name="question" className="question-icon" />}
         <Markdown text={question.message} />
@@ -61,7 +69,12 @@ export function QuestionCard({ question, onReply, busy, error }: QuestionCardPro
         <button type="button" className="button button-quiet" disabled={busy} onClick={decline}>
           Decline
         </button>
-        <button type="button" className="button button-quiet" disabled={busy} onClick={() => onReply({ action: "cancel" })}>
+        <button
+          type="button"
+          className="button button-quiet"
+          disabled={busy}
+          onClick={() => onReply({ action: "cancel" })}
+        >
           Cancel
         </button>
       </footer>
@@ -88,7 +101,7 @@ function Plain(props: {
       )}
       {question.context !== null && (
         <div className="question-context">
-          <DataView value={question.context} />
+          <Readable value={question.context} />
         </div>
       )}
       {question.url !== null ? (

@@ -53,12 +53,20 @@ export function fromRequest(item: RequestItem): QuestionView {
   const asked = item.request_type;
   if ("Confirm" in asked) {
     const { message, default: given } = asked.Confirm;
-    return { ...view, message, schema: only("confirmed", { type: "boolean", ...optional("default", given) }) };
+    return {
+      ...view,
+      message,
+      schema: only("confirmed", { type: "boolean", ...optional("default", given) }),
+    };
   }
   if ("Prompt" in asked) {
     const { message, default: given, placeholder } = asked.Prompt;
     const examples = placeholder === undefined ? {} : { examples: [placeholder] };
-    return { ...view, message, schema: only("text", { type: "string", ...optional("default", given), ...examples }) };
+    return {
+      ...view,
+      message,
+      schema: only("text", { type: "string", ...optional("default", given), ...examples }),
+    };
   }
   if ("Select" in asked) {
     const { message, options, multi_select } = asked.Select;
@@ -73,7 +81,9 @@ export function fromRequest(item: RequestItem): QuestionView {
     return { ...view, message, schema };
   }
   const { type_name, data, schema = {} } = asked.Custom;
-  const { message, ...rest } = isObject(data) ? data : { message: undefined, ...(data == null ? {} : { data }) };
+  const { message, ...rest } = isObject(data)
+    ? data
+    : { message: undefined, ...(data == null ? {} : { data }) };
   const { url, ...context } = rest as Record<string, unknown>;
   const isUrl = type_name === "url" && typeof url === "string";
   const shown = isUrl ? context : rest;
@@ -91,9 +101,9 @@ export function toAnswer(asked: RequestType, reply: Reply): unknown {
   if (reply.action === "decline") return "Declined";
   if (reply.action === "cancel") return "Cancelled";
   const content = reply.content as Record<string, unknown>;
-  if ("Confirm" in asked) return { Confirmed: content["confirmed"] };
-  if ("Prompt" in asked) return { Text: content["text"] ?? "" };
-  if ("Select" in asked) return { Selected: asked.Select.multi_select ? content["choices"] : [content["choice"]] };
+  if ("Confirm" in asked) return { Confirmed: content.confirmed };
+  if ("Prompt" in asked) return { Text: content.text ?? "" };
+  if ("Select" in asked) return { Selected: asked.Select.multi_select ? content.choices : [content.choice] };
   return { Custom: asked.Custom.type_name === "url" ? true : (reply.content ?? null) };
 }
 

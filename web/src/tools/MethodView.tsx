@@ -85,7 +85,12 @@ export function MethodView({ method }: { method: MethodSchema }): ReactNode {
       </details>
       <section aria-label="Runs" className="runs">
         {runs.map((run) => (
-          <RunView key={run.id} run={run} onCancel={() => void cancel(run)} onChange={(how) => change(run.id, how)} />
+          <RunView
+            key={run.id}
+            run={run}
+            onCancel={() => void cancel(run)}
+            onChange={(how) => change(run.id, how)}
+          />
         ))}
       </section>
     </article>

@@ -3,8 +3,8 @@ import { memo, type ReactNode, useState } from "react";
 import { readable } from "../api/http";
 import { hub, type Received } from "../api/socket";
 import type { Reply } from "../api/types";
-import { fromRequest, type QuestionView, toAnswer } from "../questions/question";
 import { QuestionCard } from "../questions/QuestionCard";
+import { fromRequest, type QuestionView, toAnswer } from "../questions/question";
 import { Icon } from "../ui/Icon";
 import { Json } from "../ui/Json";
 import { Progress } from "../ui/Progress";
@@ -18,7 +18,11 @@ const STATUS: Record<Run["status"], string> = {
   lost: "line lost",
 };
 
-export function RunView(props: { run: Run; onCancel: () => void; onChange: (how: (run: Run) => Run) => void }): ReactNode {
+export function RunView(props: {
+  run: Run;
+  onCancel: () => void;
+  onChange: (how: (run: Run) => Run) => void;
+}): ReactNode {
   const { run } = props;
   const [isRaw, setRaw] = useState(false);
   const seconds = run.ended === null ? null : (run.ended - run.started) / 1000;
@@ -30,7 +34,12 @@ export function RunView(props: { run: Run; onCancel: () => void; onChange: (how:
           {run.questions.length > 0 ? "asks you" : STATUS[run.status]}
           {seconds !== null && ` after ${seconds < 10 ? seconds.toFixed(2) : seconds.toFixed(0)} s`}
         </span>
-        <button type="button" className="button button-small" aria-pressed={isRaw} onClick={() => setRaw(!isRaw)}>
+        <button
+          type="button"
+          className="button button-small"
+          aria-pressed={isRaw}
+          onClick={() => setRaw(!isRaw)}
+        >
           Items
         </button>
         {run.ended === null && (
@@ -45,8 +54,12 @@ export function RunView(props: { run: Run; onCancel: () => void; onChange: (how:
         <>
           <ol className="items">
             {run.items.map((item, n) => (
-              // biome-ignore lint/suspicious/noArrayIndexKey: an item is what it is by its place
-              <ItemView key={n} item={item} reply={item.type === "request" ? run.replies.get(item.request_id) : undefined} />
+              <ItemView
+                // biome-ignore lint/suspicious/noArrayIndexKey: an item is what it is by its place
+                key={n}
+                item={item}
+                reply={item.type === "request" ? run.replies.get(item.request_id) : undefined}
+              />
             ))}
           </ol>
           {run.progress !== null && run.ended === null && <Progress {...run.progress} />}
@@ -80,10 +93,18 @@ function Asked(props: {
       setBusy(false);
     }
   };
-  return <QuestionCard question={question} onReply={(given) => void reply(given)} busy={busy} error={error} />;
+  return (
+    <QuestionCard question={question} onReply={(given) => void reply(given)} busy={busy} error={error} />
+  );
 }
 
-const ItemView = memo(function ItemView({ item, reply }: { item: Received; reply?: Reply["action"] | undefined }): ReactNode {
+const ItemView = memo(function ItemView({
+  item,
+  reply,
+}: {
+  item: Received;
+  reply?: Reply["action"] | undefined;
+}): ReactNode {
   switch (item.type) {
     case "data":
       return (
@@ -122,4 +143,8 @@ const ItemView = memo(function ItemView({ item, reply }: { item: Received; reply
   }
 });
 
-const ACTIONS: Record<Reply["action"], string> = { accept: "answered", decline: "declined", cancel: "cancelled" };
+const ACTIONS: Record<Reply["action"], string> = {
+  accept: "answered",
+  decline: "declined",
+  cancel: "cancelled",
+};

@@ -13,7 +13,9 @@ export function namespacesOf(hub: HubSchema, prefix = ""): Namespace[] {
     description,
     methods: methods.map((method) => ({ ...method, name: prefix + method.name })),
   }));
-  const nested = hub.hubs.flatMap((child) => namespacesOf(child, `${prefix}${child.namespace ?? child.name}.`));
+  const nested = hub.hubs.flatMap((child) =>
+    namespacesOf(child, `${prefix}${child.namespace ?? child.name}.`),
+  );
   return [...own, ...nested];
 }
 

@@ -49,4 +49,5 @@ export class Speech {
   }
 }
 
-const plain = (markdown: string): string => markdown.replace(/[*_`#>|]+/g, " ").replace(/\[([^\]]*)\]\([^)]*\)/g, "$1");
+const plain = (markdown: string): string =>
+  markdown.replace(/[*_`#>|]+/g, " ").replace(/\[([^\]]*)\]\([^)]*\)/g, "$1");

@@ -19,7 +19,13 @@ export function CopyButton({ text, label }: { text: string; label: string }): Re
     }
   };
   return (
-    <button type="button" className="icon-button" aria-label={label} title={label} onClick={() => void copy()}>
+    <button
+      type="button"
+      className="icon-button"
+      aria-label={label}
+      title={label}
+      onClick={() => void copy()}
+    >
       <Icon name={copied ? "check" : "copy"} />
     </button>
   );

@@ -7,7 +7,8 @@ const PATHS = {
   cross: "M6 6l12 12M18 6L6 18",
   check: "M5 12.5l4.5 4.5L19 7.5",
   alert: "M12 8v5M12 16.5v.01M12 3.5l9 16H3z",
-  question: "M9.2 9.2a2.9 2.9 0 1 1 4.3 2.6c-.9.5-1.5 1.1-1.5 2.2M12 17.2v.01M12 21a9 9 0 1 0 0-18 9 9 0 0 0 0 18z",
+  question:
+    "M9.2 9.2a2.9 2.9 0 1 1 4.3 2.6c-.9.5-1.5 1.1-1.5 2.2M12 17.2v.01M12 21a9 9 0 1 0 0-18 9 9 0 0 0 0 18z",
   chevron: "M9 6l6 6-6 6",
   back: "M15 6l-6 6 6 6",
   send: "M12 19V5M6 11l6-6 6 6",
@@ -26,7 +27,8 @@ const PATHS = {
   key: "M8 19a4 4 0 1 0 0-8 4 4 0 0 0 0 8zM11 12.2L19.5 4M15.5 8l3 3M17.5 6l2 2",
   clock: "M12 20.5a8.5 8.5 0 1 0 0-17 8.5 8.5 0 0 0 0 17zM12 7.5V12l3 2",
   again: "M19.5 12a7.5 7.5 0 1 1-2.4-5.5M19.5 4v4.5H15",
-  plane: "M21.5 3.2c-1-1-2.6-.8-3.6.2l-3.3 3.3-9-2.6-1.4 1.4 7.3 4.3-3.6 3.7-2.7-.4-1.1 1.1 3.6 2 2 3.6 1.1-1.1-.4-2.7 3.7-3.6 4.3 7.3 1.4-1.4-2.6-9 3.3-3.3c1-1 1.9-1.9 1-2.8z",
+  plane:
+    "M21.5 3.2c-1-1-2.6-.8-3.6.2l-3.3 3.3-9-2.6-1.4 1.4 7.3 4.3-3.6 3.7-2.7-.4-1.1 1.1 3.6 2 2 3.6 1.1-1.1-.4-2.7 3.7-3.6 4.3 7.3 1.4-1.4-2.6-9 3.3-3.3c1-1 1.9-1.9 1-2.8z",
 } as const;
 
 export type IconName = keyof typeof PATHS;
@@ -35,7 +37,11 @@ const FILLED = new Set<IconName>(["stop", "play", "plane"]);
 
 export function Icon({ name, className = "" }: { name: IconName; className?: string }): ReactNode {
   return (
-    <svg className={`icon ${FILLED.has(name) ? "icon-filled" : ""} ${className}`} viewBox="0 0 24 24" aria-hidden="true">
+    <svg
+      className={`icon ${FILLED.has(name) ? "icon-filled" : ""} ${className}`}
+      viewBox="0 0 24 24"
+      aria-hidden="true"
+    >
       <path d={PATHS[name]} />
     </svg>
   );

@@ -4,16 +4,22 @@ import { CopyButton } from "./CopyButton";
 
 const TOKEN = /("(?:\\.|[^"\\])*")(\s*:)?|\b(true|false|null)\b|(-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)/gi;
 
-export const Json = memo(function Json({ value, label = "JSON" }: { value: unknown; label?: string }): ReactNode {
+export const Json = memo(function Json({
+  value,
+  label = "JSON",
+}: {
+  value: unknown;
+  label?: string;
+}): ReactNode {
   const text = typeof value === "string" ? value : (JSON.stringify(value, null, 2) ?? "");
   return (
-    <div className="json">
+    <section className="json" aria-label={label}>
       <CopyButton text={text} label={`Copy ${label}`} />
       {/* biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reached by keyboard */}
-      <pre tabIndex={0} role="region" aria-label={label}>
+      <pre tabIndex={0}>
         <code>{typeof value === "string" ? text : coloured(text)}</code>
       </pre>
-    </div>
+    </section>
   );
 });
 
@@ -23,7 +29,8 @@ function coloured(text: string): ReactNode[] {
   for (const found of text.matchAll(TOKEN)) {
     const [whole, string, colon, word] = found;
     if (found.index > done) parts.push(text.slice(done, found.index));
-    const kind = colon !== undefined ? "key" : string !== undefined ? "string" : word !== undefined ? "word" : "number";
+    const kind =
+      colon !== undefined ? "key" : string !== undefined ? "string" : word !== undefined ? "word" : "number";
     parts.push(
       <span key={found.index} className={`json-${kind}`}>
         {colon === undefined ? whole : string}

@@ -70,13 +70,17 @@ function List({ list }: { list: Tokens.List }): ReactNode {
 
 function Table({ table }: { table: Tokens.Table }): ReactNode {
   const cell = (one: Tokens.TableCell, Tag: "th" | "td", n: number): ReactNode => (
-    <Tag key={n} className={one.align ? `align-${one.align}` : undefined} scope={Tag === "th" ? "col" : undefined}>
+    <Tag
+      key={n}
+      className={one.align ? `align-${one.align}` : undefined}
+      scope={Tag === "th" ? "col" : undefined}
+    >
       {inline(one.tokens)}
     </Tag>
   );
   return (
     // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reached by keyboard
-    <div className="table-scroll" tabIndex={0} role="region" aria-label="Table">
+    <section className="table-scroll" tabIndex={0} aria-label="Table">
       <table>
         <thead>
           <tr>{table.header.map((one, n) => cell(one, "th", n))}</tr>
@@ -88,7 +92,7 @@ function Table({ table }: { table: Tokens.Table }): ReactNode {
           ))}
         </tbody>
       </table>
-    </div>
+    </section>
   );
 }
 
@@ -164,8 +168,21 @@ export function SafeLink({ href, children }: { href: string; children: ReactNode
 }
 
 const ENTITIES: Record<string, string> = {
-  amp: "&", lt: "<", gt: ">", quot: '"', apos: "'", nbsp: "\u00a0", ndash: "–", mdash: "—", hellip: "…",
-  copy: "©", euro: "€", deg: "°", times: "×", rarr: "→", larr: "←",
+  amp: "&",
+  lt: "<",
+  gt: ">",
+  quot: '"',
+  apos: "'",
+  nbsp: "\u00a0",
+  ndash: "–",
+  mdash: "—",
+  hellip: "…",
+  copy: "©",
+  euro: "€",
+  deg: "°",
+  times: "×",
+  rarr: "→",
+  larr: "←",
 };
 
 /** Markdown lets characters be written as in HTML. */

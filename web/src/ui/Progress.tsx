@@ -1,6 +1,12 @@
 import type { ReactNode } from "react";
 
-export function Progress({ message, percentage }: { message: string; percentage?: number | null }): ReactNode {
+export function Progress({
+  message,
+  percentage,
+}: {
+  message: string;
+  percentage?: number | null;
+}): ReactNode {
   const known = typeof percentage === "number";
   return (
     <div className="progress">

@@ -14,10 +14,10 @@ export function useTheme(): { theme: Theme; next: Theme; change: () => void } {
   const next = ORDER[(ORDER.indexOf(theme) + 1) % ORDER.length] ?? "system";
   const change = (): void => {
     if (next === "system") {
-      delete document.documentElement.dataset["theme"];
+      delete document.documentElement.dataset.theme;
       localStorage.removeItem(PLACE);
     } else {
-      document.documentElement.dataset["theme"] = next;
+      document.documentElement.dataset.theme = next;
       localStorage.setItem(PLACE, next);
     }
     setTheme(next);

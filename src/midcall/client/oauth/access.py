@@ -54,6 +54,8 @@ class Access(ABC):
         self._issuer = issuer
         self._store = store or MemoryStore()
         self._held: dict[str, Held] = {}
+        self._urls: dict[str, Held] = {}
+        """The same by the URLs of requests, as they come."""
 
     @abstractmethod
     async def _obtain(self, place: Place, before: Grant, scopes: Sequence[str], fetch: Fetch) -> Grant:
@@ -91,7 +93,7 @@ class Access(ABC):
         async with held.lock:
             await self._load(held)
             if challenge.error == "use_dpop_nonce" and held.proofs:
-                return held.proofs.heard(url, nonce)
+                return held.proofs.heard(url, nonce, (sent or {}).get("DPoP"))
             if held.turn != turn and held.failure is not None:
                 raise held.failure.again()
             old = held.turn != turn if sent is None else sent.get("Authorization") != held.authorization
@@ -296,10 +298,10 @@ class Access(ABC):
     # --- what is kept ------------------------------------------------------------------------
 
     def _holding(self, url: str) -> Held:
-        server = server_of(url)
-        held = self._held.get(server)
+        held = self._urls.get(url)
         if held is None:
-            held = self._held[server] = Held(server)
+            server = server_of(url)
+            held = self._urls[url] = self._held.setdefault(server, Held(server))
         return held
 
     async def _load(self, held: Held) -> None:

@@ -84,10 +84,8 @@ class TokenEndpoint:
     async def ask(self, grant_type: str, parameters: Mapping[str, str | None]) -> dict[str, Any]:
         """What the endpoint issues: an object with an `access_token`. Raises `LoginFailed`."""
         answered = await self._post(grant_type, parameters)
-        if self._proofs and _word(answered, "error") == "use_dpop_nonce":
-            nonce = answered.headers.get("dpop-nonce")
-            if self._proofs.heard(self._issuer.token_endpoint, nonce):
-                answered = await self._post(grant_type, parameters)
+        if _word(answered, "error") == "use_dpop_nonce" and self._told_nonce(answered):
+            answered = await self._post(grant_type, parameters)
         if error := _word(answered, "error"):
             description = _word(answered, "error_description")
             raise self._failure(f"refused: {error}" + (f" ({description})" if description else ""), error)
@@ -110,6 +108,11 @@ class TokenEndpoint:
         return await send(
             self._fetch, "POST", url, tuple(headers.items()), body.encode(), server=self._server
         )
+
+    def _told_nonce(self, answered: Answered) -> bool:
+        """Whether the endpoint has named a nonce for the proofs."""
+        nonce = answered.headers.get("dpop-nonce")
+        return self._proofs is not None and self._proofs.heard(self._issuer.token_endpoint, nonce, None)
 
     def _authenticate(self, headers: dict[str, str], body: str) -> tuple[dict[str, str], str]:
         """The request with the proof that we are the client."""

@@ -144,11 +144,10 @@ class _Listener:
     async def go(self, url: str, state: str) -> str:
         """Open the browser and wait for it. Raises `LoginFailed` if nobody comes back."""
         self._state = state
-        if not await asyncio.to_thread(self._browser, url):
-            sys.stderr.write(f"To log in to {self._server}, open this address in a browser:\n\n    {url}\n\n")
-            sys.stderr.flush()
         try:
             async with asyncio.timeout(self._patience):
+                if not await asyncio.to_thread(self._browser, url):
+                    _print(f"To log in to {self._server}, open this address in a browser:\n\n    {url}\n\n")
                 return await self._callback
         except TimeoutError:
             host = urlsplit(url).netloc
@@ -173,7 +172,7 @@ class _Listener:
             self._writers.discard(writer)
             writer.close()
         if target is not None and not self._callback.done():
-            self._callback.set_result(f"{self.uri}?{urlsplit(target).query}")
+            self._callback.set_result(f"{self.uri}?{target.partition('?')[2]}")
 
     def hang_up(self) -> None:
         """Let go of those who are still there."""
@@ -185,14 +184,13 @@ class _Listener:
         """Status, page and, if it is the callback, the target of a request."""
         verb, _, rest = line.decode("latin-1").partition(" ")
         target = rest.rpartition(" ")[0]
-        parts = urlsplit(target)
-        if parts.path != self._path:
+        if target.partition("?")[0] != self._path:
             return "404 Not Found", NOTHING, None
         if verb != "GET":
             return "405 Method Not Allowed", NOTHING, None
-        given = parse_qs(parts.query, keep_blank_values=True)
-        states = given.get("state", [])
-        if len(states) != 1 or not hmac.compare_digest(states[0].encode(), self._state.encode()):
+        given = parse_qs(target.partition("?")[2], keep_blank_values=True)
+        state, *more = given.get("state", [""])
+        if not state or more or not hmac.compare_digest(state.encode(), self._state.encode()):
             log.warning("Somebody came to %s with a state that is not of this login", self.uri)
             return "400 Bad Request", NOTHING, None
         return "200 OK", DONE if "code" in given else FAILED, target
@@ -218,6 +216,11 @@ class Given:
 def _address(host: str) -> str:
     # Never by name: `localhost` may lead elsewhere, and others could hear the callback.
     return "127.0.0.1" if host.endswith("localhost") else host
+
+
+def _print(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()
 
 
 def _response(status: str, text: str) -> bytes:

@@ -96,16 +96,21 @@ class ProofKey:
             claims, self._key, PROOF_ALGORITHM, headers={"typ": "dpop+jwt", "jwk": self._public}
         )
 
-    def heard(self, url: str, nonce: str | None) -> bool:
-        """Take the nonce that a server wants in the proofs for it. False if there is none, or no new one."""
-        origin = origin_of(url)
-        if not nonce or self._nonces.get(origin) == nonce:
+    def heard(self, url: str, nonce: str | None, proof: str | None) -> bool:
+        """A server wants this nonce in the proofs for it. True if it was not in the one that it refused."""
+        if not nonce or (proof and _said(proof).get("nonce") == nonce):
             return False
-        self._nonces[origin] = nonce
+        self._nonces[origin_of(url)] = nonce
         return True
 
     def __repr__(self) -> str:
         return "ProofKey(...)"
+
+
+def _said(proof: str) -> dict[str, Any]:
+    """The claims of a proof of our own."""
+    claims: dict[str, Any] = jwt.decode(proof, options={"verify_signature": False})
+    return claims
 
 
 def _loaded(pem: str | bytes) -> PrivateKey:

@@ -6,10 +6,11 @@ import { Json } from "./Json";
 const MOST_ROWS = 50;
 const MOST_DEPTH = 3;
 
-export function DataView({ value, depth = 0 }: { value: unknown; depth?: number }): ReactNode {
+export function Readable({ value, depth = 0 }: { value: unknown; depth?: number }): ReactNode {
   if (value === null || value === undefined) return <span className="muted">none</span>;
   if (typeof value === "boolean") return value ? "yes" : "no";
-  if (typeof value === "string" || typeof value === "number") return <span className="data-text">{String(value)}</span>;
+  if (typeof value === "string" || typeof value === "number")
+    return <span className="data-text">{String(value)}</span>;
   if (depth >= MOST_DEPTH) return <Json value={value} />;
   if (Array.isArray(value)) return <ListView list={value} depth={depth} />;
   return (
@@ -18,7 +19,7 @@ export function DataView({ value, depth = 0 }: { value: unknown; depth?: number 
         <div key={name} className={isPlain(one) ? "data-pair" : "data-pair data-pair-tall"}>
           <dt>{humanName(name)}</dt>
           <dd>
-            <DataView value={one} depth={depth + 1} />
+            <Readable value={one} depth={depth + 1} />
           </dd>
         </div>
       ))}
@@ -36,7 +37,7 @@ function ListView({ list, depth }: { list: unknown[]; depth: number }): ReactNod
         {list.slice(0, MOST_ROWS).map((one, n) => (
           // biome-ignore lint/suspicious/noArrayIndexKey: data have no other name
           <li key={n}>
-            <DataView value={one} depth={depth + 1} />
+            <Readable value={one} depth={depth + 1} />
           </li>
         ))}
       </ol>
@@ -44,7 +45,7 @@ function ListView({ list, depth }: { list: unknown[]; depth: number }): ReactNod
   }
   return (
     // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reached by keyboard
-    <div className="table-scroll" tabIndex={0} role="region" aria-label="Table">
+    <section className="table-scroll" tabIndex={0} aria-label="Table">
       <table>
         <thead>
           <tr>
@@ -67,7 +68,7 @@ function ListView({ list, depth }: { list: unknown[]; depth: number }): ReactNod
         </tbody>
       </table>
       {list.length > MOST_ROWS && <p className="muted">and {list.length - MOST_ROWS} more</p>}
-    </div>
+    </section>
   );
 }
 

@@ -1,0 +1,129 @@
+"""`midcall proxy -- COMMAND or URL`: serves another MCP server, in every revision and to every kind of client.
+
+A hub with one mounted server, under plain names; all else is as in `midcall serve`.
+"""
+
+import argparse
+import hashlib
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from midcall.cli.exits import UsageError
+from midcall.cli.serve_options import add_options
+
+if TYPE_CHECKING:
+    from midcall.hub import Hub
+
+_EXAMPLES = """\
+examples:
+  midcall proxy -- npx -y @modelcontextprotocol/server-everything
+  midcall proxy --auth-tokens keys.txt --host 0.0.0.0 --allow-host tools.example.com -- npx -y some-server
+  midcall proxy --stdio -- https://tools.example.com/mcp
+  midcall proxy --stdio --header "Authorization: Bearer $TOKEN" -- https://tools.example.com/mcp
+  midcall proxy -- ~/.cursor/mcp.json         all servers of another client's settings
+
+What the server behind asks reaches the person by whatever the client in front of it can do, whichever
+revision of MCP the two speak. Logs, those of the server included, go to standard error.
+"""
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to the command line."""
+    parser = commands.add_parser(
+        "proxy",
+        help="serve another MCP server",
+        description="Serve another MCP server over HTTP (MCP at /mcp, WebSocket at /ws), or as an MCP server "
+        "on standard input and output.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "server",
+        metavar="COMMAND or URL",
+        nargs="+",
+        help="the server behind: a command with its arguments, a URL, or a file with mcpServers; "
+        "after `--`, so that its options are its own",
+    )
+    parser.add_argument("--http", action="store_true", help="serve HTTP, as it does unless --stdio is given")
+    add_server_options(parser)
+    add_options(parser)
+    parser.set_defaults(run=run, mcp=True, mcp_only=True)
+
+
+def add_server_options(parser: argparse._ActionsContainer) -> None:
+    """The options by which a server is reached."""
+    group = parser.add_argument_group("the server behind")
+    group.add_argument(
+        "--header",
+        metavar="NAME: VALUE",
+        type=_header,
+        action="append",
+        default=[],
+        help="a header for a server at a URL; may be repeated",
+    )
+    group.add_argument(
+        "--env",
+        metavar="NAME=VALUE",
+        type=_variable,
+        action="append",
+        default=[],
+        help="a variable for a server that is started, beside those of this process; may be repeated",
+    )
+    group.add_argument(
+        "--era",
+        choices=("auto", "legacy", "modern"),
+        default="auto",
+        help="which revisions of MCP to speak to it: before 2026, or since (default: it is found out)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until the end of the input, Ctrl-C or SIGTERM."""
+    from midcall.cli.serve import serve
+
+    if args.http and args.stdio:
+        raise UsageError("Either --http or --stdio, not both")
+    args.target = _place(args.server)
+    return serve(args, lambda: proxy_of(args.server, args))
+
+
+def proxy_of(server: Sequence[str], args: argparse.Namespace) -> "Hub":
+    """A hub with a server under plain names. Raises `UsageError`."""
+    from midcall.hub import Hub
+
+    hub = Hub("proxy")
+    try:
+        hub.mount(
+            "",
+            server[0] if len(server) == 1 else list(server),
+            headers=dict(args.header),
+            env=dict(args.env),
+            era=args.era,
+        )
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    return hub
+
+
+def _place(server: Sequence[str]) -> str:
+    """A name for the journal, the same for the same server."""
+    words = shlex.join(server)
+    readable = "".join(c if c.isalnum() else "-" for c in Path(server[-1]).stem).strip("-")
+    return f"proxy-{readable or 'server'}:{hashlib.sha256(words.encode()).hexdigest()[:8]}"
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not colon or not name.strip():
+        raise argparse.ArgumentTypeError(f"{text!r} is no header, as in 'Authorization: Bearer ...'")
+    return name.strip(), value.strip()
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is no variable, as in NAME=VALUE")
+    return name, value

@@ -1,0 +1,159 @@
+"""OpenAI, and everything that speaks its chat completions: Ollama, vLLM, llama.cpp, and many services."""
+
+import os
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import Any
+
+from midcall.models.base import (
+    Message,
+    ModelError,
+    ModelEvent,
+    ModelRequest,
+    Stopped,
+    TextPart,
+    ThinkingPart,
+    ToolCall,
+    Usage,
+)
+from midcall.models.streamed import Streamed, decoded
+
+KEY = "OPENAI_API_KEY"
+BASE = "OPENAI_BASE_URL"
+OPENAI = "https://api.openai.com/v1"
+
+OLLAMA_HOST = "OLLAMA_HOST"
+OLLAMA = "http://127.0.0.1:11434"
+
+
+def openai_model(provider: str, model: str) -> "OpenAI":
+    """A model of OpenAI, or of a compatible server; the environment says where, and with which key.
+
+    Raises `ValueError` if the key is missing.
+    """
+    if provider == "ollama":
+        host = os.environ.get(OLLAMA_HOST) or OLLAMA
+        host = host if "://" in host else f"http://{host}"
+        hint = "; is Ollama running? (`ollama serve`)"
+        return OpenAI(model, base=f"{host.rstrip('/')}/v1", name=f"ollama:{model}", hint=hint)
+    base, key = os.environ.get(BASE) or OPENAI, os.environ.get(KEY)
+    if base == OPENAI and not key:
+        raise ValueError(f"openai:{model} needs a key in {KEY}")
+    return OpenAI(model, base=base, key=key)
+
+
+class OpenAI:
+    """A model behind chat completions."""
+
+    scripted = False
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        base: str = OPENAI,
+        key: str | None = None,
+        name: str | None = None,
+        hint: str = "",
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`options` are added to each request as they are, as `{"reasoning_effort": "low"}`."""
+        self.name = name or f"openai:{model}"
+        self._model = model
+        self._official = base.startswith(OPENAI)
+        self._options = dict(options or {})
+        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        self._wire = Streamed(self.name, f"{base.rstrip('/')}/chat/completions", headers, hint=hint)
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
+        calls: dict[int, dict[str, str]] = {}
+        reason, usage = "", Usage()
+        async with aclosing(decoded(self._wire.events(self._body(request)), self.name)) as chunks:
+            async for chunk in chunks:
+                usage = _usage(chunk) or usage
+                for choice in chunk.get("choices") or ():
+                    delta = choice.get("delta") or {}
+                    thought = delta.get("reasoning_content") or delta.get("reasoning")
+                    if isinstance(thought, str) and thought:
+                        yield ThinkingPart(thought)
+                    if delta.get("content"):
+                        yield TextPart(str(delta["content"]))
+                    for part in delta.get("tool_calls") or ():
+                        _add(calls, part)
+                    reason = choice.get("finish_reason") or reason
+        if not reason and not calls:
+            raise ModelError(f"The answer of {self.name} broke off", recoverable=True)
+        for call in calls.values():
+            yield ToolCall(call["id"], call["name"], call["arguments"] or "{}")
+        yield Stopped("tool_calls" if calls else _REASONS.get(reason, reason or "stop"), usage)
+
+    async def close(self) -> None:
+        await self._wire.close()
+
+    def _body(self, request: ModelRequest) -> dict[str, Any]:
+        system = [{"role": "system", "content": request.system}] if request.system else []
+        body: dict[str, Any] = {
+            "model": self._model,
+            "messages": [*system, *(_message(message) for message in request.messages)],
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            **self._options,
+        }
+        if request.tools:
+            body["tools"] = [
+                {
+                    "type": "function",
+                    "function": {
+                        "name": tool.name,
+                        "description": tool.description,
+                        "parameters": tool.schema,
+                    },
+                }
+                for tool in request.tools
+            ]
+            if request.tool_choice != "auto":
+                body["tool_choice"] = request.tool_choice
+        if request.max_tokens is not None:
+            body["max_completion_tokens" if self._official else "max_tokens"] = request.max_tokens
+        if request.temperature is not None:
+            body["temperature"] = request.temperature
+        if request.stop:
+            body["stop"] = list(request.stop)
+        if request.schema is not None:
+            schema = {"name": "answer", "schema": request.schema}
+            body["response_format"] = {"type": "json_schema", "json_schema": schema}
+        return body
+
+
+_REASONS = {"content_filter": "refusal", "function_call": "tool_calls"}
+
+
+def _message(message: Message) -> dict[str, Any]:
+    if message.role == "tool":
+        return {"role": "tool", "tool_call_id": message.tool_call_id, "content": message.content}
+    if not message.tool_calls:
+        return {"role": message.role, "content": message.content}
+    calls = [
+        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+        for call in message.tool_calls
+    ]
+    return {"role": message.role, "content": message.content or None, "tool_calls": calls}
+
+
+def _add(calls: dict[int, dict[str, str]], part: dict[str, Any]) -> None:
+    """A piece of a tool call: the first one names it, the others add to its arguments."""
+    index = part.get("index")
+    call = calls.setdefault(
+        index if isinstance(index, int) else len(calls), {"id": "", "name": "", "arguments": ""}
+    )
+    function = part.get("function") or {}
+    call["id"] = call["id"] or str(part.get("id") or "")
+    call["name"] = call["name"] or str(function.get("name") or "")
+    call["arguments"] += str(function.get("arguments") or "")
+
+
+def _usage(chunk: dict[str, Any]) -> Usage | None:
+    usage = chunk.get("usage")
+    if not isinstance(usage, dict):
+        return None
+    return Usage(int(usage.get("prompt_tokens") or 0), int(usage.get("completion_tokens") or 0))

@@ -1,0 +1,162 @@
+"""What providers over HTTP have in common: a request that answers with server-sent events, tried again where
+that helps.
+
+What goes wrong is told in words for a person, and never with a key in it.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+
+from midcall.client.events import Event, EventReader
+from midcall.client.http1 import HttpClient, HttpError, Response, Url
+from midcall.models.base import ModelError
+
+TRIES = 4
+FIRST_PAUSE = 0.5
+LONGEST_PAUSE = 20.0
+AGAIN = frozenset((408, 409, 425, 429, 500, 502, 503, 504, 529))
+"""What a provider answers that may be otherwise in a moment."""
+
+HEAD = 120.0
+"""Seconds until an answer must have begun."""
+
+SILENCE = 120.0
+"""Seconds that an answer may stand still."""
+
+
+class Streamed:
+    """Requests to one provider."""
+
+    def __init__(self, name: str, url: str, headers: Mapping[str, str], *, hint: str = "") -> None:
+        """`hint` is added where the provider cannot be reached."""
+        self.name = name
+        self._url = Url(url)
+        self._headers = [
+            ("Content-Type", "application/json"),
+            ("Accept", "text/event-stream"),
+            *headers.items(),
+        ]
+        self._hint = hint
+        self._http: HttpClient | None = None
+
+    async def events(self, body: dict[str, Any]) -> AsyncGenerator[Event]:
+        """Send a request; gives the events of its answer. Raises `ModelError`."""
+        response = await self._send(msgspec.json.encode(body))
+        reader = EventReader()
+        try:
+            while True:
+                try:
+                    data = await asyncio.wait_for(anext(response, None), SILENCE)
+                except TimeoutError:
+                    raise ModelError(f"{self.name} stopped in the middle of its answer") from None
+                except HttpError as error:
+                    raise ModelError(
+                        f"The answer of {self.name} broke off: {error}", recoverable=True
+                    ) from None
+                if data is None:
+                    return
+                for event in reader.feed(data):
+                    yield event
+        finally:
+            response.close()
+
+    async def close(self) -> None:
+        http, self._http = self._http, None
+        if http is not None:
+            await http.close()
+
+    async def _send(self, body: bytes) -> Response:
+        if self._http is None:
+            self._http = HttpClient()
+        pause = FIRST_PAUSE
+        for number in range(TRIES):
+            last = number == TRIES - 1
+            wait: float | None = None
+            try:
+                response = await self._http.request("POST", self._url, self._headers, body, timeout=HEAD)
+            except HttpError as error:
+                if last or error.sent:
+                    hint = "" if error.sent else self._hint
+                    raise ModelError(f"{self.name}: {error}{hint}", recoverable=True) from None
+            else:
+                if response.status == 200:
+                    return response
+                refusal = await self._refusal(response)
+                if last or response.status not in AGAIN or not refusal.recoverable:
+                    raise refusal
+                wait = _retry_after(response)
+            await asyncio.sleep(wait or pause * random.uniform(0.5, 1.0))  # noqa: S311  jitter, no secret
+            pause = min(pause * 2, LONGEST_PAUSE)
+        raise AssertionError("the last try returns or raises")
+
+    async def _refusal(self, response: Response) -> ModelError:
+        try:
+            text = _message_in(await response.read())
+        except HttpError:
+            text = ""
+        finally:
+            response.close()
+        status = response.status
+        said = f": {text}" if text else ""
+        match status:
+            case 401 | 403:
+                what = f"{self.name} does not accept the key{said}"
+            case 404:
+                what = f"{self.name} does not know this model or address{said}"
+            case 429:
+                what = f"{self.name} has too many requests, or the account has no more credit{said}"
+            case _ if status >= 500:
+                what = f"{self.name} is in trouble (HTTP {status}){said}"
+            case _:
+                what = f"{self.name} refused the request (HTTP {status}){said}"
+        spent = "insufficient_quota" in text or "credit balance" in text
+        return ModelError(what, recoverable=status in AGAIN and not spent, status=status)
+
+
+async def decoded(events: AsyncGenerator[Event], name: str) -> AsyncGenerator[dict[str, Any]]:
+    """The JSON objects in events, up to `[DONE]`.
+
+    Raises `ModelError` for what is none, and for errors in it.
+    """
+    async with aclosing(events) as source:
+        async for event in source:
+            if event.data == b"[DONE]":
+                return
+            if not event.data:
+                continue
+            try:
+                found = msgspec.json.decode(event.data)
+            except msgspec.DecodeError as error:
+                raise ModelError(f"{name} sent what is no JSON: {error}") from None
+            if not isinstance(found, dict):
+                continue
+            if found.get("error"):
+                raise ModelError(f"{name}: {_message_in(event.data) or 'error'}", recoverable=True)
+            yield found
+
+
+def _message_in(body: bytes) -> str:
+    """What a provider says of an error, in one of the forms that providers have."""
+    try:
+        found = msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        return body[:200].decode(errors="replace").strip()
+    error = found.get("error", found) if isinstance(found, dict) else found
+    if isinstance(error, dict):
+        code = error.get("code") or error.get("type")
+        text = str(error.get("message") or error.get("detail") or "")
+        return f"{text} ({code})" if code == "insufficient_quota" else text
+    return str(error)[:200]
+
+
+def _retry_after(response: Response) -> float | None:
+    given = response.headers.get("retry-after") or ""
+    try:
+        return min(max(float(given), 0.0), LONGEST_PAUSE)
+    except ValueError:
+        return None
