@@ -37,9 +37,10 @@ bench-clients: $(READY)  ## Measure the client beside others; writes the figures
 bench-waiting: $(READY)  ## Measure what waiting calls cost (ten minutes); writes the figures to docs/topics/scale.md
 	$(BIN)/python -m bench.waiting
 
-compliance: $(READY)  ## The official MCP conformance suites and clients against midcall (needs npm)
+compliance: $(READY)  ## The official MCP conformance suites, clients and servers with midcall (needs npm)
 	$(BIN)/python compliance/run.py
 	$(BIN)/python compliance/clients.py
+	$(BIN)/python compliance/foreign.py
 
 fuzz: $(READY)   ## Let mcp-fuzzer loose on a server, over HTTP and stdio
 	$(BIN)/python fuzzing/run.py

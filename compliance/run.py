@@ -49,7 +49,8 @@ def main() -> int:
         if not any(names for _, names in plan):
             _say(f"no suite has the scenario {', '.join(options.scenario)}")
             return 2
-        shutil.rmtree(CACHE / "results", ignore_errors=True)
+        for suite in chosen:
+            shutil.rmtree(CACHE / "results" / suite.name, ignore_errors=True)
         results = _run_servers(
             [(suite, names) for suite, names in plan if suite.side is Side.SERVER and names], tools, options
         )

@@ -92,6 +92,12 @@ class Issuer:
         self.registration_fault: tuple[int, dict[str, Any]] | None = None
         self.answer: Callable[[dict[str, str]], dict[str, str]] = lambda said: said
         """Changes what the browser is sent back with."""
+        self.secrets_matter = True
+        """If not, a client that has a secret may keep it for itself."""
+        self.registered: Callable[[dict[str, Any]], dict[str, Any]] = lambda client: client
+        """Changes what a client is registered as."""
+        self.issued: Callable[[dict[str, Any]], dict[str, Any]] = lambda issued: issued
+        """Changes what the token endpoint issues."""
         self.grant_scope: Callable[[str], str] = lambda scope: scope
         self.seen: list[tuple[str, str, dict[str, str]]] = []
         """All requests: verb, path, and what they said."""
@@ -155,7 +161,7 @@ class Issuer:
         client = {**said, "client_id": f"client-{secrets.token_hex(4)}"}
         if said["token_endpoint_auth_method"] != "none":
             client["client_secret"] = f"s+/{secrets.token_hex(8)}="
-        self.clients[client["client_id"]] = client
+        self.clients[client["client_id"]] = client = self.registered(client)
         return JSONResponse(client, 201)
 
     async def _authorize(self, request: Request) -> Response:
@@ -219,19 +225,20 @@ class Issuer:
         return self._issue(claims["sub"], client, {"resource": claims.get("resource", ""), **said})
 
     def _exchange(self, said: dict[str, str], client: dict[str, Any]) -> Response:
-        claims = self._believed(said["subject_token"], audience=client["client_id"])
-        if claims is None or said["requested_token_type"] != "urn:ietf:params:oauth:token-type:id-jag":
+        believed = self._believed(said["subject_token"], audience=client["client_id"])
+        if believed is None or said["requested_token_type"] != "urn:ietf:params:oauth:token-type:id-jag":
             return JSONResponse({"error": "invalid_grant"}, 400)
-        granted = {
+        claims = {
             "iss": self.issuer,
-            "sub": claims["sub"],
+            "sub": believed["sub"],
             "aud": said["audience"],
             "resource": said["resource"],
             "exp": time.time() + 300,
         }
-        issued = jwt.encode(granted, self._key, "ES256", headers={"typ": "oauth-id-jag+jwt"})
+        issued = jwt.encode(claims, self._key, "ES256", headers={"typ": "oauth-id-jag+jwt"})
         kind = said["requested_token_type"]
-        return JSONResponse({"access_token": issued, "issued_token_type": kind, "token_type": "N_A"})
+        granted = {"access_token": issued, "issued_token_type": kind, "token_type": "N_A"}
+        return JSONResponse(self.issued(granted))
 
     def _issue(
         self, subject: str, client: dict[str, Any], asked: dict[str, str], *, refresh: bool = False
@@ -245,7 +252,7 @@ class Issuer:
             issued["refresh_token"] = f"refresh-{secrets.token_urlsafe(16)}"
             kept = {"client_id": client["client_id"], "scope": scope, "resource": asked.get("resource", "")}
             self._refresh[issued["refresh_token"]] = kept
-        return JSONResponse(issued, headers={"cache-control": "no-store"})
+        return JSONResponse(self.issued(issued), headers={"cache-control": "no-store"})
 
     def make_token(self, subject: str, audience: str, scope: str, lifetime: float) -> str:
         """A token as this server signs them."""
@@ -279,6 +286,8 @@ class Issuer:
                 jwt.decode(secret, client["public_key"], ["ES256"], audience=self.issuer, issuer=client_id)
             except jwt.PyJWTError:
                 return None
+            return client
+        if used == "none" and not self.secrets_matter:
             return client
         return client if (client.get("client_secret") or "") == secret else None
 
@@ -314,6 +323,8 @@ class Protected:
         """The `Authorization` of each request to `/mcp`."""
         self.documents: dict[str, dict[str, Any]] = {}
         """What is served in the place of its own metadata, by path."""
+        self.faults: dict[str, int] = {}
+        """Paths that are answered with this status only."""
         self.gate: Callable[[Request], Response | None] = lambda request: None
         """May answer a request in the place of the server."""
         self.trust(issuer, scopes)
@@ -328,6 +339,9 @@ class Protected:
     async def app(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
             request = Request(scope, receive)
+            if scope["path"] in self.faults:
+                await Response(status_code=self.faults[scope["path"]])(scope, receive, send)
+                return
             if scope["path"] in self.documents:
                 await JSONResponse(self.documents[scope["path"]])(scope, receive, send)
                 return

@@ -375,15 +375,19 @@ def asking() -> None:
     calls: dict[str, Any] = {}
 
     def call(message: Any) -> None:
-        arguments = message["params"]["arguments"]
+        name, arguments = message["params"]["name"], message["params"]["arguments"]
+        if name in ("withdraw", "leave"):
+            id, asked = calls.popitem()
+            if name == "withdraw":
+                notify("notifications/cancelled", requestId=id, reason="too late")
+            answer(asked, text(name))
+            answer(message, text(name))
+            return
         for number, one in enumerate(arguments["asks"]):
             calls[f"q{message['id']}.{number}"] = message
             request(f"q{message['id']}.{number}", one["method"], **one.get("params", {}))
-        if arguments.get("withdraw"):
-            notify("notifications/cancelled", requestId=f"q{message['id']}.0", reason="too late")
-            answer(message, text("withdrawn"))
-        if arguments.get("leave"):
-            answer(message, text("left"))
+        if arguments.get("hurry"):
+            answer(message, text("hurry"))
 
     def other(message: Any) -> bool:
         asked = calls.pop(message.get("id"), None) if "method" not in message else None
@@ -444,9 +448,6 @@ def tasks() -> None:
                 state = states.pop(0) if len(states) > 1 else states[0]
                 if state == "silence":
                     return True
-                if state == "end":
-                    states.pop(0)
-                    os._exit(1)
                 answer(message, {"resultType": "complete", "taskId": "t1", "pollIntervalMs": 5, **state})
             case "tasks/update" | "tasks/cancel":
                 answer(message, {"resultType": "complete"})

@@ -261,9 +261,7 @@ def test_the_era_is_remembered_over_a_new_connection(modern: bool) -> None:
 
 def test_a_server_that_has_become_one_of_the_other_era_is_found_again() -> None:
     async def main() -> None:
-        modern = speaking(echo, modern=True)
-        legacy = speaking(echo, session="s")
-        now = legacy
+        now = speaking(echo, session="s")
 
         async def handle(exchange: Exchange) -> None:
             await now(exchange)
@@ -281,7 +279,6 @@ def test_a_server_that_has_become_one_of_the_other_era_is_found_again() -> None:
             now = speaking(echo, modern=True, other=forgotten)
             await works(client)
             assert client.modern
-            del modern
 
     run(main())
 

@@ -147,8 +147,12 @@ def test_an_event_over_the_limit_is_an_error_after_the_events_before_it(stream: 
         reader.feed(b"\n\ndata: b\n\n")
 
 
-def test_the_limit_is_for_one_event_not_for_the_stream() -> None:
-    assert len(read(b"data: 0123456789\n\n" * 1000, *range(0, 18000, 13), limit=100)) == 1000
+@pytest.mark.parametrize("step", [1, 5, 13, 20_000])
+def test_the_limit_is_for_one_event_not_for_the_stream(step: int) -> None:
+    stream = b"data: 0123456789\n\n" * 1000
+    assert len(read(stream, *range(0, len(stream), step), limit=16)) == 1000
+    with pytest.raises(EventTooLarge):
+        read(stream, *range(0, len(stream), step), limit=15)
 
 
 def test_a_long_line_in_many_pieces_is_not_copied_for_each() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from http1_peers import OK, STAY, Played, Record, Run, dripping, get, loops, playing, post, run_in, serving
-from midcall.client.http1 import HttpClient, HttpError, Url, encode_headers
+from midcall.client.http1 import HttpClient, HttpError, Url, coding, encode_headers
 
 
 @pytest.fixture(params=loops(), ids=lambda factory: factory.__module__)
@@ -238,15 +238,15 @@ def test_a_body_that_is_cut_by_a_broken_connection_is_not_taken_for_whole(drive:
 
 
 def test_the_response_to_head_has_no_body_whatever_it_says(drive: Run) -> None:
+    head = b"HTTP/1.1 200 OK\r\ncontent-length: 500\r\n\r\n"
+
     async def main() -> None:
-        async with (
-            playing([b"HTTP/1.1 200 OK\r\ncontent-length: 500\r\n\r\n", STAY]) as server,
-            HttpClient() as client,
-        ):
+        async with playing([head, OK, STAY], [OK, STAY]) as server, HttpClient() as client:
             record = await get(client, server.url, "HEAD").whole()
             assert (record.error, record.status, record.content) == (None, 200, b"")
             assert record.headers is not None
             assert record.headers.get("content-length") == "500"
+            assert await get(client, server.url).text() == b"ok"
 
     drive(main())
 
@@ -353,6 +353,17 @@ def test_a_compressed_body_is_decoded(drive: Run, wbits: int, step: int) -> None
             assert await get(client, server.url).text() == content
 
     drive(main())
+
+
+def test_small_pieces_of_a_compressed_body_hold_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coding, "PIECE", 7)
+    packed = gzip.compress(b"".join(b"data: " + b"x" * size + b"\n\n" for size in range(300)))
+    decoder, reference = coding.Decoder("gzip"), zlib.decompressobj(31)
+    for byte in packed:
+        pieces = list(decoder.pieces(bytes([byte])))
+        assert b"".join(pieces) == reference.decompress(bytes([byte]))
+        assert all(len(piece) <= 7 for piece in pieces)
+    assert decoder.complete()
 
 
 def test_gzip_files_one_after_another_are_one_body_and_one_that_breaks_off_is_none(drive: Run) -> None:

@@ -195,7 +195,7 @@ def test_what_comes_unasked_on_an_idle_connection_is_not_taken_for_a_response(dr
     async def main() -> None:
         nonlocal told
         told = asyncio.Event()
-        async with serving(handler) as server, HttpClient() as client:
+        async with serving(handler) as server, HttpClient(idle_timeout=1000) as client:
             assert await post(client, server.url).text() == b"ok"
             told.set()
             await until(lambda: server.open == 0)
@@ -298,6 +298,36 @@ def test_a_stream_that_ends_gives_its_connection_back(drive: Run) -> None:
                 assert await get(client, server.url).text() == b"data: 1\n\n"
             assert server.connections == 1
 
+    drive(main())
+
+
+def test_when_streams_end_no_more_connections_are_kept_than_are_allowed(drive: Run) -> None:
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 9\r\n\r\n"
+
+    async def handler(played: Played, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(head)
+        await go_on.wait()
+        writer.write(b"data: 1\n\n")
+        await reader.read()
+
+    async def main() -> None:
+        nonlocal go_on
+        go_on = asyncio.Event()
+        async with (
+            serving(handler) as server,
+            HttpClient(max_connections=2, max_streams=8, idle_timeout=1000) as client,
+        ):
+            streams = [get(client, server.url) for _ in range(10)]
+            for stream in streams:
+                await stream.began.wait()
+            assert server.open == 10
+            go_on.set()
+            for stream in streams:
+                assert await stream.text() == b"data: 1\n\n"
+            await until(lambda: server.open == 2)
+
+    go_on: asyncio.Event
     drive(main())
 
 

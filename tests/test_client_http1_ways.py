@@ -11,6 +11,7 @@ from http1_peers import (
     STAY,
     Certificate,
     Played,
+    Record,
     Run,
     get,
     loops,
@@ -108,6 +109,53 @@ def test_a_connection_that_takes_too_long_is_given_up(drive: Run) -> None:
             assert record.error is not None
             assert record.error.sent is False
             await until(lambda: server.open == 0)
+
+    drive(main())
+
+
+def test_those_who_wait_do_not_try_one_after_another_what_has_failed_for_the_first(drive: Run) -> None:
+    async def main() -> None:
+        async with playing([STAY]) as server, HttpClient(max_connections=1, connect_timeout=0.1) as client:
+            url = Url(str(server.url).replace("http:", "https:"))  # it never says hello
+            for record in [post(client, url) for _ in range(20)]:
+                assert "no connection within" in str((await record.whole()).error)
+            assert server.connections <= 2  # one was under way before the others came
+
+    drive(main())
+
+
+def test_one_who_hears_of_it_first_can_cancel_the_others(drive: Run) -> None:
+    class First(Record):
+        def end(self, error: HttpError | None) -> None:
+            super().end(error)
+            for record in others:
+                record.sending.cancel()
+
+    async def main() -> None:
+        nonlocal others
+        async with HttpClient(max_connections=1) as client:
+            url = Url(f"http://127.0.0.1:{free_port()}/")
+            post(client, url)  # the attempt for this one is under way before the others come
+            first = First()
+            client.send("GET", url, [], b"", first)
+            others = [post(client, url) for _ in range(5)]
+            await first.whole()
+            await asyncio.sleep(0.05)
+            assert not any(record.ends for record in others)
+
+    others: list[Record]
+    drive(main())
+
+
+def test_a_server_that_speaks_first_is_no_server(drive: Run) -> None:
+    async def handler(played: Played, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"220 mail.test ready\r\n")
+        await reader.read()
+
+    async def main() -> None:
+        async with serving(handler) as server, HttpClient() as client:
+            record = await post(client, server.url).whole()
+            assert record.error is not None  # which one depends on who is faster
 
     drive(main())
 

@@ -77,6 +77,28 @@ async def test_if_the_login_fails_all_who_wait_for_it_fail_with_it(it: World) ->
 
 
 @in_world
+async def test_who_waits_for_something_else_does_not_fail_with_it(it: World) -> None:
+    auth = it.oauth()
+    await it.request(auth)
+    sent = await auth.headers(it.server.url, it.http)
+
+    async def want(scope: str) -> bool:
+        challenge = f'Bearer error="insufficient_scope", scope="{scope}"'
+        return await auth.challenged(it.server.url, 403, challenge, it.http, sent=sent)
+
+    it.issuer.answer = lambda said: (
+        {"error": "access_denied", "state": said["state"], "iss": said["iss"]}
+        if "gold" in it.issuer.logins()[-1]["scope"]
+        else said
+    )
+    gold, silver = asyncio.create_task(want("gold")), asyncio.create_task(want("silver"))
+    with pytest.raises(LoginFailed, match="declined"):
+        await gold
+    assert await silver
+    assert [login["scope"] for login in it.issuer.logins()] == ["notes", "notes gold", "notes silver"]
+
+
+@in_world
 async def test_a_request_that_was_sent_with_an_old_token_is_just_sent_again(it: World) -> None:
     auth = it.oauth()
     before = await auth.headers(it.server.url, it.http)
@@ -219,6 +241,12 @@ async def test_a_person_who_declines_is_told_so_and_nothing_is_kept(it: World) -
     assert await it.store.load(it.server.url) is None
 
 
+@in_world
+async def test_a_login_that_fails_on_the_other_side_is_told_in_its_words(it: World) -> None:
+    it.issuer.answer = lambda said: {"error": "server_error", "state": said["state"], "iss": said["iss"]}
+    assert str(await it.fails(it.oauth())) == f"The login at {it.issuer.issuer} failed (server_error)"
+
+
 # --- what an authorization server must be able to do ----------------------------------------
 
 
@@ -288,7 +316,7 @@ async def test_a_server_that_cannot_get_enough_of_logins_is_stopped(it: World) -
     asked = iter(range(100))
     it.server.gate = lambda request: refusal(f'Bearer scope="s{next(asked)}"')
     assert "one login after another" in str(await it.fails(it.oauth()))
-    assert len(it.person.visits) == 3
+    assert len(it.person.visits) == 8
 
 
 # --- scopes ---------------------------------------------------------------------------------
@@ -536,6 +564,57 @@ def test_a_server_that_wants_a_secret_gets_it_in_its_way(method: str) -> None:
     drive(main())
 
 
+@pytest.mark.parametrize(
+    ("methods", "change", "used"),
+    [
+        (None, {}, "client_secret_basic"),
+        (["none"], {"client_secret": "s"}, "none"),
+        (["client_secret_post"], {"client_secret": "s"}, "client_secret_post"),
+        (["client_secret_basic"], {"client_secret": "s", "client_secret_expires_at": 5}, "client_secret_basic"),
+        (["none"], {"client_secret": "s", "token_endpoint_auth_method": "client_secret_post"}, "client_secret_post"),
+    ],
+)  # fmt: skip
+def test_a_client_proves_itself_in_the_way_that_it_was_registered_for(
+    methods: list[str] | None, change: dict[str, Any], used: str
+) -> None:
+    def registered(client: dict[str, Any]) -> dict[str, Any]:
+        silent = {name: value for name, value in client.items() if name != "token_endpoint_auth_method"}
+        return {**silent, **change}
+
+    async def main() -> None:
+        async with world() as it:
+            it.issuer.metadata["token_endpoint_auth_methods_supported"] = methods
+            it.issuer.registered = registered
+            it.issuer.issued = lambda issued: {**issued, "expires_in": "soon"}
+            it.issuer.secrets_matter = used != "none"
+            assert await it.status(it.oauth()) == 200
+            [grant] = it.issuer.grants("authorization_code")
+            basic, post = bool(grant["authorization"]), "client_secret" in grant
+            assert (basic, post) == (used == "client_secret_basic", used == "client_secret_post")
+
+    drive(main())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"client_id": 5}, "registered a client without a usable id"),
+        (
+            {"token_endpoint_auth_method": "tls_client_auth"},
+            "registered the client for tls_client_auth, not for none",
+        ),
+    ],
+)
+def test_a_registration_that_cannot_be_used_is_refused(change: dict[str, Any], message: str) -> None:
+    async def main() -> None:
+        async with world() as it:
+            it.issuer.registered = lambda client: {**client, **change}
+            assert message in str(await it.fails(it.oauth()))
+            assert it.person.visits == []
+
+    drive(main())
+
+
 @in_world
 async def test_a_refused_registration_is_told_in_the_servers_words(it: World) -> None:
     fault = {"error": "invalid_redirect_uri", "error_description": "only https for web clients"}
@@ -585,6 +664,13 @@ async def test_a_client_that_the_server_has_forgotten_is_registered_anew(it: Wor
     await it.age(4000)
     assert await it.status(it.oauth()) == 200
     assert len(it.issuer.registrations()) == 2
+    it.issuer.clients.clear()
+    revoked = it.server.seen[-1]
+    it.server.gate = lambda request: (
+        refusal("Bearer") if request.headers.get("authorization") == revoked else None
+    )
+    assert await it.status(it.oauth()) == 200
+    assert len(it.issuer.registrations()) == 3
 
 
 @pytest.mark.parametrize(
@@ -600,6 +686,11 @@ async def test_a_client_that_the_server_has_forgotten_is_registered_anew(it: Wor
 def test_what_cannot_work_is_said_at_once(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         OAuth(store=MemoryStore(), **options)
+
+
+def test_scopes_are_a_list() -> None:
+    with pytest.raises(TypeError, match="a list of texts"):
+        OAuth(scopes="notes", store=MemoryStore())
 
 
 # --- credentials belong to one authorization server -----------------------------------------

@@ -196,6 +196,7 @@ def test_an_authorization_server_with_a_path_is_found_in_all_its_places(places: 
         ({"authorization_servers": ["https://user@auth.example.com"]}, "not a URL that can be used"),
         ({"authorization_servers": "https://a.example"}, "is not valid"),
         ({"scopes_supported": [1]}, "is not valid"),
+        ({"authorization_servers": ["https://a.example:port"]}, "is not a URL"),
     ],
 )  # fmt: skip
 def test_metadata_of_a_server_that_cannot_be_trusted_is_refused(change: dict[str, Any], message: str) -> None:
@@ -270,6 +271,14 @@ async def test_a_server_that_fails_is_named(it: World) -> None:
     failure = await it.fails(it.oauth())
     assert str(failure).startswith(f"{gone}{ISSUER} cannot be reached")
     assert failure.recoverable
+
+
+@in_world
+async def test_a_document_that_cannot_be_read_now_is_not_taken_for_none(it: World) -> None:
+    where = it.server.url.replace("/mcp", f"{RESOURCE}/mcp")
+    it.server.faults[f"{RESOURCE}/mcp"] = 503
+    failure = await it.fails(it.oauth())
+    assert (str(failure), failure.recoverable) == (f"{where} answers 503", True)
 
 
 # --- servers of 2025-03-26 ------------------------------------------------------------------

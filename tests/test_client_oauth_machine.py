@@ -220,7 +220,16 @@ async def test_a_company_says_who_may_use_a_server(it: World) -> None:
         assert exchange["subject_token_type"] == "urn:ietf:params:oauth:token-type:id_token"
         assert jwt.get_unverified_header(grant["assertion"])["typ"] == "oauth-id-jag+jwt"
         assert it.issuer.logins() == idp.logins() == []
-        idp.identities.clear()
+        idp.issued = lambda issued: {**issued, "issued_token_type": "urn:ietf:params:oauth:token-type:jwt"}
+        again = EnterpriseManaged(
+            "agent",
+            "a",
+            id_token=statement(login, iss="https://login.example", sub="ada", aud="agent-at-idp"),
+            idp_issuer=idp.issuer,
+            idp_client_id="agent-at-idp",
+            idp_client_secret="i",
+        )
+        assert "issued something else than was asked for" in str(await it.fails(again))
         refused = EnterpriseManaged(
             "agent", "a", id_token="x.y.z", idp_issuer=f"{idp.issuer}/other", idp_client_id="agent-at-idp"
         )

@@ -333,6 +333,20 @@ def test_a_keyring_that_refuses_is_named(ring: Ring) -> None:
     drive(main())
 
 
+def test_a_login_that_cannot_be_kept_is_good_until_the_process_ends(
+    ring: Ring, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with world() as it:
+            ring.locked = True
+            auth = it.oauth(store=KeyringStore())
+            assert [await it.status(auth), await it.status(auth)] == [200, 200]
+            assert f"The login to {it.server.url} is not kept: The keyring cannot be used" in caplog.text
+            assert len(it.person.visits) == 1
+
+    drive(main())
+
+
 @pytest.mark.parametrize("text", ["no json", "[]", "5"])
 def test_a_stranger_in_the_keyring_is_not_believed(ring: Ring, text: str) -> None:
     ring.entries["midcall", "https://a.example"] = text

@@ -1,4 +1,4 @@
-"""The harness around the conformance suites and clients judges every check, not only the failures."""
+"""The harness around the conformance suites, clients and servers judges every check, not only the failures."""
 
 import json
 import sys
@@ -20,7 +20,9 @@ from harness.clients import (  # noqa: E402
     run_client,
 )
 from harness.clients import judge as judge_client  # noqa: E402
-from harness.suites import Check, Result  # noqa: E402
+from harness.foreign import Player, Scene, call, listed, play  # noqa: E402
+from harness.install import Tool  # noqa: E402
+from harness.suites import SUITES, Check, Result, Side, run_client_scenario  # noqa: E402
 from harness.verdict import AllowListError, judge, read_allow_list, summary, table  # noqa: E402
 
 
@@ -124,3 +126,104 @@ def test_what_a_client_cannot_do_stands_in_the_report_with_the_reason():
     text = report([Row(CLIENTS[0], "stdio", "auto", outcomes)])
     assert "[1] mcp 2.3.0 has no model" in text
     assert "0 passed, 8 cannot, 0 failed" in text
+
+
+# --- a suite that tests a client, in the place of the official one ---------------------------
+
+SUITE = """
+import json, sys
+from pathlib import Path
+
+folder = Path(sys.argv[sys.argv.index("--output-dir") + 1]) / "ping-now"
+folder.mkdir(parents=True, exist_ok=True)
+(folder / "checks.json").write_text(json.dumps([{{"id": "ping", "status": status}} for status in {statuses}]))
+(folder / "stderr.txt").write_text("Traceback\\nno luck")
+print({said!r}, file=sys.stderr)
+sys.exit({code})
+"""
+
+
+def played(
+    tmp_path: Path, statuses: list[str], said: str = "", code: int = 0, scenario: str = "ping"
+) -> Result:
+    script = tmp_path / "suite.py"
+    script.write_text(SUITE.format(statuses=statuses, said=said, code=code))
+    suite = next(suite for suite in SUITES if suite.side is Side.CLIENT)
+    return run_client_scenario(
+        Tool("1", Path(sys.executable), script), suite, scenario, ["client"], tmp_path / "results"
+    )
+
+
+def test_a_client_passes_a_scenario_if_all_checks_succeed_and_it_ends_well(tmp_path):
+    assert judge([played(tmp_path, ["SUCCESS", "INFO"])], []).passed
+
+
+def test_a_client_that_ends_with_an_error_fails_the_scenario_even_if_the_suite_overlooks_it(tmp_path):
+    result = played(tmp_path, ["SUCCESS"], "Client exited with code 1")
+    assert [check.text for check in result.checks if check.status == "FAILURE"] == ["exit code 1: no luck"]
+
+
+def test_a_client_that_does_not_end_in_time_fails_the_scenario(tmp_path):
+    assert not judge([played(tmp_path, ["SUCCESS"], "Client timed out after 30000ms")], []).passed
+
+
+def test_a_suite_that_fails_without_a_failed_check_fails_the_scenario(tmp_path):
+    assert not judge([played(tmp_path, ["SUCCESS"], code=1)], []).passed
+
+
+def test_a_scenario_without_checks_has_failed(tmp_path):
+    assert not judge([played(tmp_path, ["INFO"])], []).passed
+
+
+def test_a_scenario_that_the_client_does_not_play_is_skipped(tmp_path):
+    result = played(tmp_path, ["FAILURE"], "Client exited with code 77", code=1)
+    assert [check.status for check in result.checks] == ["SKIPPED"]
+
+
+# --- a player that reports what it is told, in the place of a client --------------------------
+
+SCENE = Scene(
+    (), (listed("add"), call("add", {"a": 2, "b": 3}, text="is 5"), call("count", progress=[0.5, 1.0]))
+)
+RIGHT = (
+    {"step": 0, "saw": {"tools": ["math.add", "math.count"]}},
+    {"step": 1, "saw": {"text": "The sum is 5.", "failed": False}},
+    {"step": 2, "saw": {"failed": False, "progress": [0.5, 1.0]}},
+)
+
+
+def wrong(folder: Path, *lines: dict[str, object], code: int = 0, loses_last: bool = False) -> list[str]:
+    script = f"import sys; print({said(*lines)!r}, end=''); sys.exit({code})"
+    return play(
+        Player([sys.executable, "-c", script], loses_last), "auto", SCENE, ["server"], folder, "math."
+    )
+
+
+def test_a_player_that_saw_what_it_should_passes(tmp_path):
+    assert wrong(tmp_path, *RIGHT) == []
+    assert [step.get("call") for step in json.loads((tmp_path / "plan.json").read_text())["steps"]] == [
+        None,
+        "math.add",
+        "math.count",
+    ]
+
+
+def test_a_step_that_went_wrong_was_not_reported_or_raised_has_failed(tmp_path):
+    lines = wrong(
+        tmp_path,
+        {"step": 0, "saw": {"tools": []}},
+        {"step": 1, "raised": "ValueError: no"},
+        {"step": 2, "saw": {}},
+    )
+    assert [line.partition(":")[0] for line in lines] == ["tools", "add", "count"]
+    assert wrong(tmp_path, *RIGHT[:2]) == ["count: not reported"]
+
+
+def test_a_player_that_ends_with_an_error_has_failed(tmp_path):
+    assert wrong(tmp_path, *RIGHT, code=3) == ["the player: exit code 3"]
+
+
+def test_the_last_progress_may_be_missing_only_where_the_client_is_known_for_it(tmp_path):
+    late = {"step": 2, "saw": {"failed": False, "progress": [0.5]}}
+    assert wrong(tmp_path, *RIGHT[:2], late, loses_last=True) == []
+    assert wrong(tmp_path, *RIGHT[:2], late) == ["count: progress is [0.5], not [0.5, 1.0]"]

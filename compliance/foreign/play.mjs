@@ -4,6 +4,7 @@
 // prompt(name, args) }, whose results are as MCP has them.
 
 import { readFileSync } from "node:fs";
+import { setTimeout } from "node:timers/promises";
 
 const [file, mode, ...server] = process.argv.slice(2);
 export const PLAN = JSON.parse(readFileSync(file, "utf8"));
@@ -28,7 +29,7 @@ export async function run(client) {
 }
 
 async function take(client, step) {
-  if (step.list === "tools") return { tools: await client.tools() };
+  if (step.list === "tools") return { tools: await tools(client) };
   if (step.read) return { text: texts((await client.read(step.read)).contents) };
   if (step.prompt) {
     const { messages } = await client.prompt(step.prompt, step.arguments);
@@ -45,6 +46,16 @@ async function take(client, step) {
     progress,
     asked: [...asked],
   };
+}
+
+/** The tools, once there are any: behind a hub or a proxy, a slow server may still be starting. */
+async function tools(client) {
+  for (let second = 0; second < TIMEOUT_MS / 1000; second++) {
+    const names = await client.tools();
+    if (names.length > 0) return names;
+    await setTimeout(1000);
+  }
+  return [];
 }
 
 function texts(blocks) {

@@ -5,6 +5,7 @@ auto), and the server, which is a URL or a command line. It adapts its client to
 one JSON line for each step, which judges nothing. `play.mjs` is the same for Node.
 """
 
+import asyncio
 import json
 import sys
 from collections.abc import Callable
@@ -53,7 +54,7 @@ async def run(player: Player) -> None:
 async def _take(player: Player, step: dict[str, Any]) -> dict[str, Any]:
     match step:
         case {"list": "tools"}:
-            return {"tools": await player.tools()}
+            return {"tools": await _tools(player)}
         case {"read": uri}:
             return {"text": "\n".join(one.get("text", "") for one in (await player.read(uri))["contents"])}
         case {"prompt": name, "arguments": arguments}:
@@ -71,6 +72,15 @@ async def _take(player: Player, step: dict[str, Any]) -> dict[str, Any]:
                 "asked": list(asked),
             }
     raise ValueError(f"No such step: {step}")
+
+
+async def _tools(player: Player) -> list[str]:
+    """The tools, once there are any: behind a hub or a proxy, a slow server may still be starting."""
+    for _ in range(SECONDS):
+        if names := await player.tools():
+            return names
+        await asyncio.sleep(1)
+    return []
 
 
 def _report(**what: Any) -> None:

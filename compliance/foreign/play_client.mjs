@@ -29,7 +29,10 @@ await client.connect(
 );
 const options = { timeout: TIMEOUT_MS };
 await run({
-  tools: async () => (await client.listTools()).tools.map((tool) => tool.name),
+  tools: async () => {
+    const { tools } = await client.listTools(undefined, { cacheMode: "refresh" });
+    return tools.map((tool) => tool.name);
+  },
   call: (name, args, onprogress) => client.callTool({ name, arguments: args }, { ...options, onprogress }),
   read: (uri) => client.readResource({ uri }, options),
   prompt: (name, args) => client.getPrompt({ name, arguments: args }, options),

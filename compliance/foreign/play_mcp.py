@@ -32,7 +32,7 @@ class Official:
         self._client = client
 
     async def tools(self) -> list[str]:
-        return [tool.name for tool in (await self._client.list_tools()).tools]
+        return [tool.name for tool in (await self._client.list_tools(cache_mode="refresh")).tools]
 
     async def call(self, name: str, arguments: dict[str, Any], heard: play.OnProgress) -> dict[str, Any]:
         async def progress(value: float, total: float | None, message: str | None) -> None:

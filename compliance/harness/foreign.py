@@ -40,7 +40,7 @@ class Step:
         for key, expected in self.sees.items():
             found = saw.get(key)
             if key == "progress" and loses_last and len(found or ()) < len(expected):
-                expected = expected[:-1]  # noqa: PLW2901
+                expected = expected[:-1]
             if not _fits(key, found, expected):
                 return f"{key} is {found!r}, not {expected!r}"
         return ""

@@ -178,5 +178,5 @@ SERVERS = (
     Server("git", "mcp-server-git", "2026.10.19", _git),
     Server("fetch", "mcp-server-fetch", "2026.10.24", _fetch),
     # It does not run with an mcp of today, and does not say so.
-    Server("sqlite", "mcp-server-sqlite", "2025.4.25", _sqlite, overrides=("mcp<2",)),
+    Server("sqlite", "mcp-server-sqlite", "2025.4.25", _sqlite, overrides=("mcp==1.30.0",)),
 )

@@ -7,7 +7,8 @@ needed.
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
@@ -362,11 +363,14 @@ class Calling(Waiter):
             what = self.about.name or self.about.method
             self._finish(TimedOut(f"{what}: no sign of life within {self._silence:g} seconds"))
 
-    async def while_asked(self, asking: Coroutine[Any, Any, Any]) -> Any:
+    @asynccontextmanager
+    async def while_asked(self) -> AsyncIterator[None]:
         """A legacy server asks in the middle of this call: that time is not the server's.
 
         If the call ends meanwhile, so does the question.
         """
+        if self._done is None:
+            raise Aborted("The call that this belongs to is over")
         self._still()
         task = _current()
         if self._asking is None:
@@ -374,7 +378,7 @@ class Calling(Waiter):
         if task is not None:
             self._asking.add(task)
         try:
-            return await asking
+            yield
         finally:
             if task is not None:
                 self._asking.discard(task)

@@ -230,10 +230,12 @@ class Client:
     ) -> Invocation:
         """Go on with a call that has asked or become a task, perhaps of a process that is gone.
 
-        The handle is `invocation.handle` as it was then.
+        The handle is `invocation.handle` as it was then. Raises `ValueError` for what is none.
         """
         self._check_can_ask(answer)
-        params = handle["params"]
+        params = handle.get("params")
+        if not isinstance(params, dict) or not isinstance(handle.get("method"), str):
+            raise ValueError(f"This is no handle of a call: {handle!r}")
         name = str(params.get("name") or params.get("uri") or "")
         about = About(handle["method"], name, self._headers(name, params.get("arguments")))
         return self._invocation(about, to_json(params)[1:-1], answer, timeout, None, handle)
@@ -410,13 +412,12 @@ class Client:
         return self.answering.capabilities(modern=modern)
 
     async def asked(self, method: str, params: dict[str, Any], related: Waiter | None) -> dict[str, Any]:
-        calling = related if isinstance(related, Calling) else self._asking()
-        if calling is None:
+        if not isinstance(related, Calling):
             return await self.answering.asked(method, params)
-        found: dict[str, Any] = await calling.while_asked(self.answering.asked(method, params, calling.asker))
-        return found
+        async with related.while_asked():
+            return await self.answering.asked(method, params, related.asker)
 
-    def _asking(self) -> Calling | None:
+    def cause(self) -> Waiter | None:
         """The call that a question belongs to, where the server does not say.
 
         If it is the only one, that is clear. If there are several, the client's own handler is asked; where

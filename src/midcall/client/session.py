@@ -53,6 +53,9 @@ class Host(Protocol):
     def capabilities_for(self, *, modern: bool) -> dict[str, Any]:
         """What the client can do for the server."""
 
+    def cause(self) -> Waiter | None:
+        """The request that a request of the server belongs to, where the server does not say."""
+
     async def asked(self, method: str, params: dict[str, Any], related: Waiter | None) -> dict[str, Any]:
         """Answer a request of the server; `related` is the request that caused it, if that is known."""
 
@@ -243,8 +246,8 @@ class Session:
         elif self.modern and message.method != "ping":
             log.warning("skipped a request, which a modern server does not send: %s", message.method)
         else:
-            caused = self._pending.get(related)
-            self._serving.start(message, lambda method, params: self._host.asked(method, params, caused))
+            cause = self._pending.get(related) or self._host.cause()
+            self._serving.start(message, lambda method, params: self._host.asked(method, params, cause))
 
     def _unreadable(self, fault: Fault, data: bytes) -> None:
         """What is no message may still tell which request it answers, and how."""

@@ -1,7 +1,7 @@
 """HTTP: the hub as an ASGI application, and a server for it.
 
-`/mcp` is for MCP clients, `/ws` is the WebSocket endpoint, `/` the web client (see `web`) and `/calls` what it
-shows of calls, `/health` and `/ready` answer a load balancer, and with OAuth
+`/mcp` is for MCP clients, `/ws` is the WebSocket endpoint, `/` is the web client (see `web`) and `/calls` is
+what it shows of calls, `/health` and `/ready` answer a load balancer, and with OAuth
 `/.well-known/oauth-protected-resource` says where to get a token. Only if wanted, `/sse` and `/messages` are
 for MCP clients of the past, `/admin` for administrators, and `/metrics` for Prometheus.
 """

@@ -6,6 +6,8 @@ export interface TurnBody {
   conversationId?: string;
   message?: string;
   pluginElicitResponses?: ElicitResponse[];
+  /** Go on with what was cut off. */
+  resume?: boolean;
 }
 
 const LINES = { Accept: "application/x-ndjson" };

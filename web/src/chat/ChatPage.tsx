@@ -6,7 +6,7 @@ import { Composer } from "./Composer";
 import { ConversationList } from "./ConversationList";
 import { ChatStore } from "./store";
 import { TranscriptView } from "./TranscriptView";
-import { Welcome } from "./Welcome";
+import { NoChat, Welcome } from "./Welcome";
 
 const store = new ChatStore();
 
@@ -66,6 +66,8 @@ export function ChatPage({
               Loading the conversation…
             </p>
           </div>
+        ) : state.noChat ? (
+          <NoChat />
         ) : isEmpty ? (
           <Welcome info={state.info} onSuggestion={send} disabled={state.phase !== "idle"} />
         ) : (
@@ -96,15 +98,17 @@ export function ChatPage({
             The line to the server is lost. Trying again…
           </div>
         )}
-        <Composer
-          ref={composer}
-          draft={draft}
-          onDraft={setDraft}
-          onSend={send}
-          onStop={() => void store.stop()}
-          running={state.phase === "running"}
-          model={state.model ?? state.info?.model ?? null}
-        />
+        {!state.noChat && (
+          <Composer
+            ref={composer}
+            draft={draft}
+            onDraft={setDraft}
+            onSend={send}
+            onStop={() => void store.stop()}
+            running={state.phase === "running"}
+            model={state.model ?? state.info?.model ?? null}
+          />
+        )}
       </main>
     </div>
   );

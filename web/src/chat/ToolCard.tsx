@@ -26,11 +26,11 @@ export const ToolCard = memo(function ToolCard(props: {
   const { call } = props;
   const { text, icon } = STATUS[call.status];
   return (
-    <article className="tool" data-status={call.status} aria-label={`Tool ${call.name}`}>
+    <article className="tool" data-status={call.status} aria-label={`Tool ${dotted(call.name)}`}>
       <details className="tool-details">
         <summary>
           <Icon name={icon} className={call.status === "running" ? "tool-icon turning" : "tool-icon"} />
-          <span className="tool-name">{call.name}</span>
+          <span className="tool-name">{dotted(call.name)}</span>
           <span className="tool-status">{text}</span>
           <Icon name="chevron" className="fold" />
         </summary>
@@ -68,6 +68,9 @@ export const ToolCard = memo(function ToolCard(props: {
     </article>
   );
 });
+
+/** Models take no dots in names, so that a method's name comes with underscores in their place. */
+const dotted = (name: string): string => name.replaceAll("__", ".");
 
 function Result({ content, structured }: { content: string; structured?: unknown }): ReactNode {
   const value = structured ?? parsed(content);

@@ -4,7 +4,7 @@ import { Icon } from "../ui/Icon";
 import { Markdown } from "../ui/Markdown";
 import type { ChatState, ChatStore } from "./store";
 import { ToolCard } from "./ToolCard";
-import type { Entry } from "./transcript";
+import { type Entry, questionsOf } from "./transcript";
 
 const NEAR = 80;
 
@@ -18,7 +18,9 @@ export function TranscriptView({ state, store }: { state: ChatState; store: Chat
   // biome-ignore lint/correctness/useExhaustiveDependencies: it follows whatever is added
   useLayoutEffect(() => {
     const box = scroll.current;
-    if (box !== null && (atEnd.current || last?.kind === "user")) box.scrollTop = box.scrollHeight;
+    const isAsking = questionsOf(transcript).length > 0; // then the question comes into view by itself
+    if (box !== null && ((atEnd.current && !isAsking) || last?.kind === "user"))
+      box.scrollTop = box.scrollHeight;
   }, [transcript, isRunning]);
 
   const onScroll = (): void => {

@@ -1,5 +1,6 @@
 import type { ReactNode } from "react";
 import type { ChatInfo } from "../api/types";
+import { Link } from "../router";
 import { Icon, Sign } from "../ui/Icon";
 
 export function Welcome(props: {
@@ -28,6 +29,23 @@ export function Welcome(props: {
             ))}
           </ul>
         )}
+      </div>
+    </div>
+  );
+}
+
+export function NoChat(): ReactNode {
+  return (
+    <div className="chat-scroll welcome">
+      <div className="welcome-inner">
+        <Sign />
+        <h1>There is no chat here</h1>
+        <p className="welcome-about">
+          This server has tools, but no model that talks. Start it with <code>--model</code> to have one.
+        </p>
+        <Link to={{ page: "tools", method: null }} className="button button-primary">
+          <Icon name="tool" /> Look at the tools
+        </Link>
       </div>
     </div>
   );

@@ -17,10 +17,21 @@ import type {
   Reply,
 } from "../api/types";
 import { Speech } from "../ui/Announcer";
-import { apply, type Entry, fromMessages, questionsOf, type Transcript, withoutQuestion } from "./transcript";
+import {
+  apply,
+  type Entry,
+  fromMessages,
+  questionsOf,
+  readAgain,
+  type Transcript,
+  withoutNotices,
+  withoutQuestion,
+} from "./transcript";
 
 export interface ChatState {
   info: ChatInfo | null;
+  /** The server has tools only. */
+  noChat: boolean;
   model: ModelInfo | null;
   conversations: readonly ConversationSummary[];
   conversationId: string | null;
@@ -38,6 +49,7 @@ export interface ChatState {
 
 const EMPTY: ChatState = {
   info: null,
+  noChat: false,
   model: null,
   conversations: [],
   conversationId: null,
@@ -50,6 +62,10 @@ const EMPTY: ChatState = {
 };
 
 const POLL = 4000;
+
+/** How a turn ends that another server can go on with. */
+const CUT_OFF = new Set(["closing", "run_lost"]);
+const MOST_RESUMED = 3;
 
 /** What tabs tell each other: something has happened in this conversation, or to the list. */
 interface Shared {
@@ -79,6 +95,11 @@ export class ChatStore {
   #tabs = typeof BroadcastChannel === "undefined" ? null : new BroadcastChannel("midcall");
   /** When the open conversation last changed, as far as this page knows. */
   #seen: unknown = null;
+  /** How many turns were begun or joined here: what was read before the last of them is old. */
+  #turns = 0;
+  #resumed = 0;
+  /** Calls for which an answer came too late in this run. */
+  #stale = new Set<string>();
   #frame: number | null = null;
 
   /** Called with the id of a conversation that a message has begun. */
@@ -98,7 +119,7 @@ export class ChatStore {
     void this.#loadInfo();
     void this.refreshList();
     const look = (): void => {
-      if (!document.hidden) void this.refreshList();
+      if (!document.hidden && !this.#state.noChat) void this.refreshList();
     };
     const timer = setInterval(look, POLL);
     document.addEventListener("visibilitychange", look);
@@ -119,10 +140,14 @@ export class ChatStore {
 
   /** Show a conversation, or the beginning of a new one. */
   open(id: string | null): void {
-    if (id !== null && id === this.#state.conversationId && this.#state.error === null) return;
-    const signal = this.#leave();
-    this.#set({ ...closed(this.#state), conversationId: id, phase: id === null ? "idle" : "loading" });
-    if (id !== null) void this.#load(id, signal);
+    if (id !== null && id === this.#state.conversationId) return;
+    this.#open.abort(); // what is followed is let go; the run goes on in the server
+    this.#open = new AbortController();
+    this.#resumed = 0;
+    const { info, noChat, model, conversations } = this.#state;
+    const phase = id === null ? "idle" : "loading";
+    this.#set({ ...EMPTY, info, noChat, model, conversations, conversationId: id, phase });
+    if (id !== null) void this.#load(id, this.#open.signal);
   }
 
   async refreshList(): Promise<void> {
@@ -137,7 +162,8 @@ export class ChatStore {
     if (mine === undefined || this.#state.phase !== "idle") return;
     const changed = this.#seen !== null && this.#seen !== mine.updated;
     this.#seen = mine.updated;
-    if (changed || mine.running) this.#readAgain();
+    // What waits may be answered elsewhere, by which its list entry need not change.
+    if (changed || mine.running || mine.waiting) this.#readAgain();
   }
 
   async remove(id: string): Promise<void> {
@@ -159,8 +185,9 @@ export class ChatStore {
     const { conversationId, phase } = this.#state;
     if (phase !== "idle") return;
     const said: Entry = { kind: "user", text };
-    const transcript = [...settled(this.#state.transcript), said];
+    const transcript = [...withoutNotices(this.#state.transcript), said];
     const count = countOf(transcript);
+    this.#resumed = 0;
     this.#set({ transcript, error: null, phase: "running" });
     await this.#turn({
       body: { message: text, ...(conversationId === null ? {} : { conversationId }) },
@@ -181,10 +208,19 @@ export class ChatStore {
     await this.send(text);
   }
 
-  /** Send the last message again, after a turn that failed. */
+  /** Go on with a turn that failed or was cut off. */
   async retry(): Promise<void> {
-    const last = this.#state.transcript.findLast((entry) => entry.kind === "user");
-    if (last?.kind === "user") await this.send(last.text);
+    const { conversationId, phase } = this.#state;
+    if (conversationId === null || phase !== "idle") return;
+    this.#set({ transcript: withoutNotices(this.#state.transcript), error: null, phase: "running" });
+    await this.#turn({
+      body: { conversationId, resume: true },
+      isThere: () => false,
+      lost: (text) => {
+        const notice: Entry = { kind: "notice", tone: "error", text, retry: true };
+        this.#set({ transcript: [...withoutNotices(this.#state.transcript), notice] });
+      },
+    });
   }
 
   /** Answer a question, or refuse to; while a turn runs the answer waits for its end. */
@@ -219,7 +255,8 @@ export class ChatStore {
       this.#set({ sending: new Map() });
       return;
     }
-    this.#set({ phase: "running", error: null });
+    this.#resumed = 0;
+    this.#set({ transcript: withoutNotices(this.#state.transcript), phase: "running", error: null });
     const ids = new Set(responses.map((one) => one.elicitId));
     const answered = responses.flatMap(({ elicitId }) => open.get(elicitId) ?? []);
     const sent = (): void => this.#set({ sending: without(this.#state.sending, ids) });
@@ -242,6 +279,7 @@ export class ChatStore {
   /** Begin a turn and follow it to its end. */
   async #turn(turn: Turn): Promise<void> {
     const { signal } = this.#open;
+    this.#turns += 1;
     let response: Response;
     try {
       response = await api.beginTurn(turn.body);
@@ -254,10 +292,8 @@ export class ChatStore {
       return;
     }
     turn.arrived?.();
-    await this.#follow(
-      { first: response, sessionId: response.headers.get("X-Session-Id") ?? "", lastLsn: 0 },
-      signal,
-    );
+    const sessionId = response.headers.get("X-Session-Id") ?? "";
+    await this.#follow({ first: response, sessionId, lastLsn: 0 }, signal);
   }
 
   /** A turn could not be begun, or it is not certain whether it was: then the conversation tells. */
@@ -276,9 +312,13 @@ export class ChatStore {
     if (run !== null) await this.#join(run, signal);
   }
 
+  /** Follow a run that was begun elsewhere, or before this page was loaded. */
   async #join(run: Run, signal: AbortSignal): Promise<void> {
+    this.#turns += 1;
     this.#set({ phase: "running" });
     await this.#follow({ sessionId: run.sessionId, lastLsn: run.lsn }, signal);
+    // What began it may have been written down after the conversation was read.
+    if (!signal.aborted) this.#readAgain();
   }
 
   async #follow(
@@ -286,16 +326,20 @@ export class ChatStore {
     signal: AbortSignal,
   ): Promise<void> {
     const onLine = (isUp: boolean): void => this.#set({ offline: !isUp });
+    let last: ChatEvent | null = null;
     try {
-      for await (const event of follow({ ...run, reopen: api.joinRun, signal, onLine })) this.#take(event);
+      for await (const event of follow({ ...run, reopen: api.joinRun, signal, onLine })) {
+        this.#take(event);
+        last = event;
+      }
     } catch (error) {
       if (signal.aborted) return;
-      this.#set({ offline: false });
       const { conversationId } = this.#state;
       if (error instanceof RunGone && conversationId !== null) {
         await this.#load(conversationId, signal);
         return;
       }
+      this.#set({ offline: false });
       this.#fail(error, null);
     }
     if (signal.aborted) return;
@@ -303,8 +347,21 @@ export class ChatStore {
     this.#seen = null;
     this.#set({ phase: "idle" });
     this.#tell(this.#state.conversationId);
-    if (this.#state.sending.size > 0) await this.#sendAnswers();
+    if (last?.type === "error" && CUT_OFF.has(last.code)) await this.#resume(signal);
+    else if (this.#state.sending.size > 0) await this.#sendAnswers();
     else await this.refreshList();
+  }
+
+  /** The server ended in the middle of the turn: go on as soon as there is one again. */
+  async #resume(signal: AbortSignal): Promise<void> {
+    if (this.#resumed >= MOST_RESUMED) return;
+    this.#resumed += 1;
+    try {
+      await backOff(this.#resumed + 1, signal);
+    } catch {
+      return;
+    }
+    await this.retry();
   }
 
   #take(event: ChatEvent): void {
@@ -317,32 +374,36 @@ export class ChatStore {
     }
     if (event.type === "text") this.#speech.add(event.content);
     else if (event.type !== "thinking") this.#speech.end();
-    if (event.type === "plugin_session_error" && event.error === "ELICIT_MISMATCH") {
-      const mine = questionsOf(this.#state.transcript).filter((one) => one.callId === event.callId);
-      const refusals = new Map(this.#state.refusals);
-      for (const { elicitId } of mine)
-        refusals.set(elicitId, "It was answered elsewhere, or asked again meanwhile.");
-      this.#set({ refusals });
-    }
     this.#set({ transcript: apply(this.#state.transcript, event) });
+    if (event.type !== "conversation_state" && event.type !== "plugin_session_error") return;
+    this.#noteStale(event);
+  }
+
+  /** An answer came too late: the question that is open now says so. */
+  #noteStale(event: Extract<ChatEvent, { type: "conversation_state" | "plugin_session_error" }>): void {
+    if (event.type === "plugin_session_error") {
+      if (event.error === "ELICIT_MISMATCH") this.#stale.add(event.callId);
+      return;
+    }
+    const refusals = new Map(this.#state.refusals);
+    for (const { callId, elicitId } of event.pending) {
+      if (this.#stale.has(callId))
+        refusals.set(elicitId, "The question before this one was answered elsewhere.");
+    }
+    this.#stale.clear();
+    this.#set({ refusals });
   }
 
   // --- reading -----------------------------------------------------------------------------------
 
-  /** Read a conversation, until the server answers; gives the run that is under way in it. */
+  /** Read a conversation, however long it takes until the server answers; gives the run under way in it. */
   async #load(id: string, signal: AbortSignal, options: { join?: boolean } = {}): Promise<Run | null> {
     for (let attempt = 0; ; attempt += 1) {
       try {
-        // What the list said before is at most older than what is read now: then it is read once more.
-        this.#seen = this.#state.conversations.find((one) => one.id === id)?.updated ?? null;
-        const found = await api.fetchConversation(id, signal);
-        this.#set({
-          offline: false,
-          transcript: fromMessages(found.messages, found.pending),
-          phase: "idle",
-        });
-        if (found.run !== null && options.join !== false) await this.#join(found.run, signal);
-        return found.run;
+        const run = await this.#read(id, signal);
+        this.#set({ offline: false, phase: "idle" });
+        if (run !== null && options.join !== false) await this.#join(run, signal);
+        return run;
       } catch (error) {
         if (signal.aborted) return null;
         if (error instanceof Refused && error.status < 500) {
@@ -360,26 +421,39 @@ export class ChatStore {
     }
   }
 
-  /** Something has happened in the open conversation, by somebody else. */
+  async #read(id: string, signal: AbortSignal, isOld: () => boolean = () => false): Promise<Run | null> {
+    // What the list said before is at most older than what is read now: then it is read once more.
+    this.#seen = this.#state.conversations.find((one) => one.id === id)?.updated ?? null;
+    const found = await api.fetchConversation(id, signal);
+    if (isOld()) return null;
+    const transcript = readAgain(this.#state.transcript, fromMessages(found.messages, found.pending));
+    this.#set({ transcript });
+    return found.run;
+  }
+
+  /** Something may have happened in the open conversation, by somebody else. */
   #readAgain(): void {
-    const { conversationId, phase } = this.#state;
-    if (conversationId === null || phase !== "idle") return;
-    void this.#load(conversationId, this.#leave());
+    const { conversationId: id, phase } = this.#state;
+    const { signal } = this.#open;
+    const turns = this.#turns;
+    if (id === null || phase !== "idle") return;
+    const isOld = (): boolean => signal.aborted || this.#turns !== turns;
+    this.#read(id, signal, isOld).then(
+      (run) => {
+        if (run !== null && !isOld()) void this.#join(run, signal);
+      },
+      () => {}, // it is read again soon
+    );
   }
 
   async #loadInfo(): Promise<void> {
-    for (let attempt = 0; ; attempt += 1) {
+    for (let attempt = 0; this.#state.info === null; attempt += 1) {
       try {
         const info = await api.fetchInfo();
         this.#set({ info, model: this.#state.model ?? info.model });
-        return;
       } catch (error) {
-        if (error instanceof Refused) {
-          const text =
-            error.status === 404
-              ? "This server has no chat. Its tools can be called from Tools."
-              : error.message;
-          this.#set({ error: { text, retry: null } });
+        if (error instanceof Refused && error.status === 404) {
+          this.#set({ noChat: true });
           return;
         }
         await backOff(attempt, new AbortController().signal);
@@ -388,13 +462,6 @@ export class ChatStore {
   }
 
   // --- inside ------------------------------------------------------------------------------------
-
-  /** Let go of what is followed; the run goes on in the server. */
-  #leave(): AbortSignal {
-    this.#open.abort();
-    this.#open = new AbortController();
-    return this.#open.signal;
-  }
 
   #tell(conversationId: string | null): void {
     this.#tabs?.postMessage({ conversationId } satisfies Shared);
@@ -414,22 +481,11 @@ export class ChatStore {
   }
 }
 
-/** What does not belong to the conversation that is left. */
-const closed = (state: ChatState): ChatState => ({
-  ...EMPTY,
-  info: state.info,
-  model: state.model,
-  conversations: state.conversations,
-});
-
-/** Without notices of turns that are over. */
-const settled = (transcript: Transcript): Transcript => transcript.filter((entry) => entry.kind !== "notice");
-
 const without = <V>(map: ReadonlyMap<string, V>, keys: ReadonlySet<string>): ReadonlyMap<string, V> =>
   new Map([...map].filter(([key]) => !keys.has(key)));
 
 const countOf = (transcript: Transcript): number =>
-  transcript.filter((entry) => entry.kind === "user").length;
+  transcript.filter((entry) => entry.kind === "user" && entry.unsent === undefined).length;
 
 /** A hidden page has no frames, but goes on all the same. */
 function nextFrame(call: () => void): number {

@@ -167,6 +167,18 @@ function inCall(
   });
 }
 
+/** What was read again, with what only this page knows: messages that did not arrive, and notices at the end. */
+export function readAgain(before: Transcript, after: Transcript): Transcript {
+  const own = before.filter(
+    (entry) => entry.kind === "notice" || (entry.kind === "user" && entry.unsent !== undefined),
+  );
+  return [...merged(before, after), ...own];
+}
+
+/** Without notices of turns that are over. */
+export const withoutNotices = (transcript: Transcript): Transcript =>
+  transcript.filter((entry) => entry.kind !== "notice");
+
 /** What the server keeps, with what only this page has seen: structured results. */
 function merged(before: Transcript, after: Transcript): Transcript {
   const seen = new Map(callsOf(before).map((call) => [call.id, call]));

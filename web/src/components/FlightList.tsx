@@ -81,7 +81,7 @@ export function FlightList({
               <span className="flight-price">{priceOf(flight)}</span>
               <button
                 type="button"
-                className="button button-primary"
+                className="button button-soft"
                 disabled={disabled}
                 aria-label={`Select ${flight.airline} ${flight.number}, ${timeOf(flight.departure)} to ${timeOf(flight.arrival)}, ${priceOf(flight)}`}
                 onClick={() => choose(flight)}

@@ -32,11 +32,29 @@ export function QuestionCard({ question, onReply, busy, error }: QuestionCardPro
     if (isLoading) return;
     announce(question.message);
     if (!isBusyElsewhere()) focusOn(card.current);
+    bringIntoView(card.current);
   }, [isLoading, question.message]);
 
   const accept = (content?: unknown): void =>
     onReply(content === undefined ? { action: "accept" } : { action: "accept", content });
   const decline = (): void => onReply({ action: "decline" });
+  const isComponent = Boolean(Shown) || isLoading;
+  const refusals = (
+    <div className="question-refusals">
+      {question.deadline !== null && <TimeLeft deadline={question.deadline} />}
+      <button type="button" className="button button-quiet" disabled={busy} onClick={decline}>
+        Decline
+      </button>
+      <button
+        type="button"
+        className="button button-quiet"
+        disabled={busy}
+        onClick={() => onReply({ action: "cancel" })}
+      >
+        Cancel
+      </button>
+    </div>
+  );
   return (
     <section
       ref={card}
@@ -57,27 +75,21 @@ export function QuestionCard({ question, onReply, busy, error }: QuestionCardPro
       ) : isLoading ? (
         <p className="muted">Loading…</p>
       ) : (
-        <Plain question={question} id={id} accept={accept} busy={busy} missing={component?.name ?? null} />
+        <Plain
+          question={question}
+          id={id}
+          accept={accept}
+          busy={busy}
+          missing={component?.name ?? null}
+          refusals={refusals}
+        />
       )}
       {error && (
         <p className="question-error" role="alert">
           <Icon name="alert" /> {error}
         </p>
       )}
-      <footer className="question-refusals">
-        {question.deadline !== null && <TimeLeft deadline={question.deadline} />}
-        <button type="button" className="button button-quiet" disabled={busy} onClick={decline}>
-          Decline
-        </button>
-        <button
-          type="button"
-          className="button button-quiet"
-          disabled={busy}
-          onClick={() => onReply({ action: "cancel" })}
-        >
-          Cancel
-        </button>
-      </footer>
+      {isComponent && refusals}
     </section>
   );
 }
@@ -89,8 +101,9 @@ function Plain(props: {
   accept: (content?: unknown) => void;
   busy: boolean;
   missing: string | null;
+  refusals: ReactNode;
 }): ReactNode {
-  const { question, id, accept, busy, missing } = props;
+  const { question, id, accept, busy, missing, refusals } = props;
   const confirm = yesOrNo(question.schema);
   return (
     <>
@@ -105,7 +118,7 @@ function Plain(props: {
         </div>
       )}
       {question.url !== null ? (
-        <Visit url={question.url} busy={busy} accept={accept} />
+        <Visit url={question.url} busy={busy} accept={accept} refusals={refusals} />
       ) : confirm !== null ? (
         <div className="form-actions">
           {[true, false].map((yes) => (
@@ -114,12 +127,13 @@ function Plain(props: {
               type="button"
               className={yes === (confirm.default ?? true) ? "button button-primary" : "button"}
               disabled={busy}
-              data-autofocus={yes === (confirm.default ?? true) || undefined}
+              data-autofocus={yes === confirm.default || undefined}
               onClick={() => accept({ [confirm.name]: yes })}
             >
               {yes ? "Yes" : "No"}
             </button>
           ))}
+          {refusals}
         </div>
       ) : (
         <SchemaForm
@@ -128,9 +142,12 @@ function Plain(props: {
           disabled={busy}
           labelledBy={id}
           actions={
-            <button type="submit" className="button button-primary" disabled={busy}>
-              {busy ? "Sending…" : "Answer"}
-            </button>
+            <>
+              <button type="submit" className="button button-primary" disabled={busy}>
+                {busy ? "Sending…" : "Answer"}
+              </button>
+              {refusals}
+            </>
           }
         />
       )}
@@ -138,7 +155,8 @@ function Plain(props: {
   );
 }
 
-function Visit({ url, busy, accept }: { url: string; busy: boolean; accept: () => void }): ReactNode {
+function Visit(props: { url: string; busy: boolean; accept: () => void; refusals: ReactNode }): ReactNode {
+  const { url, busy, accept } = props;
   const safe = /^https?:\/\//i.test(url);
   return (
     <>
@@ -156,6 +174,7 @@ function Visit({ url, busy, accept }: { url: string; busy: boolean; accept: () =
         <button type="button" className="button button-primary" disabled={busy} onClick={() => accept()}>
           I have been there
         </button>
+        {props.refusals}
       </div>
     </>
   );
@@ -204,11 +223,15 @@ function isBusyElsewhere(): boolean {
 function focusOn(card: HTMLElement | null): void {
   if (card === null) return;
   const preferred = card.querySelector<HTMLElement>("[data-autofocus]");
-  const first = card.querySelector<HTMLElement>(
-    "input:not([disabled]), select, textarea, [role=grid] [tabindex='0'], .flight button, .form-actions button",
-  );
+  // Not a button: whoever presses Enter at that moment has not read the question yet.
+  const first = card.querySelector<HTMLElement>("input, select, textarea, [role=grid] [tabindex='0']");
   (preferred ?? first ?? card).focus({ preventScroll: true });
-  card.scrollIntoView({ block: "nearest", behavior: calm() ? "auto" : "smooth" });
+}
+
+/** All of it if there is room, else its beginning. */
+function bringIntoView(card: HTMLElement | null): void {
+  const isTall = card !== null && card.offsetHeight > window.innerHeight * 0.7;
+  card?.scrollIntoView({ block: isTall ? "start" : "nearest", behavior: calm() ? "auto" : "smooth" });
 }
 
 const calm = (): boolean => matchMedia("(prefers-reduced-motion: reduce)").matches;

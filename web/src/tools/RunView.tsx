@@ -1,5 +1,5 @@
 /** One run of a method: its items as they come, its open questions, and the way to stop it. */
-import { memo, type ReactNode, useState } from "react";
+import { memo, type ReactNode, useEffect, useRef, useState } from "react";
 import { readable } from "../api/http";
 import { hub, type Received } from "../api/socket";
 import type { Reply } from "../api/types";
@@ -25,15 +25,18 @@ export function RunView(props: {
 }): ReactNode {
   const { run } = props;
   const [isRaw, setRaw] = useState(false);
+  const card = useRef<HTMLElement>(null);
+  useEffect(() => card.current?.scrollIntoView({ block: "nearest" }), []);
   const seconds = run.ended === null ? null : (run.ended - run.started) / 1000;
   return (
-    <article className="run" data-status={run.status} aria-label={`Run ${run.id} of ${run.method}`}>
+    <article ref={card} className="run" data-status={run.status} aria-label={`Run ${run.id} of ${run.method}`}>
       <header>
         <span className="run-title">Run {run.id}</span>
         <span className="run-status" role="status">
           {run.questions.length > 0 ? "asks you" : STATUS[run.status]}
           {seconds !== null && ` after ${seconds < 10 ? seconds.toFixed(2) : seconds.toFixed(0)} s`}
         </span>
+        <span className="run-actions">
         <button
           type="button"
           className="button button-small"
@@ -44,9 +47,10 @@ export function RunView(props: {
         </button>
         {run.ended === null && (
           <button type="button" className="button button-small" onClick={props.onCancel}>
-            <Icon name="stop" /> Cancel
+            <Icon name="stop" /> Stop
           </button>
         )}
+        </span>
       </header>
       {isRaw ? (
         <Json value={run.items} label="items" />
@@ -59,15 +63,15 @@ export function RunView(props: {
                 key={n}
                 item={item}
                 reply={item.type === "request" ? run.replies.get(item.request_id) : undefined}
+                open={run.questions.some((question) => question === item)}
               />
             ))}
           </ol>
           {run.progress !== null && run.ended === null && <Progress {...run.progress} />}
         </>
-      )}
-      {run.questions.map((item) => (
+      )run.questions.map((item) => (
         <Asked key={item.request_id} item={item} run={run} onChange={props.onChange} />
-      ))}
+      ))
     </article>
   );
 }
@@ -101,9 +105,12 @@ function Asked(props: {
 const ItemView = memo(function ItemView({
   item,
   reply,
+  open,
 }: {
   item: Received;
-  reply?: Reply["action"] | undefined;
+  reply: Reply["action"] | undefined;
+  /** It is a question that is shown below. */
+  open: boolean;
 }): ReactNode {
   switch (item.type) {
     case "data":
@@ -126,6 +133,7 @@ const ItemView = memo(function ItemView({
         </li>
       );
     case "request":
+      if (open) return null;
       return (
         <li className="item item-note">
           <Icon name="question" /> {fromRequest(item).message}

@@ -94,17 +94,16 @@ class Access(ABC):
             await self._load(held)
             if challenge.error == "use_dpop_nonce" and held.proofs:
                 return held.proofs.heard(url, nonce, (sent or {}).get("DPoP"))
-            if held.turn != turn and held.failure is not None:
-                raise held.failure.again()
+            held.check_since(turn, asked := (status, challenge.scopes))
             old = held.turn != turn if sent is None else sent.get("Authorization") != held.authorization
             if old and held.tokens:
                 return True
             try:
                 await self._get_access(held, url, challenge, fetch, lacking=lacking)
             except LoginFailed as error:
-                held.finished(error)
+                held.finished(asked, error)
                 raise
-            held.finished(None)
+            held.finished(asked, None)
         return True
 
     async def forget(self, url: str) -> None:
@@ -129,15 +128,18 @@ class Access(ABC):
         grant = held.kept.grant(issuer)
         if not self._identity.owns(grant.client):
             grant = Grant()
-        if grant.tokens is not None and grant.tokens is held.tokens:
-            self._check_refused(held, grant.tokens, challenge, issuer, lacking=lacking)
-            covered = set(challenge.scopes) <= set(grant.tokens.requested)
+        tokens = grant.tokens
+        if tokens is not None and tokens is held.tokens:
+            self._check_refused(held, tokens, challenge, issuer, lacking=lacking)
+            covered = set(challenge.scopes) <= set(tokens.requested)
             tried = held.how == "renewed" and held.is_fresh
-            if covered and not lacking and not tried and await self._refresh(held, place, grant, fetch):
-                return
+            if covered and not lacking and not tried:
+                if await self._refresh(held, place, grant, fetch):
+                    return
+                grant = held.kept.grant(issuer)  # what is over is no longer in it
         held.count_login()
         log.info("Getting access to %s at %s", held.server, issuer)
-        got = await self._obtain(place, grant, self._wanted(place, challenge, grant.tokens), fetch)
+        got = await self._obtain(place, grant, self._wanted(place, challenge, tokens), fetch)
         kept = held.kept.having(issuer, got)
         if self._identity.client_id is not None:
             kept = kept.bound(self._identity.client_id, issuer)
@@ -318,7 +320,10 @@ class Access(ABC):
 
     async def _keep(self, held: Held, kept: Kept, how: How) -> None:
         held.take(kept, how)
-        await self._store.save(held.server, to_plain(kept))
+        try:
+            await self._store.save(held.server, to_plain(kept))
+        except LoginFailed as error:  # good until the process ends, and there is nothing better
+            log.warning("The login to %s is not kept: %s", held.server, error)
 
     def _own(self, kept: Kept) -> Kept:
         """Without tokens that were issued to another client than the caller means."""

@@ -12,8 +12,8 @@ from midcall.errors import LoginFailed
 FRESH = 60.0
 """Seconds for which a token counts as just issued: a server that refuses it will refuse the next one too."""
 
-MOST = 3
-"""How many logins a server may ask for within that time."""
+MOST = 8
+"""How many logins a server may ask for within that time: each may be for another scope."""
 
 How: TypeAlias = Literal["kept", "renewed", "granted"]
 """How tokens were come by: from the store, by a refresh token, or by a login."""
@@ -31,8 +31,8 @@ class Held:
         self.how: How = "kept"
         self.turn = 0
         """How often somebody has tried to get access, with success or without."""
-        self.failure: LoginFailed | None = None
-        """How the last try failed."""
+        self._failure: tuple[object, LoginFailed] | None = None
+        """What was asked for at the last try, and how it failed."""
         self.issuers: dict[str, AuthorizationServer] = {}
         """What the authorization servers said of themselves in this run."""
         self.proofs: ProofKey | None = None
@@ -83,7 +83,12 @@ class Held:
             raise LoginFailed(f"{self.server} asks for one login after another", server=self.server)
         self._logins.append(now)
 
-    def finished(self, failure: LoginFailed | None) -> None:
-        """Somebody has tried; those who have waited for it need not."""
+    def finished(self, asked: object, failure: LoginFailed | None) -> None:
+        """Somebody has tried; those who have waited for the same need not."""
         self.turn += 1
-        self.failure = failure
+        self._failure = None if failure is None else (asked, failure)
+
+    def check_since(self, turn: int, asked: object) -> None:
+        """Raises `LoginFailed` if the same was tried since that turn, in vain."""
+        if self.turn != turn and self._failure is not None and self._failure[0] == asked:
+            raise self._failure[1].again()

@@ -162,11 +162,9 @@ class KeyringStore:
         return _locked(state_directory() / f"oauth.{_turn(server)}")
 
     async def _ask(self, what: Callable[[], str | None]) -> str | None:
-        from keyring.errors import KeyringError  # noqa: PLC0415  an extra
-
         try:
             return await asyncio.to_thread(what)
-        except KeyringError as error:
+        except Exception as error:  # each system's keyring has its own
             raise LoginFailed(f"The keyring cannot be used: {error or type(error).__name__}") from error
 
 
