@@ -4,16 +4,25 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test lint types docs bench bench-mcp bench-clients bench-waiting compliance fuzz soak format clean
+.PHONY: help demo test web web-if-there web-check lint types docs bench bench-mcp bench-clients bench-waiting compliance fuzz soak format clean
 
 help:            ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 22
 
-demo: $(READY)   ## Start the server with the examples and take a tour in the terminal
+demo: $(READY) web-if-there  ## Start the server with the examples and take a tour in the terminal
 	@$(BIN)/midcall demo
 
-test: lint types $(READY)  ## Lint, types, the whole test suite, the docs and their examples
+test: lint types web-check $(READY)  ## Lint, types, the whole test suite, the docs and their examples
 	$(BIN)/python -m pytest
+
+web: $(READY)    ## Build the web client into the package (needs Node.js)
+	@$(BIN)/python scripts/web.py build
+
+web-if-there: $(READY)
+	@$(BIN)/python scripts/web.py build --optional
+
+web-check: web-if-there
+	@$(BIN)/python scripts/web.py check --optional
 
 lint: $(READY)   ## Style, by ruff
 	$(BIN)/ruff check .
@@ -52,6 +61,7 @@ soak: $(READY)   ## 2,000 schedules of crashes, and four workers that are killed
 format: $(READY) ## Put the code into shape
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/python scripts/web.py format --optional
 
 clean:           ## Remove what was built
 	rm -rf $(VENV) site .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis

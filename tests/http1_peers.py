@@ -283,7 +283,6 @@ async def uvicorn_server(certificate: "Certificate | None" = None) -> AsyncItera
         **files,
     )
     server = uvicorn.Server(config)
-    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
     task = asyncio.create_task(server._serve())
     while not server.started:
         await asyncio.sleep(0.005)

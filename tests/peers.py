@@ -215,7 +215,7 @@ async def websocket_peer(target: str = "lines_app:hub") -> AsyncIterator[Peer]:
 
 
 def wait_for(url: str) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while True:
         try:
             with urllib.request.urlopen(url, timeout=5) as response:

@@ -596,7 +596,8 @@ def listing(era: str = "legacy", ttl: str = "") -> None:
             id = message["id"]
             listening.append(id)
             meta = {"io.modelcontextprotocol/subscriptionId": id}
-            notify("notifications/subscriptions/acknowledged", _meta=meta, **params)
+            agreed = params["notifications"]
+            notify("notifications/subscriptions/acknowledged", _meta=meta, notifications=agreed)
         elif method == "notifications/cancelled":
             listening[:] = [id for id in listening if id != params["requestId"]]
         elif method in ("resources/subscribe", "resources/unsubscribe"):

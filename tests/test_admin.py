@@ -423,7 +423,7 @@ def test_a_question_is_withdrawn_when_another_worker_answers_it(workers: tuple[S
         assert answered.json["status"] == "waiting", answered.text
         return await asyncio.get_running_loop().create_future()  # nobody answers here
 
-    drive(run())
+    drive(run(), 120)
     first, withdrawn, second = [item for item in items if isinstance(item, Request | RequestCancelled)]
     assert isinstance(withdrawn, RequestCancelled)
     assert isinstance(first, Request)
@@ -448,7 +448,7 @@ def test_an_answer_to_another_worker_may_be_the_last_one(workers: tuple[Server, 
                     done = await asyncio.to_thread(answer, other, call, then="the end")
                     assert done.json["status"] == "completed"
 
-    drive(run())
+    drive(run(), 120)
     assert [item.content for item in items if isinstance(item, Data)] == ["before", "the end"]
     assert [type(item) for item in items[-3:]] == [RequestCancelled, Data, Done]
 
@@ -468,7 +468,7 @@ def test_whoever_waits_at_one_worker_hears_that_another_one_has_aborted(
                     path = f"/admin/calls/{call['id']}/abort"
                     await asyncio.to_thread(other.post, path, {"reason": "Out of ink"})
 
-    drive(run())
+    drive(run(), 120)
     assert [item.message for item in items if isinstance(item, Error)] == ["Out of ink"]
     assert isinstance(items[-1], Done)
 
@@ -557,4 +557,4 @@ def test_a_mounted_hub_has_the_same_pages() -> None:
         assert (status, json.loads(body)["reason"]) == (503, "The server is closing")
         await hub.close()
 
-    drive(run())
+    drive(run(), 120)

@@ -276,7 +276,7 @@ def test_an_answer_here_is_told_to_whoever_is_on_the_line_at_a_server(server: Se
                         aborted = await asyncio.to_thread(journal, "abort", id, "--reason", "Out of tea")
                         assert aborted.returncode == SUCCESS, aborted.stderr
 
-    drive(run())
+    drive(run(), 120)
     kinds = [type(item) for item in items]
     assert kinds == [Request, RequestCancelled, Request, Error, Done], "the last one ends with its call"
     assert [item.message for item in items if isinstance(item, Error)] == ["Out of tea"]

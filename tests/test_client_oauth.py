@@ -24,6 +24,21 @@ def refusal(challenge: str, status: int = 401) -> Response:
     return Response(status_code=status, headers={"www-authenticate": challenge})
 
 
+class Counted:
+    """Counts the requests that were refused."""
+
+    def __init__(self, auth: OAuth) -> None:
+        self._auth = auth
+        self.refused = 0
+
+    async def headers(self, *args: Any, **options: Any) -> dict[str, str]:
+        return await self._auth.headers(*args, **options)
+
+    async def challenged(self, *args: Any, **options: Any) -> bool:
+        self.refused += 1
+        return await self._auth.challenged(*args, **options)
+
+
 # --- a login --------------------------------------------------------------------------------
 
 
@@ -65,11 +80,10 @@ async def test_if_the_login_fails_all_who_wait_for_it_fail_with_it(it: World) ->
         await gate.wait()
         return await it.person(url)
 
-    auth = it.oauth(redirect=slowly)
+    auth = Counted(it.oauth(redirect=slowly))
     waiting = [asyncio.create_task(it.fails(auth)) for _ in range(10)]
-    while len(it.server.seen) < 10:
+    while auth.refused < 10:
         await asyncio.sleep(0.005)
-    await asyncio.sleep(0.05)  # the last refusal is on its way
     gate.set()
     failures = await asyncio.gather(*waiting)
     assert {failure.reason for failure in failures} == {"access_denied"}

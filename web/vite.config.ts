@@ -1,8 +1,8 @@
 import { fileURLToPath } from "node:url";
 import react from "@vitejs/plugin-react";
 import { defineConfig } from "vitest/config";
-import { budget } from "./plugins/budget";
-import { theme } from "./plugins/theme";
+import { budget } from "./plugins/budget.ts";
+import { theme } from "./plugins/theme.ts";
 
 // `MIDCALL_URL=http://127.0.0.1:8000 npm run dev` works on the page beside a server that runs.
 const server = process.env.MIDCALL_URL ?? "http://127.0.0.1:8000";
@@ -28,5 +28,5 @@ export default defineConfig({
       "/calls": { target: server, bypass: (req) => (isPage(req.headers.accept) ? "/index.html" : undefined) },
     },
   },
-  test: { environment: "happy-dom", include: ["src/**/*.test.{ts,tsx}"], restoreMocks: true },
+  test: { environment: "node", include: ["src/**/*.test.{ts,tsx}"], restoreMocks: true, testTimeout: 60_000 },
 });

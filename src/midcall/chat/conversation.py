@@ -75,10 +75,10 @@ class Conversation(Struct):
         ]
 
 
-def new_conversation(principal: str | None) -> Conversation:
-    """An empty conversation under a name that nobody can guess."""
+def new_conversation(principal: str | None, id: str | None = None) -> Conversation:
+    """An empty conversation; unless it is named, under a name that nobody can guess."""
     now = time.time()
-    return Conversation(str(uuid.uuid4()), principal, created=now, updated=now)
+    return Conversation(id or str(uuid.uuid4()), principal, created=now, updated=now)
 
 
 def _title(text: str) -> str:

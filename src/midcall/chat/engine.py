@@ -145,11 +145,18 @@ class ChatEngine:
 
     # --- what a person does ------------------------------------------------------------------
 
-    async def post(self, request: ChatRequest, principal: Principal | None = None) -> Run:
-        """Begin a turn. Raises `BadRequest`, `NoConversation` or `Busy`; then nothing was changed."""
+    async def post(
+        self, request: ChatRequest, principal: Principal | None = None, *, create: bool = False
+    ) -> Run:
+        """Begin a turn. Raises `BadRequest`, `NoConversation` or `Busy`; then nothing was changed.
+
+        With `create`, a conversation that there is not begins under the id that the request gives.
+        """
         name = principal.name if principal is not None else None
-        if request.conversation_id is None:
-            conversation = new_conversation(name)
+        if request.conversation_id is None or (
+            create and await self.store.load(request.conversation_id, name) is None
+        ):
+            conversation = new_conversation(name, request.conversation_id)
             for said in request.messages[:-1]:
                 if said.role in ("user", "assistant"):
                     conversation.say(Message(said.role, said.content))

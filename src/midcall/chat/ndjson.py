@@ -43,19 +43,19 @@ class Ndjson:
 
     async def _post(self, request: Request) -> Response:
         try:
-            body = await _body(request)
+            body = await read_body(request)
             if not body and _session_id(request):
                 return await self._attach(request)
-            run = await self._engine.post(read_request(body), _principal(request))
+            run = await self._engine.post(read_request(body), principal_of(request))
         except MidcallError as error:
-            return _refused(error)
+            return refused(error)
         return _streamed(run, 0)
 
     async def _attach(self, request: Request) -> Response:
         try:
-            run = await self._engine.attach(_session_id(request), _principal(request))
+            run = await self._engine.attach(_session_id(request), principal_of(request))
         except MidcallError as error:
-            return _refused(error)
+            return refused(error)
         last = request.headers.get("x-last-lsn") or request.query_params.get("lastLsn") or "0"
         if not last.isdecimal() or len(last) > 12:
             return _json({"error": {"code": "bad_request", "message": "The last LSN is a number"}}, 400)
@@ -63,11 +63,11 @@ class Ndjson:
 
     async def _stop(self, request: Request) -> Response:
         try:
-            given = msgspec.json.decode(await _body(request) or b"{}")
+            given = msgspec.json.decode(await read_body(request) or b"{}")
             id = given.get("conversationId") if isinstance(given, dict) else None
-            stopped = await self._engine.stop(str(id), _principal(request))
+            stopped = await self._engine.stop(str(id), principal_of(request))
         except MidcallError as error:
-            return _refused(error)
+            return refused(error)
         except msgspec.DecodeError as error:
             return _json({"error": {"code": "bad_request", "message": str(error)}}, 400)
         return _json({"stopped": stopped})
@@ -84,15 +84,15 @@ class Ndjson:
 
     async def _list(self, request: Request) -> Response:
         try:
-            return _json({"conversations": await self._engine.conversations(_principal(request))})
+            return _json({"conversations": await self._engine.conversations(principal_of(request))})
         except MidcallError as error:
-            return _refused(error)
+            return refused(error)
 
     async def _get(self, request: Request) -> Response:
         try:
-            found, run = await self._engine.conversation(request.path_params["id"], _principal(request))
+            found, run = await self._engine.conversation(request.path_params["id"], principal_of(request))
         except MidcallError as error:
-            return _refused(error)
+            return refused(error)
         return _json(
             {
                 "id": found.id,
@@ -105,9 +105,9 @@ class Ndjson:
 
     async def _delete(self, request: Request) -> Response:
         try:
-            await self._engine.delete(request.path_params["id"], _principal(request))
+            await self._engine.delete(request.path_params["id"], principal_of(request))
         except MidcallError as error:
-            return _refused(error)
+            return refused(error)
         return Response(status_code=204)
 
 
@@ -124,11 +124,13 @@ def _session_id(request: Request) -> str:
     return request.headers.get("x-session-id") or request.query_params.get("sessionId") or ""
 
 
-def _principal(request: Request) -> Principal | None:
+def principal_of(request: Request) -> Principal | None:
+    """Who sends a request, if that was asked."""
     return request.scope.get("midcall.principal")
 
 
-async def _body(request: Request) -> bytes:
+async def read_body(request: Request) -> bytes:
+    """The body of a request. Raises `MidcallError` if it is too large."""
     size, parts = 0, []
     async for part in request.stream():
         size += len(part)
@@ -138,7 +140,8 @@ async def _body(request: Request) -> bytes:
     return b"".join(parts)
 
 
-def _refused(error: MidcallError) -> Response:
+def refused(error: MidcallError) -> Response:
+    """The answer to a request that is not taken."""
     status = next((status for kind, status in _STATUS.items() if isinstance(error, kind)), 400)
     return _json({"error": {"code": error.code, "message": str(error)}}, status)
 

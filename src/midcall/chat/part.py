@@ -2,6 +2,7 @@
 
 from starlette.routing import Route
 
+from midcall.chat.agui import Agui
 from midcall.chat.engine import ChatEngine
 from midcall.chat.ndjson import Ndjson
 
@@ -13,7 +14,7 @@ class ChatPart:
         self._engine = engine
 
     def routes(self) -> list[Route]:
-        return Ndjson(self._engine).routes()
+        return [*Ndjson(self._engine).routes(), *Agui(self._engine).routes()]
 
     async def open(self) -> None:
         await self._engine.open()

@@ -115,16 +115,22 @@ class ToolLine(Line):
         try:
             return await waiting
         except asyncio.CancelledError:
-            self._put(RequestCancelled(self._here(), request.request_id, "The server withdrew the question"))
+            self._withdraw(request.request_id, "The server withdrew the question")
             raise
         finally:
             self._open.pop(request.request_id, None)
+
+    def _withdraw(self, request_id: str, why: str) -> None:
+        if self._open.pop(request_id, None) is not None:
+            self._put(RequestCancelled(self._here(), request_id, why))
 
     def _put(self, item: Any) -> None:
         if self._outlet is not None:
             self._outlet.put(item)
 
     def _put_end(self, error: Error | None = None) -> None:
+        for request_id in list(self._open):
+            self._withdraw(request_id, "The call has ended")
         if error is not None:
             self._put(error)
         self._put(Done(self._here()))

@@ -112,7 +112,7 @@ class Subscriptions:
 
     async def _listen_for_sure(self) -> None:
         await self._listen_anew()
-        if self._stream is None:
+        if self._stream is None or self._stream.ended.is_set():
             raise RemoteError("The server has no subscriptions", rpc_code=METHOD_NOT_FOUND)
 
     async def _listen_anew(self) -> None:
@@ -157,19 +157,21 @@ class Subscriptions:
         before, self._stream = self._stream, None
         wanted = self._filter(session)
         if wanted:
-            stream = self._stream = _Stream(session, wanted)
-            await _either(stream.acknowledged.wait(), stream.ended.wait(), asyncio.sleep(ACKNOWLEDGING))
+            opening = self._stream = _Stream(session, wanted)
+            await _either(opening.acknowledged.wait(), opening.ended.wait(), asyncio.sleep(ACKNOWLEDGING))
             if before is None or before.ended.is_set():
                 self._cache.stale()  # what has changed meanwhile was not heard
         if before is not None:
             before.close()  # not sooner, so that nothing is missed
-        if self._stream is not None and self._stream.refused:
-            self._stream = None
-        self._settle()
-        if self._stream is None:
+        stream = self._stream
+        if stream is not None and stream.refused:
+            stream = self._stream = None
+        if stream is None or not stream.ended.is_set():
+            self._settle()  # else the line was lost: there will be another one
+        if stream is None:
             await self._again.wait()
         else:
-            await _either(self._stream.ended.wait(), self._again.wait())
+            await _either(stream.ended.wait(), self._again.wait())
 
     def _filter(self, session: Session) -> dict[str, Any]:
         wanted: dict[str, Any] = {}

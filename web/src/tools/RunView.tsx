@@ -29,7 +29,12 @@ export function RunView(props: {
   useEffect(() => card.current?.scrollIntoView({ block: "nearest" }), []);
   const seconds = run.ended === null ? null : (run.ended - run.started) / 1000;
   return (
-    <article ref={card} className="run" data-status={run.status} aria-label={`Run ${run.id} of ${run.method}`}>
+    <article
+      ref={card}
+      className="run"
+      data-status={run.status}
+      aria-label={`Run ${run.id} of ${run.method}`}
+    >
       <header>
         <span className="run-title">Run {run.id}</span>
         <span className="run-status" role="status">
@@ -37,19 +42,19 @@ export function RunView(props: {
           {seconds !== null && ` after ${seconds < 10 ? seconds.toFixed(2) : seconds.toFixed(0)} s`}
         </span>
         <span className="run-actions">
-        <button
-          type="button"
-          className="button button-small"
-          aria-pressed={isRaw}
-          onClick={() => setRaw(!isRaw)}
-        >
-          Items
-        </button>
-        {run.ended === null && (
-          <button type="button" className="button button-small" onClick={props.onCancel}>
-            <Icon name="stop" /> Stop
+          <button
+            type="button"
+            className="button button-small"
+            aria-pressed={isRaw}
+            onClick={() => setRaw(!isRaw)}
+          >
+            Items
           </button>
-        )}
+          {run.ended === null && (
+            <button type="button" className="button button-small" onClick={props.onCancel}>
+              <Icon name="stop" /> Stop
+            </button>
+          )}
         </span>
       </header>
       {isRaw ? (
@@ -69,9 +74,10 @@ export function RunView(props: {
           </ol>
           {run.progress !== null && run.ended === null && <Progress {...run.progress} />}
         </>
-      )run.questions.map((item) => (
+      )}
+      {run.questions.map((item) => (
         <Asked key={item.request_id} item={item} run={run} onChange={props.onChange} />
-      ))
+      ))}
     </article>
   );
 }

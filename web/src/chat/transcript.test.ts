@@ -1,0 +1,134 @@
+import { describe, expect, it } from "vitest";
+import type { ChatEvent, Elicit, Message } from "../api/types";
+import {
+  apply,
+  callsOf,
+  fromMessages,
+  questionsOf,
+  readAgain,
+  type Transcript,
+  withoutQuestion,
+} from "./transcript";
+
+const told = (events: ChatEvent[], from: Transcript = []): Transcript => events.reduce(apply, from);
+
+const elicit = (callId: string, elicitId: string): Elicit => ({
+  type: "plugin_elicit_request",
+  sessionId: callId,
+  callId,
+  toolName: "book",
+  elicitId,
+  key: "k",
+  message: "Which?",
+});
+
+const CALLS: ChatEvent = {
+  type: "tool_calls",
+  calls: [
+    { id: "a", name: "book", arguments: { to: "Oslo" } },
+    { id: "b", name: "book", arguments: {} },
+  ],
+};
+
+describe("a transcript", () => {
+  it("gathers pieces of text and thoughts", () => {
+    const events: ChatEvent[] = [
+      { type: "thinking", content: "Hm" },
+      { type: "text", content: "Hel" },
+      { type: "text", content: "lo" },
+    ];
+    expect(told(events)).toEqual([{ kind: "assistant", text: "Hello", thinking: "Hm", calls: [] }]);
+  });
+
+  it("begins a new text after a round of tools", () => {
+    const shown = told([
+      { type: "text", content: "Let me look." },
+      CALLS,
+      { type: "tool_result", callId: "a", toolName: "book", content: "ok", structured: { n: 1 } },
+      { type: "tool_error", callId: "b", toolName: "book", message: "full" },
+      { type: "text", content: "Done." },
+    ]);
+    expect(shown.map((entry) => entry.kind)).toEqual(["assistant", "assistant"]);
+    expect(callsOf(shown).map((call) => call.status)).toEqual(["done", "failed"]);
+  });
+
+  it("shows the questions of several tools, each where its tool stands", () => {
+    const shown = told([CALLS, elicit("a", "a:1"), elicit("b", "b:1"), elicit("a", "a:1")]);
+    expect(questionsOf(shown).map((one) => one.elicitId)).toEqual(["a:1", "b:1"]);
+    const left = withoutQuestion(shown, elicit("a", "a:1"));
+    expect(callsOf(left).map((call) => call.status)).toEqual(["running", "waiting"]);
+  });
+
+  it("is the same whether it is seen as it happens or read afterwards", () => {
+    const messages: Message[] = [
+      { role: "user", content: "Hi" },
+      {
+        role: "assistant",
+        content: "Let me look.",
+        tool_calls: [
+          { id: "a", name: "book", arguments: '{"to": "Oslo"}' },
+          { id: "b", name: "book", arguments: "{}" },
+        ],
+      },
+      { role: "tool", content: "ok", tool_call_id: "a" },
+    ];
+    const pending = [elicit("b", "b:1")];
+    const seen = told(
+      [
+        { type: "text", content: "Let me look." },
+        CALLS,
+        { type: "tool_result", callId: "a", toolName: "book", content: "ok" },
+        ...pending,
+      ],
+      [{ kind: "user", text: "Hi" }],
+    );
+    expect(seen).toEqual(fromMessages(messages, pending));
+    expect(apply(seen, { type: "conversation_state", conversationId: "c", messages, pending })).toEqual(seen);
+  });
+
+  it("takes calls that it knows already only once", () => {
+    expect(callsOf(told([CALLS, CALLS])).length).toBe(2);
+  });
+
+  it("says why a turn ended early, and offers to go on where that may help", () => {
+    expect(told([{ type: "complete", reason: "stop" }])).toEqual([]);
+    expect(told([{ type: "complete", reason: "stopped" }])[0]).toMatchObject({
+      kind: "notice",
+      text: "Stopped.",
+    });
+    const failed = told([{ type: "error", message: "Too many requests", code: "rate", recoverable: true }]);
+    expect(failed[0]).toMatchObject({ tone: "error", retry: true });
+  });
+
+  it("keeps a question open whose answer was for another one", () => {
+    const events: ChatEvent[] = [
+      CALLS,
+      elicit("a", "a:2"),
+      { type: "plugin_session_error", sessionId: "a", callId: "a", error: "ELICIT_MISMATCH", message: "no" },
+    ];
+    expect(questionsOf(told(events)).length).toBe(1);
+    const lost: ChatEvent = {
+      type: "plugin_session_error",
+      sessionId: "a",
+      callId: "a",
+      error: "SESSION_NOT_FOUND",
+      message: "gone",
+    };
+    expect(callsOf(told([...events, lost]))[0]).toMatchObject({
+      status: "failed",
+      error: "gone",
+      questions: [],
+    });
+  });
+
+  it("that is read again keeps what only the page knows", () => {
+    const unsent = { kind: "user", text: "again", unsent: "offline" } as const;
+    const notice = { kind: "notice", tone: "error", text: "no", retry: true } as const;
+    const before: Transcript = [{ kind: "user", text: "Hi" }, notice, unsent];
+    expect(readAgain(before, [{ kind: "user", text: "Hi" }])).toEqual([
+      { kind: "user", text: "Hi" },
+      notice,
+      unsent,
+    ]);
+  });
+});
