@@ -64,7 +64,7 @@ format: $(READY) ## Put the code into shape
 	$(BIN)/python scripts/web.py format --optional
 
 clean:           ## Remove what was built
-	rm -rf $(VENV) site .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) site web/node_modules src/midcall/web .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 $(READY): pyproject.toml scripts/setup
 	@scripts/setup $(PYTHON) $(VENV)

@@ -29,6 +29,8 @@ CACHE = HERE.parent / ".cache" / "compliance"
 FOLDERS = CACHE / "foreign"
 AT_ONCE = 3
 
+_PROXY = (sys.executable, "-m", "midcall", "proxy")
+
 
 @dataclass(frozen=True)
 class Way:
@@ -116,10 +118,10 @@ def _play(
             hub = [sys.executable, str(PLAYERS / "hub.py"), server.name, *words]
             return play(player, way.mode, scene, hub, folder, f"{server.name}.")
         case "proxy":
-            proxy = [sys.executable, "-m", "midcall", "proxy", "--stdio", "--", *words]
+            proxy = [*_PROXY, "--stdio", "--journal", str(folder / "journal.db"), "--", *words]
             return play(player, way.mode, scene, proxy, folder)
         case _:
-            proxy = [sys.executable, "-m", "midcall", "proxy", "--http", "--port", PORT, "--", *words]
+            proxy = [*_PROXY, "--port", PORT, "--journal", str(folder / "journal.db"), "--", *words]
             with started(proxy, log) as fixture:
                 return play(player, way.mode, scene, [fixture.url], folder)
 

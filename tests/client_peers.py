@@ -6,7 +6,10 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from driving import drive
 from http1_peers import read_request
@@ -72,6 +75,14 @@ def methods(messages: list[Any]) -> list[str]:
 async def nothing_waits(client: Client) -> None:
     session = await client.session()
     assert list(session.waiting) == []
+
+
+def children() -> set[int]:
+    """The processes that this one has started and that are not gone, be they only zombies."""
+    threads = Path("/proc/self/task")
+    if not threads.exists():
+        pytest.skip("needs /proc")
+    return {int(pid) for thread in threads.iterdir() for pid in (thread / "children").read_text().split()}
 
 
 # --- HTTP -----------------------------------------------------------------------------------

@@ -13,8 +13,8 @@ ROOMS = [
     "journal", "mcp", "transports", "client", "models", "chat", "fsm", "activations", "cli",
 ]  # fmt: skip
 
-# The two doors that open upwards, each inside a function: conveniences that the design asks for.
-DOORS = {("hub", "transports"), ("midcall", "client")}
+# The doors that open upwards, each inside a function: conveniences that the design asks for.
+DOORS = {("hub", "transports"), ("hub", "client"), ("midcall", "client")}
 
 
 def modules() -> Iterator[tuple[str, Path]]:

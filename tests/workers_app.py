@@ -1,7 +1,8 @@
 """A hub for several workers: every effect of a step is one line in the file that `LEDGER` names.
 
-It takes up to twice `PACE` seconds, so that something can fall into it. With `STORE` and `LEASE` it has a journal whose workers count as gone after that many seconds, since a test
-cannot wait for as long as people do.
+It takes up to twice `PACE` seconds, so that something can fall into it. With `STORE` and `LEASE` it has a journal
+whose workers count as gone after that many seconds, and who look twice as often for calls of such workers, since a
+test cannot wait for as long as people do.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from typing import Any
 
 from midcall import Ask, Hub, method
 from midcall.errors import StepInterrupted
+from midcall.journal import sweeper
 from midcall.journal.keeper import Keeper
 
 STEPS = ("one", "two", "three", "four")
@@ -108,6 +110,7 @@ hub = Hub("workers").register(Work())
 
 if "STORE" in os.environ:
     lease = float(os.environ["LEASE"])
+    sweeper.SWEEP = lease / 2
     if os.environ["STORE"].startswith("postgresql://"):
         from midcall.journal.postgres import PostgresJournal
 

@@ -29,6 +29,13 @@ def _everything(folder: Path, page: str) -> Scene:
             ),
             call("trigger-elicitation-request", text="- Name: Ada", asked=["form"]),
             call("trigger-url-elicitation", {"url": page}, text="User completed the URL", asked=["url"]),
+            # By an error that wants a page to be visited first; then it asks in the usual way.
+            call(
+                "trigger-url-elicitation",
+                {"url": page, "elicitationId": "1", "errorPath": True},
+                text="User completed the URL",
+                asked=["url", "url"],
+            ),
             call("trigger-sampling-request", {"prompt": "How is it?"}, text=SAMPLE, asked=["sample"]),
             call("get-roots-list", text=folder.as_uri()),
             call("get-sum", {"a": "two", "b": 3}, failed=True),

@@ -111,6 +111,7 @@ def serve(args: argparse.Namespace, load: "Callable[[], Hub]") -> int:
             admin=args.admin,
             metrics=args.metrics,
             parts=() if hub.chat is None else (hub.chat.part(),),
+            web_modules=args.web_module,
             own_log=args.log_format == "text",
         )
     _calm_collector()

@@ -1,6 +1,7 @@
 """The options of a server, the same for `midcall serve` and `midcall proxy`."""
 
 import argparse
+from pathlib import Path
 
 from midcall.cli.call import seconds
 from midcall.cli.chatting import add_model
@@ -53,6 +54,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--metrics",
         action="store_true",
         help="figures for Prometheus at /metrics, for programs of this machine and administrators",
+    )
+    parser.add_argument(
+        "--web-module",
+        metavar="FILE",
+        type=_module,
+        action="append",
+        default=[],
+        help="JavaScript that the page at / loads, with components for questions; may be repeated",
     )
     add_model(parser)
     _add_journal(parser)
@@ -145,3 +154,11 @@ def _count(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= MOST_WORKERS:
         raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to {MOST_WORKERS}")
     return int(text)
+
+
+def _module(text: str) -> Path:
+    """A file of JavaScript."""
+    path = Path(text).absolute()
+    if path.suffix not in (".js", ".mjs") or not path.is_file():
+        raise argparse.ArgumentTypeError(f"{text!r} is no file of JavaScript that ends in .js")
+    return path

@@ -20,16 +20,13 @@ from midcall.client.wire import About
 from midcall.errors import Aborted, MidcallError, RemoteError, TimedOut, TransportLost, Unreachable
 from midcall.items import to_json
 from midcall.jsonrpc import INTERNAL_ERROR, Envelope
-from midcall.mcp.elicitation import ELICIT
+from midcall.mcp.elicitation import ELICIT, URL_REQUIRED
 
 MAX_ROUNDS = 100
 """How often a server may ask in one call."""
 
 MAX_WAITS = 1000
 """How often a server may say in one call that it only wants to be asked again."""
-
-URL_REQUIRED = -32042
-"""The error of a legacy server that wants pages to be visited before the same request is sent again."""
 
 HEADER_MISMATCH = -32020
 """The error of a modern server that misses arguments among the headers of a request."""

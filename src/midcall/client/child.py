@@ -57,6 +57,8 @@ LAST_LINES = 8
 class ChildWire:
     """The way to a server that is started for it."""
 
+    waits_for_person = False
+
     def __init__(
         self,
         command: Sequence[str],
@@ -128,8 +130,9 @@ class ChildWire:
                     await _ended(child)
         finally:
             _signal(transport, KILL)  # what it has left behind; or itself, if nobody waits for its end
+            await _ended(child)
             transport.close()
-        await asyncio.sleep(0)
+            await asyncio.sleep(0)
 
 
 class _Child(asyncio.SubprocessProtocol):

@@ -13,6 +13,8 @@ from midcall.principal import Principal
 class HubWire:
     """The way to a hub that is here."""
 
+    waits_for_person = False
+
     def __init__(self, hub: Hub, principal: Principal | None = None, *, owned: bool = False) -> None:
         """An `owned` hub was made for this, and is closed with it."""
         self._hub = hub

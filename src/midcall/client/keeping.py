@@ -10,9 +10,9 @@ import time
 from collections.abc import Awaitable, Callable
 
 from midcall.client.greeting import Era
-from midcall.client.session import Host, Session, in_time
+from midcall.client.session import Host, Session
 from midcall.client.targets import Target
-from midcall.errors import LoginFailed, MidcallError, TransportLost, Unreachable
+from midcall.errors import LoginFailed, MidcallError, TimedOut, TransportLost, Unreachable
 
 log = logging.getLogger("midcall.client")
 
@@ -93,15 +93,17 @@ class Keeper:
             self._task = asyncio.get_running_loop().create_task(self._keep_open())
 
     async def close(self) -> None:
-        """Let go of the server."""
+        """Let go of the server, even if nobody waits for that."""
         task, self._task = self._task, None
-        self._changed.set()
-        if task is not None:
-            task.cancel()
-            await asyncio.wait((task,))
         session, self.current = self.current, None
-        if session is not None:
-            await session.close()
+        self._changed.set()
+        try:
+            if task is not None:
+                task.cancel()
+                await asyncio.wait((task,))
+        finally:
+            if session is not None:
+                await session.close()
 
     def lost(self, session: Session, error: MidcallError) -> None:
         """The line of a session is gone."""
@@ -116,6 +118,8 @@ class Keeper:
                 try:
                     await self._connect()
                 except MidcallError as error:
+                    if isinstance(error, LoginFailed) and not error.recoverable:
+                        await asyncio.Event().wait()  # nobody is asked to log in again and again
                     log.info("%s; trying again in %.1f s at most", error, pause)
                     pause = await _pause(pause)
                     continue
@@ -156,10 +160,20 @@ class Keeper:
             return await self._new_session("legacy")
 
     async def _new_session(self, era: Era) -> Session:
-        session = Session(self._target.wire(), self._host, log_level=self._log_level)
+        wire = self._target.wire()
+        session = Session(wire, self._host, log_level=self._log_level)
+        opening = asyncio.get_running_loop().create_task(session.open(era, self._revision))
         try:
-            await in_time(session.open(era, self._revision), STARTING, self._target.label)
+            left = STARTING
+            while not opening.done():
+                await asyncio.wait((opening,), timeout=1.0)
+                left = STARTING if wire.waits_for_person else left - 1.0
+                if left <= 0 and not opening.done():
+                    raise TimedOut(f"{self._target.label}: no answer within {STARTING:g} seconds")
+            opening.result()
         except BaseException:
+            opening.cancel()
+            await asyncio.wait((opening,))
             await session.close()
             raise
         return session

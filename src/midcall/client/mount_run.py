@@ -23,10 +23,10 @@ from midcall.client.mount_ask import Answers, Round
 from midcall.client.mount_talk import Asks, Began, Talk
 from midcall.client.results import text_of
 from midcall.content import Passed, PassedError
-from midcall.errors import MidcallError, RemoteError, ToolError, Unreachable
+from midcall.errors import RemoteError, ToolError, Unreachable
 from midcall.items import Background, Log, Metadata, Progress, to_builtins, to_json
 from midcall.mcp.caller import LEVELS
-from midcall.mcp.elicitation import ELICIT
+from midcall.mcp.elicitation import ELICIT, URL_REQUIRED
 from midcall.trace import Trace
 
 if TYPE_CHECKING:
@@ -39,9 +39,6 @@ MAX_ROUNDS = 100
 FIRST = 5.0
 LATER = 60.0
 """Seconds that a call waits for a server that was lost: before it begins, and after somebody has answered."""
-
-URL_REQUIRED = -32042
-"""The error of a legacy server that wants pages to be visited before the same request is sent again."""
 
 POLL = 0.5
 LONGEST_POLL = 30.0

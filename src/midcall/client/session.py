@@ -99,8 +99,10 @@ class Session:
     async def close(self) -> None:
         """Fail what waits, and let go of the server."""
         self._end(TransportLost("The client was closed"))
-        await self._serving.close()
-        await self._wire.close()
+        try:
+            await self._serving.close()
+        finally:
+            await self._wire.close()
 
     @property
     def revision(self) -> str:

@@ -95,6 +95,7 @@ class HttpWire:
         self._over = False
         """Whether the server does not know the session any more."""
         self._closed = False
+        self._logins = 0
 
     # --- as a wire ---------------------------------------------------------------------------
 
@@ -204,14 +205,23 @@ class HttpWire:
         """Whether to send a request again that was refused; `sent` is what gave it access."""
         if self._auth is None:
             return False
-        return await self._auth.challenged(
-            self.url.full,
-            status,
-            ", ".join(headers.get_all("www-authenticate")) or None,
-            self.http,
-            sent=dict(sent),
-            nonce=headers.get("dpop-nonce"),
-        )
+        self._logins += 1
+        try:
+            return await self._auth.challenged(
+                self.url.full,
+                status,
+                ", ".join(headers.get_all("www-authenticate")) or None,
+                self.http,
+                sent=dict(sent),
+                nonce=headers.get("dpop-nonce"),
+            )
+        finally:
+            self._logins -= 1
+
+    @property
+    def waits_for_person(self) -> bool:
+        """Whether somebody is logging in."""
+        return self._logins > 0
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Do something for a message, owned by the wire."""

@@ -60,5 +60,10 @@ class Wire(Protocol):
     def cancel(self, id: int) -> bool:
         """Nobody waits for this request any more. True if the server is told by that alone."""
 
+    @property
+    def waits_for_person(self) -> bool:
+        """Whether somebody is logging in: that takes as long as it takes."""
+        return False
+
     async def close(self) -> None:
         """Let go of the server, and end what was started for it."""

@@ -33,6 +33,9 @@ ELICIT = "elicitation/create"
 SAMPLE = "sampling/createMessage"
 ROOTS = "roots/list"
 
+URL_REQUIRED = -32042
+"""The error of a legacy server that wants pages to be visited before the same request is sent again."""
+
 _FLAT = frozenset(("string", "number", "integer", "boolean"))
 
 

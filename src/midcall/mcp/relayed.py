@@ -17,6 +17,7 @@ from midcall.hub import Hub
 from midcall.items import Error, Log, Progress
 from midcall.mcp.catalog import Tool
 from midcall.mcp.dialects.base import Dialect
+from midcall.mcp.elicitation import URL_REQUIRED
 from midcall.mcp.exchange import Exchange, McpError
 from midcall.mcp.legacy import Session
 from midcall.mcp.passed import passed_result
@@ -101,7 +102,7 @@ class RelayedCall:
         if exchange is None:
             return
         outcome = talk.outcome
-        if not isinstance(outcome, Passed):
+        if not isinstance(outcome, Passed) or (outcome.error and outcome.error.code == URL_REQUIRED):
             self._go_the_long_way(exchange, talk)
             return
         self._leave(Status.COMPLETED)
