@@ -36,7 +36,9 @@ async function take(client, step) {
     return { text: texts(messages.map(({ content }) => content)) };
   }
   const progress = [];
-  const heard = ({ progress: value, total }) => progress.push(value / (total ?? 1));
+  const heard = ({ progress: value, total }) => {
+    if (total) progress.push(value / total); // without: the client itself tells that it was asked
+  };
   const result = await client.call(step.call, step.arguments, heard);
   return {
     text: texts(result.content),

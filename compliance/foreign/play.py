@@ -22,7 +22,7 @@ SECONDS = 60
 asked: list[str] = []
 """What the server has asked for in this step: a form, a url, a sample, roots."""
 
-OnProgress = Callable[[float, float | None], None]
+OnProgress = Callable[[float, float], None]
 
 
 class Player(Protocol):
@@ -62,7 +62,7 @@ async def _take(player: Player, step: dict[str, Any]) -> dict[str, Any]:
             return {"text": "\n".join(one["content"].get("text", "") for one in messages)}
         case {"call": name, "arguments": arguments}:
             heard: list[float] = []
-            result = await player.call(name, arguments, lambda n, total: heard.append(n / (total or 1)))
+            result = await player.call(name, arguments, lambda n, total: heard.append(n / total))
             return {
                 "text": "\n".join(one.get("text", "") for one in result["content"]),
                 "kinds": [one["type"] for one in result["content"]],

@@ -36,7 +36,8 @@ class Official:
 
     async def call(self, name: str, arguments: dict[str, Any], heard: play.OnProgress) -> dict[str, Any]:
         async def progress(value: float, total: float | None, message: str | None) -> None:
-            heard(value, total)
+            if total:
+                heard(value, total)
 
         return _plain(await self._client.call_tool(name, arguments, progress_callback=progress))
 

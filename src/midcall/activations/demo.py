@@ -16,6 +16,8 @@ from midcall.models.scripted import Rule, Scripted
 PACE = 0.02
 """Seconds that each word of the script takes, so that it is seen to stream."""
 
+_TIP = "The train into town is usually faster than a taxi. (This tip comes from a script.)"
+
 _RULES = (
     *RULES,
     Rule(pattern=r"\b(?:wizard|project)\b", tool="wizard", saying="Let me set up a project with you. "),
@@ -35,7 +37,7 @@ def hub() -> Hub:
         made.register(activation)
     ChatEngine(
         made,
-        Scripted(_RULES, otherwise=_OTHERWISE, pace=PACE, name="demo script"),
+        Scripted(_RULES, otherwise=_OTHERWISE, sampled=_TIP, pace=PACE, name="demo script"),
         plugins=[flights_plugin()],
         suggestions=(*SUGGESTIONS, "Set up a project"),
     )

@@ -1,6 +1,6 @@
-"""`midcall demo`: a tour of asking, in this terminal, with a server running beside it.
+"""`midcall demo`: the chat in the browser, with a tool that asks there; or a tour in this terminal.
 
-Without a terminal (in CI) the same tour is played with answers written here, and says so.
+Without a terminal (in CI) a booking is played by a script against the same server, and it says so.
 """
 
 import argparse
@@ -11,46 +11,54 @@ from midcall.cli.exits import Exit, UsageError
 if TYPE_CHECKING:
     import socket
 
+    from midcall.cli.screens import Screen
+    from midcall.hub import Hub
+
+TARGET = "midcall.activations.demo:hub"
 WIZARD = "interactive.wizard"
-SCRIPT = ("project name=demo-project", "template=full", "create=yes")
+REQUEST = "Book a flight from New York to Los Angeles"
 
 _WELCOME = """\
 midcall demo: a tool that can stop in the middle and ask.
 
-The built-in hub is served while this runs:
-  in a browser       http://{host}:{port}/
+  the chat           http://{host}:{port}/       ask it to book a flight
   an MCP client      http://{host}:{port}/mcp
   a WebSocket        ws://{host}:{port}/ws
 
+The chat is answered by {model}.{hint}
+
 What you can type in another terminal:
-  midcall tools midcall.activations:hub
-  midcall call midcall.activations:hub interactive.delete --ids a --ids b
-  midcall call midcall.activations:hub interactive.delete --ids a --yes --json
+  midcall tools http://{host}:{port}/mcp
+  midcall call http://{host}:{port}/mcp flights.book_flight --origin Paris --destination Rome
 """
+_HINT = """ For a real model:
+  midcall demo --model ollama:llama3.2      (or openai:NAME, anthropic:NAME; keys from the environment)"""
 _TOUR = "The tour is one call of {method}, a plain `async` function that asks three times:\n"
-_SCRIPTED = "No terminal here: the questions below are answered by a SCRIPT, not by a person.\n"
-_AFTER = """
-The same function can be called by an MCP client, over WebSocket, by a program and by a test, unchanged.
-Still serving at ws://{host}:{port}/ws. Ctrl-C ends the demo.\
-"""
+_SCRIPTED = "No terminal here: what follows is played by a SCRIPT, not by a person.\n"
+_AFTER = "Ctrl-C ends the demo."
 
 
 def add_parser(commands: Any) -> None:
     """Add the command to the command line."""
+    from midcall.cli.chatting import add_model
+
     parser = commands.add_parser(
         "demo",
-        help="take a tour in this terminal",
-        description="Serve the built-in examples and take a tour of the interactive one in this terminal. "
-        "Without a terminal, the tour is played with scripted answers.",
+        help="open a chat in the browser, in which a tool asks",
+        description="Serve the built-in examples with a chat, and open it in the browser. Without a terminal, "
+        "a booking is played by a script.",
         allow_abbrev=False,
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument("--port", type=int, default=0, help="port to listen on (default: any that is free)")
+    add_model(parser)
+    parser.add_argument("--terminal", action="store_true", help="take a tour in this terminal too")
+    parser.add_argument("--no-browser", action="store_true", help="do not open the browser")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> Exit:
-    """Take the tour; in a terminal, serve on until Ctrl-C."""
+    """Serve until Ctrl-C; without a terminal, until the script has ended."""
     import asyncio
     import socket
 
@@ -60,57 +68,133 @@ def run(args: argparse.Namespace) -> Exit:
         raise UsageError(
             f"The demo lets everybody in, so it listens on this machine only, not on {args.host}"
         )
+    hub = _hub(args.model)
     try:
         listener = socket.create_server((args.host, args.port))
     except (OSError, OverflowError) as error:
         raise UsageError(f"Cannot listen on {args.host}:{args.port}: {error}") from None
     with listener:
-        return asyncio.run(_demo(listener))
+        return asyncio.run(_demo(hub, listener, terminal=args.terminal, browser=not args.no_browser))
 
 
-async def _demo(listener: "socket.socket") -> Exit:
+def _hub(model: str | None) -> "Hub":
+    """The hub of the demo. What waits in it outlives the demo: it is in the user's state directory."""
+    from midcall.activations.demo import hub
+    from midcall.cli.chatting import prepare_chat
+    from midcall.journal.choose import choose_journal
+    from midcall.journal.keeper import Keeper
+
+    made = hub()
+    made.keeper = Keeper(made, choose_journal(None, TARGET))
+    prepare_chat(model, made)
+    return made
+
+
+async def _demo(hub: "Hub", listener: "socket.socket", *, terminal: bool, browser: bool) -> Exit:
     import asyncio
 
-    from midcall.activations import hub
     from midcall.cli.screens import has_person
     from midcall.cli.serve import until_stopped
     from midcall.transports.http import server
 
-    http = server(hub, log_level="warning")
+    http = server(hub, log_level="warning", parts=[hub.chat.part()])
     exit = Exit.SUCCESS
 
-    async def serve_and_tour() -> None:
+    async def serve_and_show() -> None:
         nonlocal exit
         async with asyncio.TaskGroup() as group:
             serving = group.create_task(http.serve(sockets=[listener]))
             while not http.started:  # noqa: ASYNC110  uvicorn has no event for it
                 await asyncio.sleep(0.01)
-            exit = await _tour(*listener.getsockname()[:2])
+            exit = await _show(hub, *listener.getsockname()[:2], terminal=terminal, browser=browser)
             if exit != Exit.SUCCESS or not has_person():
                 http.should_exit = True
             await serving
 
-    await until_stopped(serve_and_tour())
+    await until_stopped(serve_and_show())
     return exit
 
 
-async def _tour(host: str, port: int) -> Exit:
-    from midcall.activations import hub
-    from midcall.cli.answers import Answers
-    from midcall.cli.conversation import Conversation
+async def _show(hub: "Hub", host: str, port: int, *, terminal: bool, browser: bool) -> Exit:
+    import asyncio
+    import webbrowser
+
     from midcall.cli.screens import Plain, has_person
     from midcall.cli.terminal import Terminal
-    from midcall.questions import PERSON_KINDS
 
     person = has_person()
-    screen = Terminal() if person else Plain()
-    screen.say(_WELCOME.format(host=host, port=port))
-    screen.say(_TOUR.format(method=WIZARD))
+    screen: Screen = Terminal() if person else Plain()
+    model = hub.chat.model
+    hint = _HINT if model.scripted else ""
+    name = "a script, not by a model" if model.scripted else model.name
+    screen.say(_WELCOME.format(host=host, port=port, model=name, hint=hint))
     if not person:
         screen.say(_SCRIPTED)
-    answers = Answers(() if person else SCRIPT, source="script")
-    invocation = hub.call(WIZARD, supports=PERSON_KINDS, time_limit=None)
-    exit = await Conversation(invocation, screen, answers, person=person).run()
-    if exit == Exit.SUCCESS and person:
-        screen.say(_AFTER.format(host=host, port=port))
+        return await _play(hub, screen)
+    if browser:
+        await asyncio.to_thread(webbrowser.open, f"http://{host}:{port}/")
+    exit = await _tour(hub, screen) if terminal else Exit.SUCCESS
+    if exit == Exit.SUCCESS:
+        screen.say(_AFTER)
     return exit
+
+
+async def _tour(hub: "Hub", screen: "Screen") -> Exit:
+    """One call of the wizard, asked in this terminal."""
+    from midcall.cli.answers import Answers
+    from midcall.cli.conversation import Conversation
+    from midcall.questions import PERSON_KINDS
+
+    screen.say(_TOUR.format(method=WIZARD))
+    invocation = hub.call(WIZARD, supports=PERSON_KINDS, time_limit=None)
+    return await Conversation(invocation, screen, Answers((), source="script"), person=True).run()
+
+
+async def _play(hub: "Hub", screen: "Screen") -> Exit:
+    """A booking in the chat, with the first flight and the first free seat."""
+    import json
+
+    from midcall.chat.request import ChatRequest, ElicitResponse, ElicitResult
+    from midcall.models.scripted import Scripted
+
+    if not isinstance(hub.chat.model, Scripted):
+        return Exit.SUCCESS  # a real model costs money, and says what it likes
+    request = ChatRequest(message=REQUEST)
+    while True:
+        if request.message is not None:
+            screen.say(f"person: {request.message}")
+        run = await hub.chat.post(request)
+        said, asked, failed = "", None, None
+        async for line in run.lines():
+            event = json.loads(line)["event"]
+            match event["type"]:
+                case "text":
+                    said += event["content"]
+                case "plugin_elicit_request":
+                    asked = event
+                case "error":
+                    failed = event["message"]
+        if said:
+            screen.say(f"script: {said.strip()}")
+        if failed is not None:
+            screen.say(f"failed: {failed}")
+            return Exit.FAILED
+        if asked is None:
+            return Exit.SUCCESS
+        component = asked["component"]
+        content = _picked(component["name"], component["props"])
+        screen.say(f"  {component['name']} is shown: {component['props']['message']}\n  answered: {content}")
+        answer = ElicitResponse(asked["sessionId"], asked["elicitId"], ElicitResult("accept", content))
+        request = ChatRequest(run.conversation_id, plugin_elicit_responses=(answer,))
+
+
+def _picked(component: str, props: dict[str, Any]) -> dict[str, Any]:
+    if component == "FlightList":
+        return {"flightId": props["flights"][0]["id"]}
+    seats = props["seatMap"]
+    return next(
+        {"row": row, "seat": seat}
+        for row in range(1, seats["rows"] + 1)
+        for seat in seats["columns"]
+        if f"{row}{seat}" not in seats["taken"]
+    )

@@ -44,13 +44,15 @@ class Scripted:
         rules: Sequence[Rule] = (),
         *,
         otherwise: str = "",
+        sampled: str = "",
         pace: float = 0.0,
         name: str = "scripted",
     ) -> None:
-        """`otherwise` is said where no rule fits; `pace` is how many seconds each word takes."""
+        """`otherwise` is said where no rule fits, `sampled` to a tool that asks the model; `pace` is how many seconds each word takes."""
         self.name = name
         self._rules = tuple(rules)
         self._otherwise = otherwise
+        self._sampled = sampled
         self._pace = pace
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
@@ -80,7 +82,7 @@ class Scripted:
                 arguments = json.dumps({**rule.defaults, **given}, ensure_ascii=False)
                 return rule.saying, ToolCall(f"call_{uuid.uuid4().hex[:12]}", tool, arguments)
         if not request.tools and last.role == "user":  # a tool samples: there is nothing to call
-            return self._otherwise or f"(A scripted answer to: {last.content})", None
+            return self._sampled or f"(A scripted answer to: {last.content})", None
         return self._otherwise or self._abilities(request), None
 
     def _told(self, request: ModelRequest, result: Message) -> str:
