@@ -45,8 +45,8 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "demo",
         help="open a chat in the browser, in which a tool asks",
-        description="Serve the built-in examples with a chat, and open it in the browser. Without a terminal, "
-        "a booking is played by a script.",
+        description="Serve the built-in examples with a chat, and open it in the browser. Without a "
+        "terminal, a booking is played by a script.",
         allow_abbrev=False,
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")

@@ -48,7 +48,10 @@ class Scripted:
         pace: float = 0.0,
         name: str = "scripted",
     ) -> None:
-        """`otherwise` is said where no rule fits, `sampled` to a tool that asks the model; `pace` is how many seconds each word takes."""
+        """`otherwise` is said where no rule fits, and `sampled` to a tool that asks the model.
+
+        `pace` is how many seconds each word takes.
+        """
         self.name = name
         self._rules = tuple(rules)
         self._otherwise = otherwise
