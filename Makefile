@@ -1,6 +1,7 @@
 # Everything that a newcomer needs: `make demo` and `make test`. Each sets up what it needs in .venv.
 PYTHON ?= python3
 VENV := .venv
+JOBS ?= 2
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
@@ -9,11 +10,11 @@ READY := $(VENV)/.ready
 help:            ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 22
 
-demo: $(READY) web-if-there  ## Start the server with the examples and take a tour in the terminal
+demo: $(READY) web-if-there  ## Open a chat in the browser, in which a tool stops in the middle and asks
 	@$(BIN)/midcall demo
 
 test: lint types web-check $(READY)  ## Lint, types, the whole test suite, the docs and their examples
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 web: $(READY)    ## Build the web client into the package (needs Node.js)
 	@$(BIN)/python scripts/web.py build

@@ -122,10 +122,10 @@ def response(question: dict[str, Any], action: str, content: Any) -> dict[str, A
 
 
 @asynccontextmanager
-async def serving(engine: ChatEngine) -> AsyncIterator[int]:
+async def serving(engine: ChatEngine, **options: Any) -> AsyncIterator[int]:
     """The port at which the engine's hub is served."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        app = engine.hub.asgi()
+        app = engine.hub.asgi(**options)
         server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=2))
         task = asyncio.create_task(server.serve(sockets=[listener]))
         try:

@@ -247,6 +247,8 @@ def speaking(
                 await exchange.answer({"supportedVersions": [MODERN], "capabilities": can, "ttlMs": 0})
             case "POST", "ping":
                 await exchange.answer({})
+            case "POST", "tools/list":
+                await exchange.answer({"tools": [{"name": "echo", "inputSchema": {"type": "object"}}]})
             case "POST", "tools/call":
                 await call(exchange)
             case "POST", method if method.startswith("notifications/"):

@@ -8,7 +8,7 @@ is treated depends on the first word of its fence:
     output                  is what the python block above it prints
     console                 each `$ command` runs, and the lines below it are what it prints; a command
                             must succeed, unless the next one is `$ echo $?`. Commands that serve
-                            for ever (`midcall serve` over HTTP, `uvicorn`) stay in the background
+                            for ever (`midcall serve` and `proxy` over HTTP, `uvicorn`) stay in the background
                             until the end of the page, on a free port in the place of 8000
     wire                    is played on the server's WebSocket: `>` is sent, `<` must come back;
                             words in capitals stand for ids that differ each time
@@ -138,7 +138,9 @@ class Page:
             program = shlex.split(command)[0]
             if program in NOT_RUN:
                 continue
-            if program == "uvicorn" or (command.startswith("midcall serve") and "--stdio" not in command):
+            own = command.partition(" -- ")[0]  # what follows is the command of another server
+            serves = own.startswith(("midcall serve", "midcall proxy")) and "--stdio" not in own
+            if program == "uvicorn" or serves:
                 self.serve(command)
                 continue
             assert program in RUN, f"line {block.line}: is {program} to be run or only shown?"

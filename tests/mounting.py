@@ -5,17 +5,19 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from mcp_peers import mcp_environment
 from midcall import Hub
 from midcall.client.inprocess import HubWire
 from midcall.client.targets import Target
 from midcall.invocation import Invocation
 from midcall.principal import Principal
-from mcp_peers import mcp_environment
 from peers import HERE, command
 
 ERAS = ("legacy", "modern")
 
-SERVER = command("serve", "mcp_app:hub", "--stdio", "--mcp-only", "--journal", "memory", "--log-level", "warning")
+SERVER = command(
+    "serve", "mcp_app:hub", "--stdio", "--mcp-only", "--journal", "memory", "--log-level", "warning"
+)
 """The usual server of the tests, which speaks both eras."""
 
 

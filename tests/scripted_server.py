@@ -383,11 +383,13 @@ def asking() -> None:
             answer(asked, text(name))
             answer(message, text(name))
             return
+        if arguments.get("hurry"):  # both in one write, so that they are read as one
+            both = {"jsonrpc": "2.0", "id": "q", **arguments["asks"][0]}, response(message, text("hurry"))
+            raw(b"".join(json.dumps(one).encode() + b"\n" for one in both))
+            return
         for number, one in enumerate(arguments["asks"]):
             calls[f"q{message['id']}.{number}"] = message
             request(f"q{message['id']}.{number}", one["method"], **one.get("params", {}))
-        if arguments.get("hurry"):
-            answer(message, text("hurry"))
 
     def other(message: Any) -> bool:
         asked = calls.pop(message.get("id"), None) if "method" not in message else None
@@ -462,13 +464,16 @@ def tasks() -> None:
 def pages() -> None:
     """Legacy: want a page to be visited before a call."""
     seen: set[str] = set()
+    numbers = itertools.count()
 
     def call(message: Any) -> None:
         wanted = message["params"]["arguments"].get("page", "p1")
         if wanted in seen:
             answer(message, text(f"after {wanted}"))
             return
-        if wanted != "never":
+        if wanted == "ever new":
+            wanted = f"p{next(numbers)}"
+        elif wanted != "never":
             seen.add(wanted)
         one = {"mode": "url", "elicitationId": wanted, "url": "https://x.test/login", "message": "Log in"}
         refuse(message, -32042, "URL elicitation required", {"elicitations": [one]})

@@ -48,15 +48,16 @@ TOOLS: list[dict[str, Any]] = [
     {"name": "list", "outputSchema": {"type": "array", "items": {"type": "integer"}},
      "inputSchema": {"type": "object"}},
     {"name": "capabilities", "inputSchema": {"type": "object"}},
+    {"name": "meta", "inputSchema": {"type": "object"}},
     {"no": "name"},
 ]  # fmt: skip
 
 lock = threading.Lock()
 answered: dict[str, Any] = {}
 ready = threading.Condition()
-visited = False
+visited: list[bool] = []
 cancelled: list[Any] = []
-declared: dict[str, Any] = {}
+declared: list[dict[str, Any]] = []
 tasks: dict[str, dict[str, Any]] = {}
 
 
@@ -112,13 +113,17 @@ def call(id: Any, params: Any) -> None:
             result(id, content=BLOCKS, structuredContent={"n": 1, "given": arguments}, isError=False,
                    extra={"kept": True}, _meta={"example.com/m": 2})  # fmt: skip
         case "wrong":
-            result(id, content=[{"type": "text", "text": "It broke"}], structuredContent={"why": 1}, isError=True)
+            result(
+                id, content=[{"type": "text", "text": "It broke"}], structuredContent={"why": 1}, isError=True
+            )
         case "refused":
             send(id=id, error={"code": -32055, "message": "Not on a Sunday", "data": {"day": "Sunday"}})
         case "list":
             result(id, content=[{"type": "text", "text": "[1,2]"}], structuredContent=[1, 2])
+        case "meta":
+            said(id, params.get("_meta", {}))
         case "capabilities":
-            said(id, declared)
+            said(id, declared[0])
         case "form":
             said(id, ask(f"f{id}", "elicitation/create", form("Your order?")))
         case "sample":
@@ -132,7 +137,9 @@ def call(id: Any, params: Any) -> None:
         case "withdraws":
             send(id=f"w{id}", method="elicitation/create", params=form("Never mind?", WORD))
             threading.Event().wait(0.3)
-            send(method="notifications/cancelled", params={"requestId": f"w{id}", "reason": "changed my mind"})
+            send(
+                method="notifications/cancelled", params={"requestId": f"w{id}", "reason": "changed my mind"}
+            )
             said(id, ask(f"x{id}", "elicitation/create", form("Instead?", WORD)))
         case "ends":
             send(id=f"e{id}", method="elicitation/create", params=form("Too late?", WORD))
@@ -155,22 +162,30 @@ def modern_round(id: Any, name: str, given: Any, state: Any) -> None:
         assert state == f"state of {name}", state
         said(id, given)
         return
-    asked: dict[str, Any] = {"sample": {"model": {"method": "sampling/createMessage", "params": SAMPLING}}}.get(
+    asked: dict[str, Any] = {
+        "sample": {"model": {"method": "sampling/createMessage", "params": SAMPLING}}
+    }.get(
         name,
         {"order": {"method": "elicitation/create", "params": form("Your order?")}},
     )
     if name == "both":
-        asked = {k: {"method": "elicitation/create", "params": form(f"{k}?", WORD)} for k in ("First", "Second")}
+        asked = {
+            k: {"method": "elicitation/create", "params": form(f"{k}?", WORD)} for k in ("First", "Second")
+        }
     result(id, resultType="input_required", inputRequests=asked, requestState=f"state of {name}")
 
 
 def page(id: Any) -> None:
-    global visited
     if visited:
         said(id, "came in")
         return
-    visited = True
-    wanted = {"mode": "url", "elicitationId": "p1", "url": "https://example.com/in", "message": "Please log in"}
+    visited.append(True)
+    wanted = {
+        "mode": "url",
+        "elicitationId": "p1",
+        "url": "https://example.com/in",
+        "message": "Please log in",
+    }
     send(id=id, error={"code": -32042, "message": "Log in first", "data": {"elicitations": [wanted]}})
 
 
@@ -190,12 +205,14 @@ def look_at_task(id: Any) -> None:
     elif task["status"] == "input_required":
         shown["inputRequests"] = {"word": {"method": "elicitation/create", "params": form("A word?", WORD)}}
     elif "given" in task:
-        shown |= {"status": "completed", "result": {"content": [{"type": "text", "text": json.dumps(task["given"])}]}}
+        shown |= {
+            "status": "completed",
+            "result": {"content": [{"type": "text", "text": json.dumps(task["given"])}]},
+        }
     result(id, **shown)
 
 
 def take(message: Any) -> None:
-    global declared
     id, method, params = message.get("id"), message.get("method"), message.get("params", {})
     if method is None:
         with ready:
@@ -203,14 +220,14 @@ def take(message: Any) -> None:
             ready.notify_all()
         return
     if ERA == "modern" and f"{META}clientCapabilities" in params.get("_meta", {}):
-        declared = params["_meta"][f"{META}clientCapabilities"]
+        declared[:] = [params["_meta"][f"{META}clientCapabilities"]]
     if id is None:
         if method == "notifications/cancelled":
             cancelled.append(params)
         return
     match method:
         case "initialize" if ERA == "legacy":
-            declared = params["capabilities"]
+            declared[:] = [params["capabilities"]]
             result(id, protocolVersion="2025-11-25", serverInfo={"name": "strange", "version": "7.1"},
                    capabilities={"tools": {"listChanged": True}}, instructions="Be careful.")  # fmt: skip
         case "server/discover" if ERA == "modern":

@@ -239,7 +239,7 @@ def test_no_resource_is_left_to_the_garbage_collector() -> None:
     program = f"""
 import asyncio, gc, sys
 sys.path.insert(0, {str(HERE)!r})
-from client_peers import calls, scripted
+from client_peers import calls, connect, echo, http_peer, scripted, speaking
 async def main():
     for name, words in (("plain", ()), ("dying", ("exit",)), ("dying", ("output",)), ("silent", ())):
         async with scripted(name, *words) as client:
@@ -249,6 +249,15 @@ async def main():
             pass
     except Exception as error:
         print(error)
+    for modern in (False, True):
+        async with http_peer(speaking(echo, modern=modern, session="s")) as peer:
+            async with connect(peer.url) as client:
+                await client.call_tools(calls(20), parallel=True)
+                await client.tools()
+                await peer.stop()
+                waiting = asyncio.create_task(client.call_tools(calls(5), parallel=True))
+                await asyncio.sleep(0.1)
+            print(len(await waiting))
 from midcall.client import keeping
 keeping.STARTING = 0.5
 asyncio.run(main(), debug=True)

@@ -17,6 +17,7 @@ from client_peers import (
     connect,
     echo,
     http_peer,
+    midcall_server,
     nothing_waits,
     run,
     said,
@@ -26,7 +27,7 @@ from client_peers import (
 from driving import until
 from midcall import Client, RemoteError, TimedOut, TransportLost, Unreachable
 from midcall.client import posts, streamable
-from midcall.items import Progress
+from midcall.items import Log, Progress
 
 
 def response(exchange: Exchange, result: Any) -> dict[str, Any]:
@@ -587,6 +588,7 @@ def test_a_request_that_was_not_sent_is_sent_once_the_server_is_there_again() ->
             ):
                 assert (await client.call("echo", {"say": "before"})).text == "before"
                 await peer.stop()
+                await asyncio.sleep(0.2)  # until the client knows that its idle connections are closed
                 call = asyncio.ensure_future(client.call("echo", {"say": "during"})._collect())
                 batch = asyncio.ensure_future(client.call_tools(calls(5), parallel=True))
                 listing = asyncio.ensure_future(
@@ -629,6 +631,7 @@ def test_a_server_that_stays_away_is_given_up() -> None:
     async def main() -> None:
         async with http_peer(speaking(echo)) as peer, connect(peer.url, give_up_after=0.5) as client:
             await peer.stop()
+            await asyncio.sleep(0.2)
             with pytest.raises(Unreachable, match="cannot be reached"):
                 await client.call("echo")
             (result,) = await client.call_tools(calls(1))
@@ -871,5 +874,65 @@ def test_progress_and_log_come_as_items() -> None:
             items = [item async for item in client.call("echo")]
             progress = [(one.message, one.percentage) for one in items if isinstance(one, Progress)]
             assert progress == [("a", 25.0), ("", None), ("", None), ("", None), ("", None)]
+
+    run(main())
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+def test_progress_and_log_of_a_midcall_server_come_as_items(era: str) -> None:
+    async def main() -> None:
+        async with midcall_server(era=era, log_level="warning") as client:
+            items = [item async for item in client.call("give.narrate")]
+            progress = [one.percentage for one in items if isinstance(one, Progress)]
+            assert progress == [10.0, 60.0, 100.0]
+            logs = [(one.level, one.message) for one in items if isinstance(one, Log)]
+            levels = ("warning", "error", "critical", "alert", "emergency")
+            assert logs == [(level, f"a line of {level}") for level in levels]
+            assert items[-2].content.text == "told"
+
+    run(main())
+
+
+def test_log_that_belongs_to_no_call_goes_to_its_handler() -> None:
+    async def main() -> None:
+        logs: list[Any] = []
+
+        async def other(exchange: Exchange) -> bool:
+            if exchange.verb == "GET":
+                await exchange.stream()
+                for level in ("info", "error"):
+                    params = {"level": level, "data": "x"}
+                    await exchange.event(
+                        {"jsonrpc": "2.0", "method": "notifications/message", "params": params}
+                    )
+                await exchange.gone()
+            return exchange.verb == "GET"
+
+        def on_log(params: Any) -> None:
+            logs.append(params)
+            raise ValueError("what a handler does wrong harms nobody")
+
+        async with http_peer(speaking(echo, other=other)) as peer, connect(peer.url, on_log=on_log) as client:
+            await until(lambda: len(logs) == 2)
+            assert logs == [{"level": "info", "data": "x"}, {"level": "error", "data": "x"}]
+            assert await client.ping()
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "result", [{}, {"contents": 5}, {"contents": [1]}, {"completion": 5}, {"completion": {"values": 5}}]
+)
+def test_other_results_that_cannot_be_read_are_empty(result: dict[str, Any]) -> None:
+    async def main() -> None:
+        async def other(exchange: Exchange) -> bool:
+            if exchange.method in ("resources/read", "completion/complete"):
+                await exchange.answer(result)
+                return True
+            return False
+
+        async with http_peer(speaking(echo, other=other)) as peer, connect(peer.url) as client:
+            assert await client.read("x://y") == []
+            assert await client.complete({"type": "ref/prompt", "name": "x"}, "a", "b") == []
 
     run(main())

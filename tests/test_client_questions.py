@@ -673,6 +673,9 @@ def test_a_page_that_a_legacy_server_wants_visited_is_visited_and_the_call_is_se
                 await client.call("x", {"page": "never"})
             assert caught.value.rpc_code == -32042
             assert len(visited) == 2
+            with pytest.raises(RemoteError):  # or another one each time
+                await client.call("x", {"page": "ever new"})
+            assert len(visited) == 2 + calling.MAX_VISITS
 
     run(main())
 

@@ -1,6 +1,7 @@
 """A client whose server comes and goes: calls meanwhile, pauses, closing in the middle, hubs in the process."""
 
 import asyncio
+import json
 import os
 import sys
 import time
@@ -192,6 +193,7 @@ def test_who_waits_for_a_server_that_is_away_is_told_when_the_client_is_closed()
             client = connect(peer.url, give_up_after=None)
             await client.open()
             await peer.stop()
+            await asyncio.sleep(0.2)
             waiting = [
                 asyncio.ensure_future(client.call("echo")._collect()),
                 asyncio.ensure_future(client.call_tools(calls(3), timeout=None, parallel=True)),
@@ -365,6 +367,24 @@ def test_a_program_is_run_by_what_runs_such_programs(tmp_path: Path) -> None:
         for target in (program, str(program)):
             async with connect(target) as client:
                 assert (await client.call("echo", {"say": "x"})).text == "x"
+
+    run(main())
+
+
+def test_several_servers_of_one_file_are_one(tmp_path: Path) -> None:
+    server = {"command": sys.executable, "args": ["-S", str(HERE / "scripted_server.py"), "plain"]}
+    file = tmp_path / "settings.json"
+    file.write_text(json.dumps({"mcpServers": {"one": server, "two": server, "off": {"disabled": True}}}))
+
+    async def main() -> None:
+        before = children()
+        async with connect(str(file)) as client:
+            async with asyncio.timeout(20):
+                while {tool["name"] for tool in await client.tools()} != {"one.echo", "two.echo"}:
+                    await asyncio.sleep(0.02)
+            assert (await client.call("one.echo", {"say": "x"})).text == "x"
+            assert (await client.call("two.echo", {"say": "y"})).text == "y"
+        assert children() <= before
 
     run(main())
 

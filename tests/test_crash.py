@@ -34,9 +34,11 @@ MEMORY = Path("/dev/shm")
 @pytest.fixture(scope="module")
 def on_sqlite() -> Iterator[Pool]:
     place = MEMORY if os.access(MEMORY, os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="midcall-crash-", dir=place) as folder:
-        with Pool("sqlite", Path(folder)) as pool:
-            yield pool
+    with (
+        tempfile.TemporaryDirectory(prefix="midcall-crash-", dir=place) as folder,
+        Pool("sqlite", Path(folder)) as pool,
+    ):
+        yield pool
 
 
 @pytest.fixture(scope="module")

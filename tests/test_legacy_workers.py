@@ -108,7 +108,8 @@ async def workers(kind: str, folder: Path, count: int = 3) -> AsyncIterator[Bala
             await hub.open()
             stack.push_async_callback(hub.close)
             endpoint = McpEndpoint(mcp_of(hub))
-            journal.on_post = endpoint.share_sessions(journal)
+            sessions = hub.keeper.mail.box("session")
+            sessions.take = endpoint.share_sessions(sessions)
             endpoints.append(endpoint)
         yield Balancer(endpoints)
 

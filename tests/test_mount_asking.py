@@ -9,7 +9,6 @@ import pytest
 from driving import assert_nothing_left, drive, until
 from midcall import Hub, ToolError
 from midcall.client import connect
-from midcall.client.client import Client
 from midcall.items import Request, RequestCancelled
 from midcall.questions import Confirm, Prompt, Sample, Select, Url
 from mounting import ERAS, mounted, result_of, speaking_for, strange
@@ -89,7 +88,9 @@ def test_what_is_asked_when_a_prompt_or_a_resource_is_wanted_is_passed_on() -> N
     async def main() -> None:
         async with mounted(era="modern") as hub:
             for front in ERAS:
-                async with connect(hub, era=front, answer=lambda r: r.request_type.kind == "confirm" or "deep") as c:
+                async with connect(
+                    hub, era=front, answer=lambda r: r.request_type.kind == "confirm" or "deep"
+                ) as c:
                     assert (await c.read("secret://box"))[0]["text"] == "the secret of box"
                     found = await c.prompt("b.interview", {"topic": "tea"})
                     assert found["messages"][1]["content"]["text"] == "deep"
@@ -109,7 +110,10 @@ def test_a_form_goes_through_untouched_and_so_does_its_answer(behind: str, front
             asked.append(request.request_type)
             return ORDER
 
-        async with mounted(strange(behind), era=behind) as hub, connect(hub, era=front, answer=answer) as client:
+        async with (
+            mounted(strange(behind), era=behind) as hub,
+            connect(hub, era=front, answer=answer) as client,
+        ):
             found = said(await client.call("b.form"))
             assert asked[0].schema == ODD_FORM
             assert asked[0].message == "Your order?"
@@ -176,45 +180,6 @@ def test_a_mount_may_have_a_model_and_folders_of_its_own() -> None:
     drive(main())
 
 
-# --- answers that do not fit ---------------------------------------------------------------------------
-
-
-def test_an_answer_that_does_not_fit_is_asked_for_again_by_a_modern_front() -> None:
-    async def main() -> None:
-        for behind in ERAS:
-            async with mounted(strange(behind), era=behind) as hub, connect(hub, era="modern") as client:
-                first = await ask_by_hand(client, "b.form")
-                (key,) = first["inputRequests"]
-                wrong = {key: {"action": "accept", "content": {"size": "enormous"}}}
-                second = await ask_by_hand(client, "b.form", wrong, first["requestState"])
-                assert "Not understood" in second["inputRequests"][key]["params"]["message"]
-                right = {key: {"action": "accept", "content": {"size": "S", "count": 9}}}
-                third = await ask_by_hand(client, "b.form", right, second["requestState"])
-                assert '"count": 9' in third["content"][0]["text"]
-
-    drive(main())
-
-
-async def ask_by_hand(client: Client, tool: str, responses: Any = None, state: str | None = None) -> Any:
-    """One round of a modern request, as it is."""
-    session = await client.session()
-    params: dict[str, Any] = {"name": tool, "arguments": {}}
-    if state is not None:
-        params |= {"inputResponses": responses, "requestState": state}
-    head = session.head({"elicitation": {"form": {}}}, None)
-    waiter: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-    from midcall.client.session import Waiter, result_of as result_in
-    from midcall.client.wire import About
-
-    class Once(Waiter):
-        def answered(self, response: Any) -> None:
-            waiter.set_result(result_in(response))
-
-    session.start(Once(), About("tools/call", tool), json.dumps(params).encode()[1:-1], head=head)
-    return await waiter
-
-
 # --- several, withdrawn, ended --------------------------------------------------------------------------
 
 
@@ -224,7 +189,10 @@ def test_of_two_questions_one_may_be_declined_and_the_other_answered(behind: str
         def answer(request: Request) -> Any:
             return {"word": "yes"} if request.request_type.message.startswith("First") else "Declined"
 
-        async with mounted(strange(behind), era=behind) as hub, connect(hub, era=front, answer=answer) as client:
+        async with (
+            mounted(strange(behind), era=behind) as hub,
+            connect(hub, era=front, answer=answer) as client,
+        ):
             found = said(await client.call("b.both"))
             first, second = (found["First"], found["Second"]) if behind == "modern" else found
             assert first == {"action": "accept", "content": {"word": "yes"}}
@@ -448,5 +416,3 @@ def test_there_are_not_more_clients_than_may_be_and_idle_ones_make_room(
                 await asyncio.gather(*waiting, return_exceptions=True)
 
     drive(main())
-
-

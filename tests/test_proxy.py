@@ -18,7 +18,7 @@ import pytest
 from driving import drive
 from mcp_oracle import MODERN
 from mcp_peers import LATEST, Client, HttpServer, StdioClient, http_server, mcp_environment, text
-from midcall.client import connect
+from midcall.client import connect, connect_hub
 from midcall.errors import MidcallError, ToolError
 from midcall.items import Request
 from mounting import ERAS, SERVER, strange
@@ -44,7 +44,11 @@ class Proxy:
 
     def _start(self) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
-            self._argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=self._env
+            self._argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=self._env,
         )
         end = time.monotonic() + 30
         while not _listens(self.port):
@@ -171,7 +175,11 @@ async def three_questions_then_a_decline_and_a_cancel(client: Client) -> None:
     result, asked = await converse(client, "seek.wizard", answers, run="w")
     assert text(result) == "demo full True"
     assert [one["message"] for one in asked] == ["Project name?", "Template?", "Create it?"]
-    assert [list(one["requestedSchema"]["properties"]) for one in asked] == [["text"], ["choice"], ["confirmed"]]
+    assert [list(one["requestedSchema"]["properties"]) for one in asked] == [
+        ["text"],
+        ["choice"],
+        ["confirmed"],
+    ]
     result, _ = await converse(client, "seek.form", [accept(name="Ann", age=3, role="admin")])
     assert text(result) == "Ann 3 admin"
     result, _ = await converse(client, "seek.careful", [{"action": "decline"}])
@@ -213,6 +221,24 @@ def test_stdio_in_front_of_http(era: str, behind: HttpServer) -> None:
     drive(main())
 
 
+@pytest.mark.parametrize("era", ERAS)
+def test_an_answer_that_does_not_fit_is_asked_for_again_or_refused(
+    era: str, proxies: dict[str, HttpServer]
+) -> None:
+    async def main() -> None:
+        wrong, right = accept(name="A", age=3), accept(name="Ann", age=3)
+        async with proxies[era].client(MODERN, FORMS) as modern:
+            result, asked = await converse(modern, "seek.form", [wrong, right])
+            assert text(result) == "Ann 3 user"
+            assert [one["message"].startswith("(Not understood") for one in asked] == [False, True]
+        async with proxies[era].client(LATEST, FORMS) as legacy:
+            result, _ = await converse(legacy, "seek.form", [wrong])
+            assert result["isError"]
+            assert "does not fit" in text(result)
+
+    drive(main())
+
+
 @pytest.mark.parametrize("front", ERAS)
 def test_what_is_said_through_a_proxy_is_what_the_protocol_wants(
     front: str, proxies: dict[str, HttpServer]
@@ -223,7 +249,9 @@ def test_what_is_said_through_a_proxy_is_what_the_protocol_wants(
                 names = [tool["name"] for tool in (await client.result("tools/list"))["tools"]]
                 assert "give.word" in names
                 assert await client.tool("give.word") == "hello"
-                result = await client.result("tools/call", {"name": "give.sum", "arguments": {"a": 1, "b": 2}})
+                result = await client.result(
+                    "tools/call", {"name": "give.sum", "arguments": {"a": 1, "b": 2}}
+                )
                 assert result["structuredContent"] == {"total": 3}
                 result = await client.result("tools/call", {"name": "give.sum", "arguments": {"a": "x"}})
                 assert result["isError"]
@@ -233,7 +261,10 @@ def test_what_is_said_through_a_proxy_is_what_the_protocol_wants(
                 assert read["contents"][0]["text"] == "# Notes"
                 prompt = await client.result("prompts/get", {"name": "greet", "arguments": {"name": "Al"}})
                 assert prompt["messages"][0]["content"]["text"] == "Greet Al, be kind"
-                ref = {"ref": {"type": "ref/prompt", "name": "greet"}, "argument": {"name": "name", "value": "b"}}
+                ref = {
+                    "ref": {"type": "ref/prompt", "name": "greet"},
+                    "argument": {"name": "name", "value": "b"},
+                }
                 assert (await client.result("completion/complete", ref))["completion"]["values"] == ["bob"]
                 code, _ = await client.error("tools/call", {"name": "nothing", "arguments": {}})
                 assert code == -32602
@@ -267,7 +298,9 @@ def test_a_proxy_in_front_of_a_server_that_cannot_be_started_says_so() -> None:
         with proxy("--journal", "memory", server=["no-such-program", "--at-all"]) as serving:
             async with connect(f"http://127.0.0.1:{serving.port}/mcp") as client:
                 assert [t["name"] for t in await client.tools() if not t["name"].startswith("_")] == []
-                with pytest.raises(ToolError, match="cannot be reached: .*there is no program no-such-program"):
+                with pytest.raises(
+                    ToolError, match=r"cannot be reached: .*there is no program no-such-program"
+                ):
                     await client.call("anything")
 
     drive(main())
@@ -306,11 +339,29 @@ def test_a_proxy_lets_in_whoever_has_a_key_and_keeps_their_questions_apart(tmp_p
     drive(main())
 
 
+def test_a_proxied_tool_is_called_over_the_hubs_own_protocol(proxies: dict[str, HttpServer]) -> None:
+    async def main() -> None:
+        for era in ERAS:
+            async with connect_hub(f"ws://127.0.0.1:{proxies[era].port}/ws") as hub:
+                assert await hub.call("give.word") == "hello"
+                assert await hub.call("give.sum", {"a": 2, "b": 3}) == {"total": 5}
+                with pytest.raises(ToolError, match="The disk is full"):
+                    await hub.call("give.failure")
+                assert await hub.call("seek.prompt", {"name": "x"}, answer=lambda _: "hi") == "x: hi"
+                assert (
+                    await hub.call("seek.confirm", answer=lambda _: True, durable=True) == "confirmed: True"
+                )
+
+    drive(main())
+
+
 def test_a_proxy_may_have_several_workers(tmp_path: Path) -> None:
     async def main() -> None:
         options = ("--workers", "2", "--journal", str(tmp_path / "calls.db"))
         with proxy(*options, server=SERVER) as serving:
-            async with connect(f"http://127.0.0.1:{serving.port}/mcp", era="modern", answer=lambda _: "w") as one:
+            async with connect(
+                f"http://127.0.0.1:{serving.port}/mcp", era="modern", answer=lambda _: "w"
+            ) as one:
                 for _ in range(10):
                     assert (await one.call("seek.prompt", {"name": "x"})).text == "x: w"
 
@@ -388,7 +439,9 @@ def test_a_call_whose_coroutine_was_dropped_goes_on_with_what_waits_behind(
                     result, _ = await converse(client, "seek.wizard", answers, run=f"replay {era}")
                     assert text(result) == "r full True"
                 async with behind.client() as direct:
-                    trail = [one for one in (await direct.state())["trail"] if one.startswith(f"replay {era}")]
+                    trail = [
+                        one for one in (await direct.state())["trail"] if one.startswith(f"replay {era}")
+                    ]
                     assert len(trail) == 4
 
     drive(main())
@@ -417,7 +470,9 @@ def test_tools_of_a_server_are_listed_and_shown(behind: HttpServer, tmp_path: Pa
     settings = tmp_path / "mcp.json"
     first, *rest = strange("legacy")
     entry = {"command": first, "args": rest, "env": {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}}
-    settings.write_text(json.dumps({"mcpServers": {"odd": entry, "web": {"url": f"http://127.0.0.1:{behind.port}/mcp"}}}))
+    settings.write_text(
+        json.dumps({"mcpServers": {"odd": entry, "web": {"url": f"http://127.0.0.1:{behind.port}/mcp"}}})
+    )
     for target, name in (
         (quoted(SERVER), "give.sum"),
         (f"http://127.0.0.1:{behind.port}/mcp", "give.sum"),

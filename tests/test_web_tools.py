@@ -119,7 +119,7 @@ def test_every_kind_of_question_is_answered(page: Page, site: Server) -> None:
     open_method(page, site, "lab.asks")
     run(page)
     page.get_by_role("button", name="Yes").click()
-    name = page.get_by_role("textbox", name=re.compile("Text"))
+    name = page.get_by_role("textbox", name="Your name?")
     expect(name).to_have_value("Ada")
     expect(name).to_be_focused()
     name.fill("Grace")

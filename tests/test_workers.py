@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import postgres_server
+from mcp_peers import FORMS, LATEST, HttpServer
 from midcall import connect_hub
 from midcall.items import Request
 from peers import HERE, command, environment, free_port
@@ -391,6 +392,25 @@ def test_who_waits_at_a_worker_that_stops_for_what_another_one_runs_is_sent_ther
         told = (await waiting)["result"]
         assert is_open(told)
         assert await until_told(first, {**params, "requestState": told["requestState"]}) == await running
+
+    with fleet_of_two(tmp_path) as fleet:
+        asyncio.run(run(fleet))
+
+
+def test_a_legacy_session_may_be_used_through_any_worker(tmp_path: Path) -> None:
+    async def run(fleet: Fleet) -> None:
+        first, second = fleet.ports
+        async with HttpServer(first).client(LATEST, FORMS) as client:
+            here = int(await client.tool("work.pid"))
+            client.port = second
+            assert int(await client.tool("work.pid")) == here, "the session stays where it began"
+            id = await client.start("tools/call", {"name": "work.wizard", "arguments": {"run": "r"}})
+            for content in ({"text": "Ann"}, {"choice": "red"}, {"confirmed": True}):
+                asked = await client.message("elicitation/create")
+                client.port = first if client.port == second else second
+                await client.answer(asked, {"action": "accept", "content": content})
+            told = (await client.response(id))["result"]
+            assert json.loads(told["content"][0]["text"])["answers"] == ["Ann", "red", True]
 
     with fleet_of_two(tmp_path) as fleet:
         asyncio.run(run(fleet))

@@ -70,9 +70,11 @@ class Lab:
         size = await ask.select(
             "Which size?", [("s", "Small", "Fits in a bag"), ("l", "Large")], timeout=None
         )
-        colours = await ask.select("Which colours?", ["red", "green", "blue"], multi=True, timeout=None)
+        colours = await ask.select(
+            "Which colours?", ["red", "green", "blue"], multi_select=True, timeout=None
+        )
         parcel = await ask.form(Parcel, "What do you send?", timeout=None)
-        await ask.url("Please sign in", "https://example.com/sign-in", timeout=None)
+        await ask.url("https://example.com/sign-in", "Please sign in", timeout=None)
         stars = await ask(rate, "How was it?", timeout=None, visits=[{"day": "Monday", "guests": 3}])
         return [sure, name, size, colours, parcel.to.city, stars.stars]
 

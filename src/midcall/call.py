@@ -99,6 +99,8 @@ class Call(Struct, eq=False):
     """What it has done, if it asks."""
     dropped: bool = False
     """Whether it was given up here, to be run again later or elsewhere."""
+    over: bool = False
+    """Whether it was given up because it is not to go on anywhere."""
     begun: bool = False
     outcome: Status | None = None
     questions: OpenQuestions | None = None
@@ -144,12 +146,14 @@ class Call(Struct, eq=False):
             self.task.cancel()
         return True
 
-    def drop(self) -> None:
+    def drop(self, *, over: bool = False) -> None:
         """Give the call up in this process: it is in the journal, and is run again from there.
 
-        Its coroutine is thrown away; of what it still does, nothing counts and nothing goes out.
+        Its coroutine is thrown away; of what it still does, nothing counts and nothing goes out. If it is
+        `over`, somebody has ended it, and it is not run again either.
         """
         self.dropped = True
+        self.over = over
         self.outlet = NOWHERE
         if self.trace is not None:
             self.trace.closed = True

@@ -1,8 +1,9 @@
 """Hub: the registry and router of methods.
 
 A hub holds activations (namespaced), MCP servers that are mounted like those, other hubs (nested) and
-extensions (names without a namespace, resolved first). It resolves a name, validates the arguments and starts a call. It knows
-no protocol: transports and dialects sit above it and hand it names, raw arguments and an outlet.
+extensions (names without a namespace, resolved first). It resolves a name, validates the arguments and starts
+a call. It knows no protocol: transports and dialects sit above it and hand it names, raw arguments and an
+outlet.
 """
 
 import asyncio
@@ -90,10 +91,12 @@ class Hub:
 
         Its tools become methods (`github.create_issue`), its prompts are named in the same way, and its
         resources keep their URIs. `namespace` may be empty; of two with the same name, the first counts.
+        What the server asks goes to whoever has made the call.
+
         `target` and most options are those of `connect`: `headers` and `auth` for a URL, `env` and `cwd` for
-        a command, `era`, `revision`, `log_level`; `timeout` is for how many seconds the server may say
-        nothing about a call. What it asks goes to whoever has made the call; `sample` and `roots` answer
-        such questions here instead.
+        a command, `era`, `revision`, `log_level`. `timeout` is for how many seconds the server may say
+        nothing about a call; `scopes` are those that a caller needs for all of it; `sample` and `roots`
+        answer here what the server asks of a model, or of folders.
 
         The server is connected when the hub is opened. While it cannot be reached, its methods stay, and
         raise `Unreachable`.

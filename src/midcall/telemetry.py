@@ -52,6 +52,13 @@ def tracer() -> Tracer | None:
     return _found
 
 
+def carrier() -> dict[str, str]:
+    """The present context, for a request that is about to be sent."""
+    carried: dict[str, str] = {}
+    _PROPAGATOR.inject(carried)
+    return carried
+
+
 class RequestSpan:
     """The span of one request, from its arrival to its answer."""
 

@@ -8,7 +8,7 @@ from midcall.models.scripted import Rule
 
 
 async def _show_flights(question: PluginQuestion, ctx: PluginContext) -> Any:
-    message = question.message.partition("\n")[0]
+    message = question.message.partition("\n")[0].rstrip(":")
     return await ctx.render("FlightList", flights=question.context["flights"], message=message)
 
 

@@ -1,13 +1,16 @@
 """AG-UI 1.0 at `/agui`: the chat for front ends that speak that protocol, as assistant-ui and CopilotKit do.
 
-A thread is a conversation. A turn that waits for the person ends its run with an interrupt for each question,
-and the next run's `resume` answers them; `/agui/connect` gives a page that was reloaded its messages and the
-open interrupts again.
+A thread is a conversation, whose history is kept here: of what a front end sends along, the newest message of
+the person counts. A turn that waits for the person ends its run with an interrupt for each question, and the
+next run's `resume` answers them; `/agui/connect` gives a page that was reloaded its messages, what goes on,
+and the open interrupts. The words of the protocol are in `agui_events`; here are the requests.
 """
 
+import asyncio
+import contextlib
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -16,15 +19,17 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from midcall.chat import events
+from midcall.chat.agui_events import Translator, failed, snapshot
 from midcall.chat.conversation import Conversation
-from midcall.chat.engine import ChatEngine, NoConversation
+from midcall.chat.engine import Busy, ChatEngine, NoConversation
 from midcall.chat.ndjson import principal_of, read_body, refused
-from midcall.chat.request import BadRequest, ChatRequest, ElicitResponse, ElicitResult
+from midcall.chat.request import MAX_TEXT, BadRequest, ChatRequest, ElicitResponse, ElicitResult, Said
 from midcall.chat.runs import FarRun, Line, Run
 from midcall.errors import MidcallError
+from midcall.principal import Principal
 
-PROTOCOL = "1.0"
+ALIVE_EVERY = 15.0
+"""Seconds after which a stream that has nothing to tell says that it is still there."""
 
 _decode_line = msgspec.json.Decoder(Line).decode
 
@@ -37,8 +42,8 @@ class Resume(Struct, frozen=True, rename="camel"):
     payload: Any = None
 
 
-class Said(Struct, frozen=True):
-    """A message of the front end's history, of which only the newest of the person counts."""
+class InputMessage(Struct, frozen=True):
+    """A message of the front end's history."""
 
     role: str = ""
     content: Any = ""
@@ -56,7 +61,7 @@ class RunInput(Struct, frozen=True, rename="camel"):
 
     thread_id: str
     run_id: str = ""
-    messages: list[Said] = []
+    messages: list[InputMessage] = []
     resume: list[Resume] = []
 
 
@@ -75,10 +80,27 @@ class Agui:
     async def _run(self, request: Request) -> Response:
         try:
             given = await _read(request)
-            run = await self._engine.post(_asked(given), principal_of(request), create=not given.resume)
+            run = await self._begin(given, principal_of(request))
+        except NoConversation as error:
+            # Where somebody answers, the tool call is gone with its thread.
+            return _streamed(_only(failed("SESSION_NOT_FOUND" if given.resume else error.code, str(error))))
         except MidcallError as error:
             return refused(error)
-        return _streamed(_translated(run, 0, given))
+        return _streamed(_translated(run, self._translator(given)))
+
+    async def _begin(self, given: RunInput, principal: Principal | None) -> Run:
+        sessions: Mapping[str, str] = {}
+        if given.resume:
+            conversation, _ = await self._engine.conversation(given.thread_id, principal)
+            sessions = {question.elicit_id: question.session_id for question in conversation.questions}
+        asked = _asked(given, sessions)
+        try:
+            return await self._engine.post(asked, principal, create=asked.text is not None)
+        except Busy:
+            # A front end stops a run by no longer reading it; what the person says next shows that it did.
+            if asked.text is None or not await self._engine.stop(given.thread_id, principal):
+                raise
+        return await self._engine.post(asked, principal)
 
     async def _connect(self, request: Request) -> Response:
         try:
@@ -87,10 +109,15 @@ class Agui:
             conversation, running = await self._engine.conversation(given.thread_id, principal)
             run = None if running is None else await self._engine.attach(running["sessionId"], principal)
         except NoConversation:
-            return _streamed(_nothing(given))
+            conversation, run = Conversation(given.thread_id), None
         except MidcallError as error:
             return refused(error)
-        return _streamed(_shown(conversation, run, given))
+        return _streamed(_shown(conversation, run, self._translator(given)))
+
+    def _translator(self, given: RunInput) -> Translator:
+        answered = [_session_of(one.interrupt_id) for one in given.resume if one.status == "resolved"]
+        run_id = given.run_id or str(uuid.uuid4())
+        return Translator(given.thread_id, run_id, self._engine.model.name, answered)
 
 
 async def _read(request: Request) -> RunInput:
@@ -100,19 +127,26 @@ async def _read(request: Request) -> RunInput:
         raise BadRequest(f"Invalid RunAgentInput: {error}") from None
 
 
-def _asked(given: RunInput) -> ChatRequest:
+def _asked(given: RunInput, sessions: Mapping[str, str]) -> ChatRequest:
     """The request to the engine that a run stands for."""
-    if given.resume:
-        responses = tuple(_response(one) for one in given.resume)
-        return ChatRequest(given.thread_id, plugin_elicit_responses=responses)
-    said = given.messages[-1] if given.messages else Said()
-    if said.role == "user" and said.text.strip():
-        return ChatRequest(given.thread_id, message=said.text)
-    return ChatRequest(given.thread_id, resume=True)
+    said = tuple(
+        Said("user" if one.role == "user" else "assistant", one.text)
+        for one in given.messages
+        if one.role in ("user", "assistant") and one.text.strip()
+    )
+    newest = given.messages[-1] if given.messages else InputMessage()
+    speaks = newest.role == "user" and bool(newest.text.strip())
+    if speaks and len(newest.text) > MAX_TEXT:
+        raise BadRequest(f"A message has between 1 and {MAX_TEXT} letters")
+    return ChatRequest(
+        given.thread_id,
+        messages=said if speaks else (),
+        plugin_elicit_responses=tuple(_response(one, sessions) for one in given.resume),
+        resume=not given.resume and not speaks,
+    )
 
 
-def _response(entry: Resume) -> ElicitResponse:
-    session_id = entry.interrupt_id.rsplit(":", 2)[0]
+def _response(entry: Resume, sessions: Mapping[str, str]) -> ElicitResponse:
     result = ElicitResult("cancel")
     if entry.status == "resolved":
         match entry.payload:
@@ -122,215 +156,77 @@ def _response(entry: Resume) -> ElicitResponse:
                 result = ElicitResult(action, rest.get("content"))
             case content:
                 result = ElicitResult("accept", content)
+    session_id = sessions.get(entry.interrupt_id) or _session_of(entry.interrupt_id)
     return ElicitResponse(session_id, entry.interrupt_id, result)
 
 
-# --- events ---------------------------------------------------------------------------------
+def _session_of(interrupt_id: str) -> str:
+    return interrupt_id.rsplit(":", 2)[0]
 
 
-async def _translated(run: Run | FarRun, after: int, given: RunInput) -> AsyncIterator[dict[str, Any]]:
-    """The events of a run, in the words of AG-UI. Whatever is opened is closed before the run ends."""
-    translator = Translator(given.thread_id, given.run_id or run.id)
+# --- streams --------------------------------------------------------------------------------
+
+
+async def _translated(run: Run | FarRun, translator: Translator) -> AsyncIterator[dict[str, Any]]:
+    """The events of a run. Whatever is opened is closed before it ends."""
     yield translator.started()
-    async for line in run.lines(after):
-        for event in translator.take(_decode_line(line).event):
-            yield event
-        if translator.ended:
-            return
-    for event in translator.end():
+    async for event in _rest(run, 0, translator):
         yield event
 
 
 async def _shown(
-    conversation: Conversation, run: Run | FarRun | None, given: RunInput
+    conversation: Conversation, run: Run | FarRun | None, translator: Translator
 ) -> AsyncIterator[dict[str, Any]]:
-    """A conversation for a page that was reloaded: its messages, then what goes on, or the open interrupts."""
-    translator = Translator(given.thread_id, given.run_id or str(uuid.uuid4()))
+    """A conversation for a page that was reloaded: its messages, then what goes on, or the open interrupts.
+
+    The messages have what the first lines of a run under way have told; it is not told again.
+    """
     yield translator.started()
-    yield {"type": "MESSAGES_SNAPSHOT", "messages": _messages(conversation)}
-    if run is not None:
-        async for line in run.lines(0):
-            for event in translator.take(_decode_line(line).event):
-                yield event
-            if translator.ended:
-                return
-    for event in translator.end(conversation.questions):
-        yield event
+    yield snapshot(conversation)
+    if run is None:
+        for event in translator.end(conversation.questions):
+            yield event
+    else:
+        async for event in _rest(run, conversation.lsn, translator):
+            yield event
 
 
-async def _nothing(given: RunInput) -> AsyncIterator[dict[str, Any]]:
-    translator = Translator(given.thread_id, given.run_id or str(uuid.uuid4()))
-    yield translator.started()
-    yield {"type": "MESSAGES_SNAPSHOT", "messages": []}
-    for event in translator.end():
-        yield event
+async def _rest(run: Run | FarRun, after: int, translator: Translator) -> AsyncIterator[dict[str, Any]]:
+    async for line in run.lines(after):
+        for event in translator.take(_decode_line(line).event):
+            yield event
+    if not translator.ended:
+        for event in translator.fail("run_lost", "The run ended without an end"):
+            yield event
 
 
-class Translator:
-    """Turns the events of the chat into those of AG-UI. No I/O."""
-
-    def __init__(self, thread_id: str, run_id: str) -> None:
-        self._thread_id = thread_id
-        self._run_id = run_id
-        self._open: str | None = None
-        """`text` or `reasoning`, whichever message is open."""
-        self._message = ""
-        self._number = 0
-        self._interrupts: list[events.ElicitRequest] = []
-        self.ended = False
-
-    def started(self) -> dict[str, Any]:
-        return {
-            "type": "RUN_STARTED",
-            "threadId": self._thread_id,
-            "runId": self._run_id,
-            "protocolVersion": PROTOCOL,
-        }
-
-    def take(self, event: events.Event) -> Iterator[dict[str, Any]]:
-        """What one event of the chat is in AG-UI."""
-        match event:
-            case events.Text(content):
-                yield from self._open_as("text")
-                yield {"type": "TEXT_MESSAGE_CONTENT", "messageId": self._message, "delta": content}
-            case events.Thinking(content):
-                yield from self._open_as("reasoning")
-                yield {"type": "REASONING_MESSAGE_CONTENT", "messageId": self._message, "delta": content}
-            case events.ToolCalls(calls):
-                parent = self._message if self._open == "text" else None
-                yield from self._close()
-                for call in calls:
-                    yield from _called(call, parent)
-            case events.ToolProgress():
-                yield _progress(event)
-            case events.ToolResult(call_id, _, content):
-                yield from self._close()
-                yield _result(call_id, content)
-            case events.ToolError(call_id, _, message):
-                yield from self._close()
-                yield _result(call_id, f"Error: {message}")
-            case events.ElicitRequest():
-                self._interrupts.append(event)
-            case events.SessionError(_, _, code, message):
-                yield from self._fail(code, message)
-            case events.ConversationState():
-                yield from self.end(self._interrupts)
-            case events.Complete(reason):
-                yield from self.end(outcome={"type": "cancelled" if reason == "stopped" else "success"})
-            case events.Failure(message, code):
-                yield from self._fail(code, message)
-
-    def end(
-        self, questions: list[events.ElicitRequest] | None = None, outcome: dict[str, Any] | None = None
-    ) -> Iterator[dict[str, Any]]:
-        """Close what is open, and the run."""
-        yield from self._close()
-        if questions:
-            outcome = {"type": "interrupt", "interrupts": [_interrupt(question) for question in questions]}
-        self.ended = True
-        yield {
-            "type": "RUN_FINISHED",
-            "threadId": self._thread_id,
-            "runId": self._run_id,
-            "outcome": outcome or {"type": "success"},
-        }
-
-    def _fail(self, code: str, message: str) -> Iterator[dict[str, Any]]:
-        yield from self._close()
-        self.ended = True
-        yield {"type": "RUN_ERROR", "message": message, "code": code}
-
-    def _open_as(self, kind: str) -> Iterator[dict[str, Any]]:
-        if self._open == kind:
-            return
-        yield from self._close()
-        self._number += 1
-        self._message = f"{self._run_id}-{self._number}"
-        self._open = kind
-        if kind == "text":
-            yield {"type": "TEXT_MESSAGE_START", "messageId": self._message, "role": "assistant"}
-        else:
-            yield {"type": "REASONING_START", "messageId": self._message}
-            yield {"type": "REASONING_MESSAGE_START", "messageId": self._message, "role": "reasoning"}
-
-    def _close(self) -> Iterator[dict[str, Any]]:
-        kind, self._open = self._open, None
-        if kind == "text":
-            yield {"type": "TEXT_MESSAGE_END", "messageId": self._message}
-        elif kind == "reasoning":
-            yield {"type": "REASONING_MESSAGE_END", "messageId": self._message}
-            yield {"type": "REASONING_END", "messageId": self._message}
-
-
-def _called(call: dict[str, Any], parent: str | None) -> Iterator[dict[str, Any]]:
-    given = call["arguments"]
-    text = given if isinstance(given, str) else msgspec.json.encode(given).decode()
-    start = {"type": "TOOL_CALL_START", "toolCallId": call["id"], "toolCallName": call["name"]}
-    yield start | ({} if parent is None else {"parentMessageId": parent})
-    yield {"type": "TOOL_CALL_ARGS", "toolCallId": call["id"], "delta": text}
-    yield {"type": "TOOL_CALL_END", "toolCallId": call["id"]}
-
-
-def _result(call_id: str, content: str) -> dict[str, Any]:
-    return {
-        "type": "TOOL_CALL_RESULT",
-        "messageId": f"{call_id}-result",
-        "toolCallId": call_id,
-        "content": content,
-        "role": "tool",
-    }
-
-
-def _progress(event: events.ToolProgress) -> dict[str, Any]:
-    return {
-        "type": "ACTIVITY_SNAPSHOT",
-        "messageId": f"{event.call_id}-progress",
-        "activityType": "PROGRESS",
-        "content": {
-            "toolCallId": event.call_id,
-            "toolName": event.tool_name,
-            "message": event.message,
-            "percentage": event.percentage,
-        },
-        "replace": True,
-    }
-
-
-def _interrupt(question: events.ElicitRequest) -> dict[str, Any]:
-    interrupt: dict[str, Any] = {
-        "id": question.elicit_id,
-        "reason": "input_required",
-        "message": question.message,
-        "toolCallId": question.call_id,
-        "responseSchema": question.schema or {"type": "object"},
-    }
-    told = {"key": question.key, "toolName": question.tool_name}
-    more = {"component": question.component, "url": question.url}
-    interrupt["metadata"] = {**told, **{name: value for name, value in more.items() if value is not None}}
-    return interrupt
-
-
-def _messages(conversation: Conversation) -> list[dict[str, Any]]:
-    made: list[dict[str, Any]] = []
-    for number, message in enumerate(conversation.messages):
-        one: dict[str, Any] = {"id": f"{conversation.id}-{number}", "role": message.role}
-        if message.content or message.role != "assistant":
-            one["content"] = message.content
-        if message.tool_calls:
-            one["toolCalls"] = [
-                {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}}
-                for c in message.tool_calls
-            ]
-        if message.tool_call_id is not None:
-            one["toolCallId"] = message.tool_call_id
-        made.append(one)
-    return made
+async def _only(event: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    yield event
 
 
 def _streamed(told: AsyncIterator[dict[str, Any]]) -> Response:
-    async def lines() -> AsyncIterator[bytes]:
-        async for event in told:
-            yield b"data: %b\n\n" % msgspec.json.encode({**event, "timestamp": int(time.time() * 1000)})
-
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(lines(), media_type="text/event-stream", headers=headers)
+    return StreamingResponse(_lines(told), media_type="text/event-stream", headers=headers)
+
+
+async def _lines(told: AsyncIterator[dict[str, Any]]) -> AsyncIterator[bytes]:
+    coming: asyncio.Future[dict[str, Any]] | None = None
+    try:
+        while True:
+            if coming is None:
+                coming = asyncio.ensure_future(anext(told))
+            done, _ = await asyncio.wait((coming,), timeout=ALIVE_EVERY)
+            if not done:
+                yield b": still there\n\n"
+                continue
+            try:
+                event = coming.result()
+            except StopAsyncIteration:
+                return
+            coming = None
+            yield b"data: %b\n\n" % msgspec.json.encode({**event, "timestamp": int(time.time() * 1000)})
+    finally:
+        if coming is not None and not coming.done():
+            coming.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait((coming,))

@@ -19,8 +19,9 @@ from midcall.chat.store import ChatStore, Listed, MemoryStore
 from midcall.chat.toolset import Toolset
 from midcall.chat.turn import Turn
 from midcall.client.answering import Answering
-from midcall.client.client import Client, Options
+from midcall.client.client import Client
 from midcall.client.inprocess import HubWire
+from midcall.client.options import Options
 from midcall.client.targets import Target
 from midcall.errors import MidcallError
 from midcall.hub import Hub
@@ -121,10 +122,9 @@ class ChatEngine:
     def stop_all(self) -> list[asyncio.Task[None]]:
         """End the turns that run; they are taken up again when their people come back."""
         self.closing = True
-        tasks = [run.task for run in self._runs.values() if run.task is not None]
-        for task in tasks:
-            task.cancel()
-        return tasks
+        for run in self._runs.values():
+            run.stop()
+        return [run.task for run in self._runs.values() if run.task is not None]
 
     async def close(self) -> None:
         """End what runs, and let go of everything but the hub."""
@@ -165,11 +165,11 @@ class ChatEngine:
             await self._check_free(conversation)
         if self.closing:
             raise Busy("The server is closing: try again")
+        toolset = Toolset(await self._client(principal), self._offered, lambda: self.closing)
         run = Run(str(uuid.uuid4()), conversation.id, name, self.store)
         conversation.run, conversation.lsn = run.id, 0
         await self.store.begin_run(run.id, conversation.id, name)
         await self.store.save(conversation)
-        toolset = Toolset(await self._client(principal), self._offered)
         self._runs[run.id] = run
         run.begin(Turn(self, run, conversation, request, toolset).play())
         if run.task is not None:
@@ -193,7 +193,7 @@ class ChatEngine:
         run = self._runs.get(conversation.run or "")
         if run is None or run.task is None or run.ended:
             return False
-        run.task.cancel()
+        run.stop()
         await asyncio.wait((run.task,))
         return True
 
@@ -212,8 +212,8 @@ class ChatEngine:
     async def delete(self, id: str, principal: Principal | None = None) -> None:
         """Forget a conversation; what waits in it is ended. Raises `NoConversation`."""
         name = principal.name if principal is not None else None
-        conversation = await self._own(id, name)
         await self.stop(id, principal)
+        conversation = await self._own(id, name)
         for pending in conversation.pending.values():
             await self.abort(pending.kept_as, "The conversation was deleted")
         await self.store.delete(id, name)

@@ -110,6 +110,7 @@ class ConversationState(Struct, frozen=True, tag_field="type", tag="conversation
     conversation_id: str
     messages: list[Message]
     pending: list[ElicitRequest]
+    usage: dict[str, int] = {}
 
 
 class Complete(Struct, frozen=True, tag_field="type", tag="complete"):

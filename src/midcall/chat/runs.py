@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -17,6 +17,8 @@ from midcall.chat.store import ChatStore, Conflict, RunState
 from midcall.errors import MidcallError
 
 log = logging.getLogger("midcall.chat")
+
+T = TypeVar("T")
 
 WRITE_EVERY = 0.2
 """Seconds between two times that new lines are written down."""
@@ -41,6 +43,18 @@ class Line(msgspec.Struct, frozen=True):
 _encode = msgspec.json.Encoder().encode
 
 
+async def finished(work: Coroutine[Any, Any, T]) -> T:
+    """Do something to its end, also if whoever waits for it is cancelled: then it is known to be done."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait((task,))
+        if not task.cancelled() and task.exception() is not None:
+            log.warning("nobody waited for what failed: %s", task.exception())
+        raise
+
+
 class Run:
     """A turn under way, and its lines."""
 
@@ -52,13 +66,20 @@ class Run:
         self._lines: list[bytes] = []
         self._written = 0
         self._changed = asyncio.Event()
-        self.ended = False
+        self._over = asyncio.Event()
+        self._begun = False
+        self._stopped = False
         self.task: asyncio.Task[None] | None = None
 
     @property
     def lsn(self) -> int:
         """The number of the last line."""
         return len(self._lines)
+
+    @property
+    def ended(self) -> bool:
+        """Whether there will be no more lines."""
+        return self._over.is_set()
 
     def emit(self, event: Event) -> None:
         """Tell an event to whoever reads."""
@@ -83,28 +104,38 @@ class Run:
         """Run the turn in a task of its own; its lines are written down as they come."""
         self.task = asyncio.get_running_loop().create_task(self._run(turn))
 
+    def stop(self) -> None:
+        """Cut the turn off. Once is enough: it has to tidy up, and is not to be cut off in that."""
+        if self._stopped or self.ended:
+            return
+        self._stopped = True
+        if self._begun and self.task is not None:
+            self.task.cancel()
+
     async def _run(self, turn: Coroutine[Any, Any, None]) -> None:
         writer = asyncio.create_task(self._write())
+        self._begun = True
         try:
+            if self._stopped and self.task is not None:
+                self.task.cancel()  # before it began, it would not have known
             await turn
         finally:
-            writer.cancel()
-            await asyncio.wait((writer,))
-            self.ended = True
+            self._over.set()
             self._wake()
-            with contextlib.suppress(MidcallError):
-                await self._flush(ended=True)
+            await writer
 
     async def _write(self) -> None:
-        """Write new lines down, for readers at other processes."""
-        idle = 0.0
-        while True:
-            await asyncio.sleep(WRITE_EVERY)
-            idle += WRITE_EVERY
-            if self._written < len(self._lines) or idle >= ALIVE_EVERY:
+        """Write new lines down, for readers at other processes, and at last that it has ended."""
+        idle, ended = 0.0, False
+        while not ended:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(WRITE_EVERY):
+                    await self._over.wait()
+            ended, idle = self.ended, idle + WRITE_EVERY
+            if ended or self._written < len(self._lines) or idle >= ALIVE_EVERY:
                 idle = 0.0
                 try:
-                    await self._flush(ended=False)
+                    await self._flush(ended=ended)
                 except MidcallError as error:
                     log.warning("the lines of a run cannot be written: %s", error)
 

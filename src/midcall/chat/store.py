@@ -127,6 +127,8 @@ class MemoryStore:
             del self._runs[next(iter(self._runs))]
 
     async def append(self, run: str, first: int, lines: Sequence[bytes], *, ended: bool) -> None:
+        if run not in self._runs:
+            return  # there were too many
         conversation_id, principal, kept, _ = self._runs[run]
         if lines and len(kept) != first - 1:
             raise Conflict("The run has other lines")

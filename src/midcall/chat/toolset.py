@@ -13,8 +13,8 @@ from msgspec import Struct
 
 from midcall.client.client import Client
 from midcall.client.native import native_name
+from midcall.client.responses import Waiter, result_of
 from midcall.client.results import text_of
-from midcall.client.session import Waiter, result_of
 from midcall.client.wire import About
 from midcall.errors import MethodNotFound, MidcallError, RemoteError
 from midcall.items import to_json
@@ -52,12 +52,26 @@ class SessionLost(MidcallError):
     code = "session_lost"
 
 
+class StillWaiting(MidcallError):
+    """A tool call that waited could not be gone on with just now, and waits for the same answers again."""
+
+    code = "still_waiting"
+    recoverable = True
+
+
 class Toolset:
     """The tools that one person's chat has."""
 
-    def __init__(self, client: Client, offered: Callable[[str], bool] | None = None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        offered: Callable[[str], bool] | None = None,
+        closing: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`offered` says which tools, by name; `closing`, whether the process is about to end."""
         self._client = client
         self._offered = offered
+        self._closing = closing
         self._names: dict[str, str] = {}
 
     async def definitions(self) -> tuple[ToolDefinition, ...]:
@@ -111,6 +125,8 @@ class Toolset:
         except RemoteError as error:
             if error.rpc_code == INVALID_PARAMS:
                 raise SessionLost("The tool call is gone: it was ended, or its time was up") from None
+            if isinstance(error.rpc_data, dict) and error.rpc_data.get("recoverable"):
+                raise StillWaiting(str(error)) from error
             raise
 
     async def _round(
@@ -147,7 +163,8 @@ class Toolset:
         try:
             return await waiter.result
         except asyncio.CancelledError:
-            session.cancel(id, "The chat was stopped")
+            if not self._closing():  # else it goes on, and is found again
+                session.cancel(id, "The chat was stopped")
             raise
 
 

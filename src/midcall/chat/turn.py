@@ -11,51 +11,42 @@ said; then model and tools take turns until the model has nothing more to call, 
                                                                                   v
                                                                                complete
 
-Before an event that the person can act upon goes out, the conversation is in the store. Tools are called
-under an idempotency key, so that a turn that a crash has cut off is taken up where it stood.
+Before an event that the person can act upon goes out, the conversation is in the store; and whenever it is
+saved, its messages have all that the lines up to its `lsn` tell, and nothing of those after it. Tools are
+called under an idempotency key, so that a turn that a crash has cut off is taken up where it stood.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from midcall.chat.conversation import Conversation, Pending
+from midcall.chat.conversation import Conversation
 from midcall.chat.events import (
     Complete,
     ConversationState,
-    ElicitRequest,
+    Event,
     Failure,
-    SessionError,
     SessionInfo,
-    SessionStatus,
     Text,
     Thinking,
-    ToolCalls,
-    ToolError,
-    ToolProgress,
-    ToolResult,
 )
-from midcall.chat.plugins import PluginQuestion, Shown, show
-from midcall.chat.request import ChatRequest, ElicitResponse
-from midcall.chat.runs import Run
-from midcall.chat.toolset import Asked, Finished, SessionLost, Toolset
-from midcall.client.line import read_progress
+from midcall.chat.events import ToolCalls as ToolCallsMade
+from midcall.chat.request import ChatRequest
+from midcall.chat.runs import Run, finished
+from midcall.chat.toolcalls import Meter, ToolCalls
+from midcall.chat.toolset import Toolset
 from midcall.errors import MidcallError
-from midcall.mcp.elicitation import ROOTS, SAMPLE
-from midcall.mcp.model_context import read_context, without_context
-from midcall.models.base import Message, ModelRequest, Stopped, TextPart, ThinkingPart, ToolCall, Usage
+from midcall.models.base import Message, ModelRequest, Stopped, TextPart, ThinkingPart, ToolCall
 
 if TYPE_CHECKING:
     from midcall.chat.engine import ChatEngine
 
 log = logging.getLogger("midcall.chat")
 
-LOST = "Error: Plugin session was lost. Please retry the operation."
-STOPPED = "Stopped by the person before it had a result."
 INSTEAD = "The person did not answer, and wrote something else instead."
 
 
@@ -88,7 +79,8 @@ class Turn:
         self._conversation = conversation
         self._request = request
         self._toolset = toolset
-        self._usage = Usage()
+        self._meter = Meter(engine.token_budget)
+        self._tools = ToolCalls(engine, run, conversation, toolset, self._meter)
         self._iterations = 0
         self._reason = "stop"
         self._said: list[str] = []
@@ -111,18 +103,20 @@ class Turn:
             SessionInfo(self._run.id, self._conversation.id, {"name": model.name, "scripted": model.scripted})
         )
         try:
+            await self._play()
+        except asyncio.CancelledError:
+            await self._cut_off()
+
+    async def _play(self) -> None:
+        try:
             phase: Phase | None = Phase.PROCESS_PLUGIN_ABORT
             while phase is not None:
                 phase = await self._table[phase]()
-        except asyncio.CancelledError:
-            await self._cut_off()
         except MidcallError as error:
-            await self._end()
-            self._run.emit(Failure(str(error), error.code, error.recoverable))
+            await self._finish(Failure(str(error), error.code, error.recoverable))
         except Exception:
             log.exception("a turn failed inside midcall")
-            await self._end()
-            self._run.emit(Failure("Internal error", "internal_error"))
+            await self._finish(Failure("Internal error", "internal_error"))
 
     # --- what the person has done ------------------------------------------------------------
 
@@ -131,79 +125,50 @@ class Turn:
         if abort is not None:
             pending = self._conversation.pending.get(abort.session_id)
             if pending is None:
-                self._session_error(
-                    abort.session_id, "SESSION_NOT_FOUND", "There is no such tool call waiting"
-                )
+                text = "There is no such tool call waiting"
+                self._tools.session_error(abort.session_id, "SESSION_NOT_FOUND", text)
             else:
-                await self._abort(pending, abort.reason or "Cancelled by the person")
+                await self._tools.abort(pending, abort.reason or "Cancelled by the person")
         return Phase.PROCESS_PLUGIN_RESPONSES
 
     async def _process_plugin_responses(self) -> Phase:
-        responses = self._request.plugin_elicit_responses
-        ready: dict[str, Pending] = {}
-        for response in responses:
+        for response in self._request.plugin_elicit_responses:
             pending = self._conversation.pending.get(response.session_id)
             if pending is None:
-                self._lost(response.session_id)
-            elif await self._take_answer(pending, response) and _is_answered(pending):
-                ready[response.session_id] = pending
+                self._tools.lost(response.session_id)
+            else:
+                await self._tools.take(pending, response)
+        ready = self._tools.answered
         if ready:
             # What was answered is not lost if the process dies now: the tool call takes it only once.
             await self._save()
-            await self._all(self._go_on(pending) for pending in ready.values())
+            await self._tools.go_on(ready)
             await self._save()
         return Phase.PROCESS_MESSAGE
-
-    async def _take_answer(self, pending: Pending, response: ElicitResponse) -> bool:
-        """Take an answer to one question; false if it is no answer to any."""
-        for key, question in pending.questions.items():
-            if question.elicit_id == response.elicit_id and key not in pending.answers:
-                break
-        else:
-            waiting = [q.elicit_id for k, q in pending.questions.items() if k not in pending.answers]
-            expected = " or ".join(waiting)
-            text = f"Elicitation ID mismatch: expected {expected}, got {response.elicit_id}"
-            self._session_error(response.session_id, "ELICIT_MISMATCH", text)
-            return False
-        result = response.result
-        if result.action != "accept":
-            pending.answers[key] = {"action": result.action}
-        elif question.component is None:
-            pending.answers[key] = {"action": "accept", "content": result.content or {}}
-        else:
-            pending.rendered.setdefault(key, []).append(result.content)
-            await self._show(pending, key, question)
-        return True
 
     async def _process_message(self) -> Phase:
         text = self._request.text
         if text is not None:
+            await self._tools.make(self._tools.unmade)  # left over by a crash: they have a result first
             for pending in list(self._conversation.pending.values()):
-                await self._abort(pending, INSTEAD)
-            if self._conversation.unanswered():
-                await (
-                    self._executing_tools()
-                )  # left over by a crash: they have a result before anything is said
-                for pending in list(self._conversation.pending.values()):
-                    await self._abort(pending, INSTEAD)
+                await self._tools.abort(pending, INSTEAD)
             self._conversation.say(Message("user", text))
             await self._save()
             return Phase.START_ITERATION
+        if self._tools.unmade:
+            return Phase.EXECUTING_TOOLS
         if self._conversation.pending:
             return Phase.PLUGIN_AWAITING_ELICIT
-        if self._conversation.unanswered():
-            return Phase.EXECUTING_TOOLS
         last = self._conversation.messages[-1].role if self._conversation.messages else "assistant"
         return Phase.COMPLETE if last == "assistant" else Phase.START_ITERATION
 
-    # --- the model ---------------------------------------------------------------------------
+    # --- the model and its tools -------------------------------------------------------------
 
     async def _start_iteration(self) -> Phase:
-        engine = self._engine
-        if self._iterations >= engine.max_iterations:
+        if self._iterations >= self._engine.max_iterations:
             self._reason = "iterations"
             return Phase.COMPLETE
-        if engine.token_budget is not None and self._usage.input + self._usage.output >= engine.token_budget:
+        if self._meter.spent:
             self._reason = "budget"
             return Phase.COMPLETE
         self._iterations += 1
@@ -212,7 +177,7 @@ class Turn:
     async def _streaming(self) -> Phase:
         engine = self._engine
         request = ModelRequest(
-            tuple(self._conversation.messages), await self._toolset.definitions(), engine.system
+            joined(self._conversation.messages), await self._toolset.definitions(), engine.system
         )
         thinking: list[str] = []
         calls: list[ToolCall] = []
@@ -230,22 +195,17 @@ class Turn:
                     calls.append(self._own(event, calls))
                 case Stopped():
                     stopped = event
-        self._usage += stopped.usage
+        self._meter.usage += stopped.usage
         text, self._said = "".join(self._said), []
         self._conversation.say(
-            Message(
-                "assistant",
-                text,
-                tuple(calls),
-                thinking="".join(thinking),
-                extra=stopped.extra,
-            )
+            Message("assistant", text, tuple(calls), thinking="".join(thinking), extra=stopped.extra)
         )
+        if calls:
+            self._run.emit(ToolCallsMade([_shown(call) for call in calls]))
         await self._save()
         if not calls:
             self._reason = "length" if stopped.reason == "length" else "stop"
             return Phase.COMPLETE
-        self._run.emit(ToolCalls([_shown(call) for call in calls]))
         return Phase.EXECUTING_TOOLS
 
     def _own(self, call: ToolCall, calls: Sequence[ToolCall]) -> ToolCall:
@@ -258,171 +218,10 @@ class Turn:
             number += 1
         return call if id == call.id else msgspec.structs.replace(call, id=id)
 
-    # --- the tools ---------------------------------------------------------------------------
-
     async def _executing_tools(self) -> Phase:
-        calls = [
-            call for call in self._conversation.unanswered() if call.id not in self._conversation.pending
-        ]
-        await self._all(self._call(call) for call in calls)
+        await self._tools.make(self._tools.unmade)
         await self._save()
         return Phase.PLUGIN_AWAITING_ELICIT if self._conversation.pending else Phase.START_ITERATION
-
-    async def _all(self, work: Any) -> None:
-        if self._engine.parallel:
-            async with asyncio.TaskGroup() as group:
-                for one in work:
-                    group.create_task(one)
-        else:
-            for one in work:
-                await one
-
-    async def _call(self, call: ToolCall) -> None:
-        """Call a tool, to its result or until it asks the person."""
-        try:
-            name = await self._toolset.name_of(call.name)
-            arguments = call.read_arguments()
-            key = f"{self._conversation.id}:{call.id}"
-            outcome = await self._toolset.begin(name, arguments, key, self._reporter(call))
-            await self._settle(Pending(call, "", round=0), name, outcome)
-        except (MidcallError, ValueError) as error:
-            self._failed(call, str(error))
-
-    async def _go_on(self, pending: Pending) -> None:
-        """Go on with a tool call whose questions are answered."""
-        call = pending.call
-        self._status(call, "running")
-        try:
-            name = await self._toolset.name_of(call.name)
-            outcome = await self._toolset.go_on(
-                name, call.read_arguments(), pending.state, pending.answers, self._reporter(call)
-            )
-            await self._settle(pending, name, outcome)
-        except SessionLost:
-            self._conversation.pending.pop(call.id, None)
-            self._lost(call.id)
-        except MidcallError as error:
-            if error.recoverable:
-                raise  # it still waits, and may be answered again
-            self._conversation.pending.pop(call.id, None)
-            self._failed(call, str(error))
-
-    async def _settle(self, pending: Pending, name: str, outcome: Finished | Asked) -> None:
-        """Take what came of a round; answer what needs no person, and go on until one is needed."""
-        call = pending.call
-        while isinstance(outcome, Asked):
-            pending.state, pending.kept_as = outcome.state, outcome.kept_as
-            pending.round += 1
-            pending.questions, pending.answers, pending.rendered = {}, {}, {}
-            await self._ask(pending, name, outcome)
-            if pending.questions:
-                self._conversation.pending[call.id] = pending
-                self._status(call, "awaiting_elicit")
-                return
-            outcome = await self._toolset.go_on(
-                name, call.read_arguments(), pending.state, pending.answers, self._reporter(call)
-            )
-        self._conversation.pending.pop(call.id, None)
-        if pending.round:
-            self._status(call, "failed" if outcome.is_error else "completed")
-        if outcome.is_error:
-            self._failed(call, outcome.content)
-            return
-        self._conversation.say(Message("tool", outcome.content, tool_call_id=call.id))
-        self._run.emit(ToolResult(call.id, call.name, outcome.content, outcome.structured))
-
-    async def _ask(self, pending: Pending, name: str, asked: Asked) -> None:
-        """Have the model answer what is for it, and note what is for the person."""
-        call = pending.call
-        for key, request in asked.requests.items():
-            method, params = request.get("method"), request.get("params") or {}
-            if method == SAMPLE:
-                self._status(call, "awaiting_sample")
-                sampling = self._engine.sampling_for(name)
-                pending.answers[key], used = await sampling.answer(params, self._engine.model)
-                self._usage += used
-            elif method == ROOTS:
-                pending.answers[key] = {"roots": []}
-            else:
-                question = self._question(pending, name, key, params)
-                await self._show(pending, key, question)
-
-    def _question(self, pending: Pending, name: str, key: str, params: dict[str, Any]) -> ElicitRequest:
-        call, message = pending.call, str(params.get("message", ""))
-        url = params.get("url") if params.get("mode") == "url" else None
-        schema = params.get("requestedSchema")
-        return ElicitRequest(
-            session_id=call.id,
-            call_id=call.id,
-            tool_name=call.name,
-            elicit_id=f"{call.id}:{key}:{pending.round}",
-            key=key,
-            message=without_context(message),
-            schema=schema,
-            context=read_context(message, schema) or None,
-            mode="url" if url is not None else None,
-            url=url,
-        )
-
-    async def _show(self, pending: Pending, key: str, question: ElicitRequest) -> None:
-        """Find out how a question is shown next, or that its handler needs nothing more."""
-        name = await self._toolset.name_of(pending.call.name)
-        handler = self._engine.handler_for(name, key)
-        if handler is not None:
-            asked = PluginQuestion(
-                key, question.message, question.context or {}, question.schema or {}, name, pending.call.id
-            )
-            answers = pending.rendered.get(key, [])
-            try:
-                shown = await show(handler, asked, answers)
-            except Exception as error:
-                log.exception("the plugin of %s failed", name)
-                raise MidcallError(f"The plugin of {name} failed: {error}") from error
-            if isinstance(shown, dict):
-                pending.answers[key] = shown
-                if question.component is None:
-                    return
-            else:
-                question = self._with_component(question, shown, len(answers))
-        pending.questions[key] = question
-
-    def _with_component(self, question: ElicitRequest, shown: Shown, number: int) -> ElicitRequest:
-        elicit_id = question.elicit_id if not number else f"{question.elicit_id.split('#')[0]}#{number + 1}"
-        component = {"name": shown.component, "props": shown.props}
-        return msgspec.structs.replace(question, component=component, elicit_id=elicit_id)
-
-    async def _abort(self, pending: Pending, reason: str) -> None:
-        """End a tool call that waits."""
-        call = pending.call
-        await self._engine.abort(pending.kept_as, reason)
-        self._conversation.pending.pop(call.id, None)
-        self._conversation.say(Message("tool", f"Error: {reason}", tool_call_id=call.id, is_error=True))
-        self._status(call, "aborted")
-        self._run.emit(ToolError(call.id, call.name, reason))
-
-    def _failed(self, call: ToolCall, message: str) -> None:
-        self._conversation.say(Message("tool", f"Error: {message}", tool_call_id=call.id, is_error=True))
-        self._run.emit(ToolError(call.id, call.name, message))
-
-    def _lost(self, call_id: str) -> None:
-        """An answer for a tool call that does not wait any more."""
-        text = "The tool call is gone: it was ended, or its time was up"
-        self._session_error(call_id, "SESSION_NOT_FOUND", text)
-        if any(call.id == call_id for call in self._conversation.unanswered()):
-            self._conversation.say(Message("tool", LOST, tool_call_id=call_id, is_error=True))
-
-    def _session_error(self, session_id: str, error: str, message: str) -> None:
-        self._run.emit(SessionError(session_id, session_id, error, message))
-
-    def _status(self, call: ToolCall, status: str) -> None:
-        self._run.emit(SessionStatus(call.id, call.id, call.name, status))
-
-    def _reporter(self, call: ToolCall) -> Callable[[dict[str, Any]], None]:
-        def report(params: dict[str, Any]) -> None:
-            percentage, message = read_progress(params)
-            self._run.emit(ToolProgress(call.id, call.name, message, percentage))
-
-        return report
 
     # --- the end -----------------------------------------------------------------------------
 
@@ -431,38 +230,57 @@ class Turn:
         questions = self._conversation.questions
         for question in questions:
             self._run.emit(question)
-        self._run.emit(ConversationState(self._conversation.id, list(self._conversation.messages), questions))
+        messages = list(self._conversation.messages)
+        self._run.emit(ConversationState(self._conversation.id, messages, questions, self._meter.told))
 
     async def _complete(self) -> None:
         await self._end()
-        self._run.emit(Complete(self._reason, {"input": self._usage.input, "output": self._usage.output}))
+        self._run.emit(Complete(self._reason, self._meter.told))
 
     async def _cut_off(self) -> None:
         """The person has stopped it; or the server ends, and then it is taken up again later."""
         if self._engine.closing:
-            await self._end()
-            self._run.emit(Failure("The server is closing: try again", "closing", recoverable=True))
+            await self._finish(Failure("The server is closing: try again", "closing", recoverable=True))
             return
         if self._said:
             self._conversation.say(Message("assistant", "".join(self._said)))
-        for call in self._conversation.unanswered():
-            if call.id not in self._conversation.pending:
-                self._conversation.say(Message("tool", STOPPED, tool_call_id=call.id, is_error=True))
-                self._run.emit(ToolError(call.id, call.name, STOPPED))
-        self._reason = "stopped"
-        await self._complete()
+        try:
+            await self._tools.stop()
+        except MidcallError as error:
+            await self._finish(Failure(str(error), error.code, error.recoverable))
+        else:
+            await self._finish(Complete("stopped", self._meter.told))
 
-    async def _save(self) -> None:
-        self._conversation.lsn = self._run.lsn
-        await self._engine.store.save(self._conversation)
+    async def _finish(self, event: Event) -> None:
+        """The last event, which is told also if nothing can be saved any more."""
+        try:
+            await self._end()
+        except MidcallError as error:
+            log.warning("a conversation cannot be saved: %s", error)
+        self._run.emit(event)
 
     async def _end(self) -> None:
         self._conversation.run = None
         await self._save()
 
+    async def _save(self) -> None:
+        self._conversation.lsn = self._run.lsn
+        await finished(self._engine.store.save(self._conversation))
 
-def _is_answered(pending: Pending) -> bool:
-    return pending.questions.keys() <= pending.answers.keys()
+
+def joined(messages: Iterable[Message]) -> tuple[Message, ...]:
+    """Messages for a model, of which many want person and assistant to speak in turns.
+
+    What the person said in several messages, because the model failed or was stopped, is one.
+    """
+    made: list[Message] = []
+    for message in messages:
+        last = made[-1] if made else None
+        if last is not None and message.role == last.role == "user":
+            made[-1] = Message("user", f"{last.content}\n\n{message.content}")
+        else:
+            made.append(message)
+    return tuple(made)
 
 
 def _shown(call: ToolCall) -> dict[str, Any]:

@@ -33,8 +33,8 @@ def add_parser(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "call",
         help="call a method, and be asked here",
-        description="Call a method of a hub, or a tool of an MCP server. Data go to standard output, all else "
-        "to standard error.",
+        description="Call a method of a hub, or a tool of an MCP server. Data go to standard output, "
+        "all else to standard error.",
         epilog=_EXAMPLES + EXIT_CODES_HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

@@ -1,4 +1,4 @@
-"""`midcall proxy -- COMMAND or URL`: serves another MCP server, in every revision and to every kind of client.
+"""`midcall proxy -- COMMAND or URL`: serves another MCP server, for clients of every revision.
 
 A hub with one mounted server, under plain names; all else is as in `midcall serve`.
 """

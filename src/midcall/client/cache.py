@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Literal, TypeAlias
 
 from midcall.client.mirrored import Mirrored
+from midcall.client.results import objects_in
 
 Part: TypeAlias = Literal["tools", "prompts", "resources", "templates"]
 
@@ -74,8 +75,7 @@ class Cache:
         seen: set[str] = set()
         while len(seen) < MAX_PAGES:
             page = await self._fetch(method, params)
-            found = page.get(key)
-            items += [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+            items += objects_in(page.get(key))
             if isinstance(page.get("ttlMs"), int | float):
                 holds = min(holds, page["ttlMs"] / 1000)
             cursor = page.get("nextCursor")

@@ -15,7 +15,8 @@ import msgspec
 
 from midcall.client.answering import Answering, Asker
 from midcall.client.following import follow
-from midcall.client.session import Session, Waiter, result_of
+from midcall.client.responses import Waiter, result_of
+from midcall.client.session import Session
 from midcall.client.wire import About
 from midcall.errors import Aborted, MidcallError, RemoteError, TimedOut, TransportLost, Unreachable
 from midcall.items import to_json
@@ -24,6 +25,9 @@ from midcall.mcp.elicitation import ELICIT, URL_REQUIRED
 
 MAX_ROUNDS = 100
 """How often a server may ask in one call."""
+
+MAX_VISITS = 3
+"""How often a server may want pages to be visited before one call."""
 
 MAX_WAITS = 1000
 """How often a server may say in one call that it only wants to be asked again."""
@@ -61,8 +65,8 @@ class Owner(Protocol):
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Do something for a call, owned by the client."""
 
-    async def headers_for(self, name: str, arguments: Any) -> tuple[tuple[str, str], ...]:
-        """The headers for a call of a tool, after another look at what tools there are."""
+    async def better_headers(self, about: About, arguments: Any) -> tuple[tuple[str, str], ...]:
+        """The headers for a call of a tool that was refused for them, after another look at the tools."""
 
 
 class Calling(Waiter):
@@ -292,7 +296,7 @@ class Calling(Waiter):
             for number, one in enumerate(wanted if isinstance(wanted, list) else ())
             if isinstance(one, dict)
         }
-        if not pages or self._visited & pages.keys():
+        if not pages or self._visited & pages.keys() or self._rounds >= MAX_VISITS:
             raise error
         self._visited |= pages.keys()
         try:
@@ -307,7 +311,7 @@ class Calling(Waiter):
         """The tool was not known well enough: look at it again."""
         self._relisted = True
         arguments = msgspec.json.decode(b"{%b}" % self._params).get("arguments")
-        headers = await self._owner.headers_for(self.about.name, arguments)
+        headers = await self._owner.better_headers(self.about, arguments)
         if headers == self.about.headers:
             raise error
         self.about = msgspec.structs.replace(self.about, headers=headers)

@@ -8,20 +8,21 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from types import MappingProxyType, TracebackType
+from types import TracebackType
 from typing import Any, Self
-
-from msgspec import Struct
 
 from midcall.client.answering import Answering
 from midcall.client.batch import Batch, OnResult
 from midcall.client.cache import Cache
 from midcall.client.calling import Calling, Handle, Outcome, tool_params
-from midcall.client.greeting import Era, Greeting
+from midcall.client.greeting import Greeting
 from midcall.client.keeping import Keeper
 from midcall.client.line import ToolLine
 from midcall.client.mirrored import Mirrored
-from midcall.client.session import Session, Waiter, in_time
+from midcall.client.options import Options
+from midcall.client.responses import Waiter
+from midcall.client.results import objects_in
+from midcall.client.session import Session, in_time
 from midcall.client.subscriptions import Subscriptions, Updated
 from midcall.client.targets import Target
 from midcall.client.wire import About
@@ -29,7 +30,6 @@ from midcall.errors import MidcallError, TimedOut
 from midcall.invocation import Answerer, Invocation
 from midcall.items import to_json
 from midcall.mcp import revisions
-from midcall.version import __version__
 
 log = logging.getLogger("midcall.client")
 
@@ -41,21 +41,6 @@ IN_FLIGHT = 256
 
 ASKING = frozenset(("tools/call", "prompts/get", "resources/read"))
 """In the course of which requests a server may ask."""
-
-
-INFO: Mapping[str, Any] = MappingProxyType({"name": "midcall", "version": __version__})
-"""What a server is told about the client, unless a caller says something else."""
-
-
-class Options(Struct, frozen=True):
-    """How a client is set up (see `connect`)."""
-
-    era: Era = "auto"
-    revision: str | None = None
-    log_level: str | None = None
-    on_log: Callable[[dict[str, Any]], Any] | None = None
-    give_up_after: float | None = 60.0
-    info: Mapping[str, Any] = INFO
 
 
 class Client:
@@ -220,10 +205,8 @@ class Client:
         `answer` is asked what this call asks, instead of the client's. `timeout` is for how long the server
         may be silent; while a person thinks, it does not count. `meta` goes into `_meta`.
         """
-        self._check_can_ask(answer)
-        params = tool_params(name, arguments)
         about = About("tools/call", name, self._headers(name, arguments))
-        return self._invocation(about, params, answer, timeout, meta)
+        return self._invocation(about, tool_params(name, arguments), answer, timeout, meta)
 
     def resume(
         self, handle: Handle, *, answer: Answerer | None = None, timeout: float | None = SILENCE
@@ -232,7 +215,6 @@ class Client:
 
         The handle is `invocation.handle` as it was then. Raises `ValueError` for what is none.
         """
-        self._check_can_ask(answer)
         params = handle.get("params")
         if not isinstance(params, dict) or not isinstance(handle.get("method"), str):
             raise ValueError(f"This is no handle of a call: {handle!r}")  # noqa: TRY004  a stored value
@@ -249,26 +231,11 @@ class Client:
         meta: Mapping[str, Any] | None,
         handle: Handle | None = None,
     ) -> Invocation:
-        def make(done: Any, report: Any, asker: Any) -> Calling:
-            inside = to_json(dict(meta))[1:-1] if meta else b""
-            return Calling(
-                self,
-                about,
-                params,
-                done,
-                asker=asker,
-                report=report,
-                silence=timeout,
-                meta=inside,
-                handle=handle,
-            )
-
-        asks = answer is not None or (self.answering.by_hand and self.answering.answer is None)
-        return Invocation(ToolLine(about.name, make, self._start, asks=asks), answer)
-
-    def _check_can_ask(self, answer: Answerer | None) -> None:
         if answer is not None and not (self.answering.answer or self.answering.by_hand):
             raise ValueError("Say connect(..., by_hand=True) first: servers are told once that they may ask")
+        asks = answer is not None or (self.answering.by_hand and self.answering.answer is None)
+        line = ToolLine(self, about, params, asks=asks, silence=timeout, meta=meta, handle=handle)
+        return Invocation(line, answer)
 
     def _make_tool_call(
         self, name: str, arguments: Any, params: bytes, done: Callable[[Outcome], None]
@@ -278,14 +245,12 @@ class Client:
     def _headers(self, name: str, arguments: Any) -> tuple[tuple[str, str], ...]:
         return self._mirrored.headers(name, arguments) if self._mirrored is not None else ()
 
-    async def headers_for(self, name: str, arguments: Any) -> tuple[tuple[str, str], ...]:
-        """The headers for a call of a tool, after another look at what tools there are."""
-        self._cache.stale("tools")
+    async def better_headers(self, about: About, arguments: Any) -> tuple[tuple[str, str], ...]:
+        """The headers for a call of a tool that was refused for them, after another look at the tools."""
+        if self._headers(about.name, arguments) == about.headers:
+            self._cache.stale("tools")
         await self._cache.get("tools")
-        return self._headers(name, arguments)
-
-    async def _start(self, calling: Calling) -> None:
-        calling.start(await self.session())
+        return self._headers(about.name, arguments)
 
     # --- what else a server offers -----------------------------------------------------------
 
@@ -331,7 +296,7 @@ class Client:
     async def read(self, uri: str, *, timeout: float | None = SILENCE) -> list[dict[str, Any]]:
         """The contents of a resource, as MCP gives them."""
         result = await self.settle(About("resources/read", uri), {"uri": uri}, timeout)
-        return list(result.get("contents", ()))
+        return objects_in(result.get("contents"))
 
     async def prompt(
         self, name: str, arguments: Mapping[str, str] | None = None, *, timeout: float | None = SILENCE
@@ -347,8 +312,9 @@ class Client:
         params: dict[str, Any] = {"ref": dict(ref), "argument": {"name": argument, "value": value}}
         if context:
             params["context"] = {"arguments": dict(context)}
-        result = await self.request("completion/complete", params)
-        return [str(one) for one in result.get("completion", {}).get("values", ())]
+        completion = (await self.request("completion/complete", params)).get("completion")
+        values = completion.get("values") if isinstance(completion, dict) else None
+        return [str(one) for one in values] if isinstance(values, list) else []
 
     async def subscribe(self, uri: str, handler: Updated) -> None:
         """Call the handler with the URI whenever this resource has changed."""
@@ -388,9 +354,14 @@ class Client:
     async def settle(self, about: About, params: Mapping[str, Any], timeout: float | None) -> dict[str, Any]:
         """A request that may take rounds, to its result."""
         done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        calling = Calling(self, about, to_json(dict(params))[1:-1], done.set_result, silence=timeout)
+
+        def settled(outcome: Outcome) -> None:
+            if not done.done():  # whoever waited may have been cancelled in the same turn
+                done.set_result(outcome)
+
+        calling = Calling(self, about, to_json(dict(params))[1:-1], settled, silence=timeout)
         try:
-            await self._start(calling)
+            calling.start(await self.session())
             outcome = await done
         except asyncio.CancelledError:
             calling.cancel("The caller gave up")

@@ -5,8 +5,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from midcall.client.answering import Answering, Folders, Sampler
-from midcall.client.client import INFO, Client, Options
+from midcall.client.client import Client
 from midcall.client.greeting import Era
+from midcall.client.options import INFO, Options
 from midcall.client.targets import Named, Target, target_of
 from midcall.invocation import Answerer
 

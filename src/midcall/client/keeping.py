@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from midcall.client.greeting import Era
 from midcall.client.session import Host, Session
 from midcall.client.targets import Target
+from midcall.client.wire import Wire
 from midcall.errors import LoginFailed, MidcallError, TimedOut, TransportLost, Unreachable
 
 log = logging.getLogger("midcall.client")
@@ -164,19 +165,24 @@ class Keeper:
         session = Session(wire, self._host, log_level=self._log_level)
         opening = asyncio.get_running_loop().create_task(session.open(era, self._revision))
         try:
-            left = STARTING
-            while not opening.done():
-                await asyncio.wait((opening,), timeout=1.0)
-                left = STARTING if wire.waits_for_person else left - 1.0
-                if left <= 0 and not opening.done():
-                    raise TimedOut(f"{self._target.label}: no answer within {STARTING:g} seconds")
-            opening.result()
+            await self._in_time(opening, wire)
         except BaseException:
             opening.cancel()
             await asyncio.wait((opening,))
             await session.close()
             raise
         return session
+
+    async def _in_time(self, opening: asyncio.Task[None], wire: Wire) -> None:
+        """Wait for the opening; the time in which a person logs in does not count."""
+        left = STARTING
+        while left > 0:
+            await asyncio.wait((opening,), timeout=min(left, 1.0))
+            if opening.done():
+                opening.result()
+                return
+            left = STARTING if wire.waits_for_person else left - 1.0
+        raise TimedOut(f"{self._target.label}: no answer within {STARTING:g} seconds")
 
 
 async def _pause(seconds: float) -> float:

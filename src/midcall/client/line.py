@@ -5,46 +5,60 @@ progress, log and questions as items, then the result.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Mapping
 from typing import Any
 
-from midcall.client.answering import Asker, read_reply
-from midcall.client.calling import Calling, Handle, Outcome
+from midcall.client.answering import read_reply
+from midcall.client.calling import Calling, Handle, Outcome, Owner
 from midcall.client.results import tool_result
+from midcall.client.wire import About
 from midcall.errors import MidcallError, UnknownQuestion
 from midcall.invocation import Line
-from midcall.items import Data, Done, Error, Log, Metadata, Progress, Request, RequestCancelled
+from midcall.items import Data, Done, Error, Log, Metadata, Progress, Request, RequestCancelled, to_json
 from midcall.outlet import Outlet
 from midcall.questions import AnyQuestion
-
-Make = Callable[[Callable[[Outcome], None], Callable[[str, dict[str, Any]], None], Asker | None], Calling]
-"""Makes the call: who gets the outcome, who hears of progress and log, who is asked."""
-
-Start = Callable[[Calling], Awaitable[None]]
 
 MAX_BEHIND = 10_000
 """How much progress and log is kept for a reader that is behind; what comes on top is left out."""
 
 
 class ToolLine(Line):
-    """A line to one call of a tool."""
+    """A line to one call of a tool. With `asks`, its questions come as items; `silence` and `handle` are as
+    in `Calling`, and `meta` goes into `_meta`."""
 
-    def __init__(self, name: str, make: Make, start: Start, *, asks: bool) -> None:
-        self._name = name
-        self._make = make
-        self._start = start
-        self._asks = asks
+    def __init__(
+        self,
+        owner: Owner,
+        about: About,
+        params: bytes,
+        *,
+        asks: bool,
+        silence: float | None,
+        meta: Mapping[str, Any] | None,
+        handle: Handle | None,
+    ) -> None:
+        self._name = about.name
+        self._owner = owner
+        self._calling = Calling(
+            owner,
+            about,
+            params,
+            self._done,
+            asker=self._ask if asks else None,
+            report=self._report,
+            silence=silence,
+            meta=to_json(dict(meta))[1:-1] if meta else b"",
+            handle=handle,
+        )
         self._open: dict[str, tuple[AnyQuestion, asyncio.Future[Any]]] = {}
         self._outlet: Outlet | None = None
-        self._calling: Calling | None = None
         self._failure: MidcallError | None = None
         self._behind = 0
 
     async def start(self, outlet: Outlet) -> None:
         self._outlet = outlet
-        self._calling = self._make(self._done, self._report, self._ask if self._asks else None)
         try:
-            await self._start(self._calling)
+            self._calling.start(await self._owner.session())
         except MidcallError as error:
             self._done(error)
 
@@ -58,14 +72,13 @@ class ToolLine(Line):
         waiting.set_result(read_reply(question, payload))
 
     async def close(self, reason: str) -> None:
-        if self._calling is not None and self._calling.running:
+        if self._calling.running:
             self._calling.cancel(reason)
             self._put_end(Error(self._here(), reason, "aborted"))
 
     async def leave(self) -> None:
         self._outlet = None
-        if self._calling is not None:
-            self._calling.cancel("The caller is gone")
+        self._calling.cancel("The caller is gone")
 
     @property
     def call_id(self) -> str:
@@ -73,7 +86,7 @@ class ToolLine(Line):
 
     @property
     def handle(self) -> Handle | None:
-        return self._calling.handle if self._calling is not None else None
+        return self._calling.handle
 
     @property
     def failure(self) -> MidcallError | None:

@@ -11,7 +11,7 @@ import logging
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -19,11 +19,12 @@ from msgspec import Struct
 
 from midcall.activation import check_namespace
 from midcall.client.answering import Folders, Sampler
-from midcall.client.client import INFO, SILENCE, Options
+from midcall.client.client import SILENCE
 from midcall.client.greeting import Era
 from midcall.client.mount_clients import Clients, MountClient, PassingOn
 from midcall.client.mount_methods import Listed, Mounted
 from midcall.client.mount_talk import Talk
+from midcall.client.options import INFO, Options
 from midcall.client.targets import Target, target_of
 from midcall.errors import MidcallError, RemoteError
 
@@ -32,7 +33,7 @@ log = logging.getLogger("midcall.mount")
 LOOK = 15.0
 """Seconds between two looks at what is idle, silent, or listed for so long that it may have changed."""
 
-MOST_TALKS = 1000
+MOST_TALKS = 10_000
 """How many requests wait for the answer of somebody whose call is not in memory."""
 
 MOST_WATCHED = 10_000
@@ -52,6 +53,7 @@ class MountOptions(Struct, frozen=True):
     timeout: float = SILENCE
     sample: Sampler | None = None
     roots: Folders | None = None
+    scopes: Sequence[str] = ()
     info: Mapping[str, Any] = INFO
 
 
@@ -69,9 +71,7 @@ def mount_of(
     check_namespace(namespace)
     chosen = MountOptions(**options)
     if not isinstance(target, Target):
-        target = target_of(
-            target, headers=chosen.headers, auth=chosen.auth, env=chosen.env, cwd=chosen.cwd
-        )
+        target = target_of(target, headers=chosen.headers, auth=chosen.auth, env=chosen.env, cwd=chosen.cwd)
     return Mount(namespace, target, chosen, changed, updated)
 
 
@@ -87,8 +87,11 @@ class Mount:
         updated: Callable[[str], None],
     ) -> None:
         self.namespace = namespace
-        self.name = namespace or target.label
+        self.name = namespace or "The server behind"
         """How messages name it."""
+        self.scopes = tuple(options.scopes)
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """In which it is connected, while it is."""
         self._target = target
         self._options = options
         self._changed = changed
@@ -113,13 +116,14 @@ class Mount:
     def begin(self) -> None:
         """Connect, and stay connected until `close`; once is enough."""
         if self._keeping is None:
-            self._keeping = asyncio.get_running_loop().create_task(self._keep())
+            self.loop = asyncio.get_running_loop()
+            self._keeping = self.loop.create_task(self._keep())
 
     async def ready(self, seconds: float) -> None:
         """Wait until it is known what the server offers, or that it cannot be reached."""
         end = time.monotonic() + seconds
-        while not self.activation.known and self.failure is None and time.monotonic() < end:
-            await asyncio.sleep(0.01)
+        while not self.activation.known and self.failure is None and time.monotonic() < end:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)  # there is no event for a failure
 
     @property
     def failure(self) -> MidcallError | None:
@@ -128,7 +132,7 @@ class Mount:
 
     async def close(self) -> None:
         """Let go of the server."""
-        keeping, self._keeping = self._keeping, None
+        keeping, self._keeping, self.loop = self._keeping, None, None
         tasks = [task for task in (keeping, *self._tasks) if task is not None]
         for task in tasks:
             task.cancel()
@@ -159,15 +163,16 @@ class Mount:
     async def _list(self, base: MountClient) -> None:
         """Read what the server offers, from its cache where that still holds."""
         lists: dict[str, list[Listed]] = {"tools": await base.tools()}
-        for part, fetch in (
-            ("prompts", base.prompts),
-            ("resources", base.resources),
-            ("templates", base.templates),
+        for part, capability, fetch in (
+            ("prompts", "prompts", base.prompts),
+            ("resources", "resources", base.resources),
+            ("templates", "resources", base.templates),
         ):
-            try:
-                lists[part] = await fetch()
-            except RemoteError as error:  # some declare more than they have
-                log.info("%s has no list of %s: %s", self.name, part, error)
+            if capability in base.capabilities:
+                try:
+                    lists[part] = await fetch()
+                except RemoteError as error:  # some declare more than they have
+                    log.info("%s has no list of %s: %s", self.name, part, error)
         if "completions" in base.capabilities:
             lists["completions"] = []
         activation = self.activation

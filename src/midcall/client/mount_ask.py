@@ -93,7 +93,6 @@ class Round:
             passing = Passing(self._call, question, method, None if live else key)
             self._open[key] = passing
             (result,) = await self._call.ask((passing,))
-            return result  # type: ignore[no-any-return]
         except RemoteError as error:
             return error
         except NotSupported as error:
@@ -107,6 +106,8 @@ class Round:
             return RemoteError(str(error), rpc_code=REJECTED)
         except AskError as error:
             return RemoteError(str(error), rpc_code=jsonrpc.INTERNAL_ERROR)
+        else:
+            return result  # type: ignore[no-any-return]
         finally:
             self._open.pop(key, None)
 
@@ -171,4 +172,3 @@ def _as_it_is(method: str, params: dict[str, Any], question: AnyQuestion) -> Any
         if again["requestedSchema"] == schema and again["message"] == params.get("message"):
             return question
     return Form(str(params.get("message", "")), schema, exact=True)
-

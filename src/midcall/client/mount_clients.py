@@ -10,9 +10,12 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from midcall.client.answering import Answering
-from midcall.client.client import Client, Options
+from midcall.client.client import Client
+from midcall.client.keeping import STARTING
 from midcall.client.mount_talk import Talk
-from midcall.client.session import Session, Waiter
+from midcall.client.options import Options
+from midcall.client.responses import Waiter
+from midcall.client.session import Session
 from midcall.client.targets import Target
 from midcall.errors import MidcallError, TooManyCalls, Unreachable
 from midcall.mcp.caller import TASKS
@@ -70,9 +73,14 @@ class MountClient(Client):
         self._passing_on = answering
         self._watcher = watcher
         self._heads: dict[tuple[frozenset[str], str | None], bytes] = {}
-        self._down_since = time.monotonic()
-        self.used = self._down_since
+        self._down_since = self._began = time.monotonic()
+        self._was_open = False
+        self.used = self._began
         """When it was last used."""
+
+    def keep_open(self) -> None:
+        self._began = time.monotonic()
+        super().keep_open()
 
     @property
     def live(self) -> Session | None:
@@ -95,14 +103,17 @@ class MountClient(Client):
         return (one for one in (session.waiting if session is not None else ()) if isinstance(one, Talk))
 
     async def reach(self, patience: float) -> Session:
-        """The session, for which it waits while the server is not away for longer than this.
+        """The session, for which it waits while the server is not away for longer than this, or starts.
 
         Raises `Unreachable`.
         """
         session = self.live
         if session is not None:
             return session
-        left = patience if self.failure is None else self._down_since + patience - time.monotonic()
+        if self.failure is None and not self._was_open:
+            left = max(patience, self._began + STARTING - time.monotonic())
+        else:
+            left = self._down_since + patience - time.monotonic()
         try:
             async with asyncio.timeout(max(left, 0.0)):
                 return await self.session()
@@ -110,7 +121,7 @@ class MountClient(Client):
             raise Unreachable(str(self.failure or "it has not answered yet")) from None
 
     def head(self, session: Session, kinds: frozenset[str], log_level: str | None) -> bytes | None:
-        """The start of `_meta` for a caller who can answer these kinds; none is needed for a legacy server."""
+        """The start of `_meta` for a caller who can answer these kinds; a legacy server needs none."""
         if not session.modern:
             return None
         head = self._heads.get((kinds, log_level))
@@ -124,6 +135,7 @@ class MountClient(Client):
 
     async def _opened(self, session: Session) -> None:
         self._heads.clear()
+        self._was_open = True
         await super()._opened(session)
         self._watcher.opened(self)
 
@@ -146,7 +158,7 @@ class MountClient(Client):
             super().noticed(method, params)
 
     def _newest(self) -> Talk | None:
-        """The call that something belongs to, where the server does not say: they are all of one principal."""
+        """The call that something belongs to, where the server does not say: all are of one principal."""
         return next(reversed(list(self.talks)), None)
 
 

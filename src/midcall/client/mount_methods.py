@@ -4,6 +4,7 @@ Everything is listed as the server gave it. Arguments are passed on as they came
 them.
 """
 
+from asyncio import AbstractEventLoop
 from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -53,7 +54,7 @@ class RemoteMethod(Method):
         self.params = schema if isinstance(schema, dict) else _ANY
         returns = listed.get("outputSchema")
         self.returns = returns if isinstance(returns, dict) else None
-        self.extras: Mapping[str, Any] = {"listed": listed, **extras}
+        self.extras: Mapping[str, Any] = {"listed": listed, "scopes": mount.scopes, **extras}
         properties = self.params.get("properties")
         self._names = list(properties) if isinstance(properties, dict) else []
         self._ask_parameter = None
@@ -132,6 +133,11 @@ class RemoteMethod(Method):
         return talk
 
     @property
+    def loop(self) -> AbstractEventLoop | None:
+        """The event loop in which the server is spoken to, if it is."""
+        return self._mount.loop
+
+    @property
     def is_modern(self) -> bool:
         """Whether the server is told with each request what its caller can be asked."""
         return self._mount.clients.base.modern
@@ -163,7 +169,6 @@ class Mounted(Activation):
         self.instructions: str | None = None
         self.description = ""
         self.version = "0"
-        self.reader = RemoteMethod(mount, "resource", "resource", {"name": "resource"}, uri="")
         self.read({}, {})
 
     def read(self, info: Mapping[str, Any], lists: Mapping[str, list[Listed]]) -> None:
@@ -188,6 +193,8 @@ class Mounted(Activation):
             for one in lists.get(part, ())
             if isinstance(one.get(key), str)
         ]
+        offers_resources = "resources" in lists or not lists
+        self.reader = RemoteMethod(mount, "resource", "resource", {}, uri="") if offers_resources else None
         self.completions = self._completers(lists) if "completions" in lists else []
         offers = (*self.methods.values(), *self.prompts.values(), *self.resources)
         self.hash = digest([self.version, self.description, [one.hash for one in offers]])
@@ -248,5 +255,3 @@ def _text(value: Any) -> str:
 
 def _nothing() -> None:
     """It is the server behind that runs it."""
-
-

@@ -11,7 +11,8 @@ from typing import Any, Protocol, TypeAlias
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from midcall.client.session import Session, Waiter
+from midcall.client.responses import Waiter
+from midcall.client.session import Session
 from midcall.client.wire import About
 from midcall.content import Passed, PassedError
 from midcall.errors import MidcallError, RemoteError, TimedOut
@@ -76,7 +77,14 @@ class Talk(Waiter):
         self._count = 0
 
     def send(
-        self, session: Session, about: About, params: bytes, *, progress: bool, meta: bytes, head: bytes | None
+        self,
+        session: Session,
+        about: About,
+        params: bytes,
+        *,
+        progress: bool,
+        meta: bytes,
+        head: bytes | None,
     ) -> None:
         """Send the request. The outcome may be known at once, if it cannot be sent."""
         self._session = session
@@ -161,10 +169,14 @@ class Talk(Waiter):
     # --- inside ------------------------------------------------------------------------------
 
     def _end(self, outcome: Outcome) -> None:
-        if self.outcome is None:
-            self.outcome = outcome
+        if self.outcome is not None:
+            return
+        self.outcome = outcome
+        if self.questions:
             self._drop_questions()
-            self._moved()
+        taker, self.taker = self.taker, None  # they know each other: only the collector would free them
+        if taker is not None:
+            taker.moved(self)
 
     def _drop_questions(self) -> None:
         questions, self.questions = self.questions, {}
@@ -177,7 +189,7 @@ class Talk(Waiter):
 
 
 def _one_line(raw: Raw) -> bytes | Raw:
-    """JSON without line breaks, which separate messages on pipes. Over HTTP a server may send it as it likes."""
+    """JSON without line breaks, which separate messages on pipes; over HTTP a server may have some."""
     if memoryview(raw).nbytes < 2:
         return raw
     data = bytes(raw)

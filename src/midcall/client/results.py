@@ -29,19 +29,21 @@ class ToolResult(Struct, frozen=True):
 
 def tool_result(result: dict[str, Any]) -> ToolResult:
     """A result as it came. Raises `ToolError` if the tool says that it failed."""
-    content = result.get("content")
-    blocks = [one for one in content if isinstance(one, dict)] if isinstance(content, list) else []
+    blocks = objects_in(result.get("content"))
     if result.get("isError"):
         raise ToolError(text_of(blocks) or "The tool failed")
     meta = result.get("_meta")
     return ToolResult(blocks, result.get("structuredContent"), meta if isinstance(meta, dict) else {})
 
 
+def objects_in(value: Any) -> list[dict[str, Any]]:
+    """The objects of a list, whatever else a server may have put there."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
 def text_of(content: Any) -> str:
     """The text among content blocks."""
-    if not isinstance(content, list):
-        return ""
-    texts = [one.get("text") for one in content if isinstance(one, dict) and one.get("type") == "text"]
+    texts = [one.get("text") for one in objects_in(content) if one.get("type") == "text"]
     return "\n".join(text for text in texts if isinstance(text, str))
 
 

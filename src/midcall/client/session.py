@@ -11,10 +11,11 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol
 
 import msgspec
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET, Raw
 
 from midcall import jsonrpc
 from midcall.client.greeting import Era, Greeting, greet
+from midcall.client.responses import Loose, Waiter, Waiting, hand_over
 from midcall.client.serving import Serving
 from midcall.client.wire import About, Wire
 from midcall.errors import MidcallError, RemoteError, TimedOut, TransportLost, Unreachable
@@ -26,21 +27,6 @@ log = logging.getLogger("midcall.client")
 
 MAX_DIGITS = 18
 """The longest id that is taken for a number, if a server gives it back as text."""
-
-
-class Waiter:
-    """Who waits for the response to a request."""
-
-    __slots__ = ()
-
-    def answered(self, response: Envelope) -> None:
-        """The response is here."""
-
-    def failed(self, error: MidcallError) -> None:
-        """There will be none."""
-
-    def noticed(self, method: str, params: dict[str, Any]) -> None:
-        """A notification that belongs to the request: progress, or a line of log."""
 
 
 class Host(Protocol):
@@ -178,7 +164,7 @@ class Session:
 
     async def request(self, method: str, params: bytes = b"", about: About | None = None) -> dict[str, Any]:
         """Send a request and wait for its result. Raises `RemoteError`, or what the line failed with."""
-        waiter = _Future(asyncio.get_running_loop().create_future())
+        waiter = Waiting(asyncio.get_running_loop().create_future())
         id = self.start(waiter, about or About(method), params)
         try:
             return await waiter.future
@@ -240,7 +226,7 @@ class Session:
         if message.method is UNSET:
             waiter = self._pending.take(_number(message.id))
             if waiter is not None:
-                _answer(waiter, message)
+                hand_over(waiter, message)
             else:
                 log.debug("dropped a response that nobody waits for: %.100r", message.id)
         elif message.id is UNSET:
@@ -253,12 +239,12 @@ class Session:
 
     def _unreadable(self, fault: Fault, data: bytes) -> None:
         """What is no message may still tell which request it answers, and how."""
-        loose = _Loose.read(data)
+        loose = Loose.read(data)
         waiter = self._pending.take(_number(fault.id)) if loose is not None else None
         if loose is None or waiter is None:
             log.warning("skipped what is no message: %s: %.200r", fault, data)
         elif loose.error is None:
-            _answer(waiter, Envelope(result=loose.result))
+            hand_over(waiter, Envelope(result=loose.result))
         else:
             waiter.failed(RemoteError(loose.error_text, rpc_code=INTERNAL_ERROR))
 
@@ -314,74 +300,6 @@ class Session:
         self.ended = error
         for waiter in self._pending.take_all():
             waiter.failed(error)
-
-
-class _Loose(Struct):
-    """A response that is not quite what JSON-RPC wants: another version, an error of another shape."""
-
-    method: Raw = Raw()
-    result: Raw = Raw()
-    error: Any = None
-
-    @classmethod
-    def read(cls, data: bytes) -> "_Loose | None":
-        try:
-            found = msgspec.json.decode(data, type=cls)
-        except (ValueError, RecursionError):
-            return None
-        return None if bytes(found.method) else found
-
-    @property
-    def error_text(self) -> str:
-        message = self.error.get("message") if isinstance(self.error, dict) else self.error
-        return message if isinstance(message, str) else f"The server's error cannot be read: {self.error!r}"
-
-
-class _Future(Waiter):
-    """Waits in a coroutine."""
-
-    __slots__ = ("future",)
-
-    def __init__(self, future: "asyncio.Future[dict[str, Any]]") -> None:
-        self.future = future
-
-    def answered(self, response: Envelope) -> None:
-        try:
-            result = result_of(response)
-        except RemoteError as error:
-            self.failed(error)
-        else:
-            if not self.future.done():
-                self.future.set_result(result)
-
-    def failed(self, error: MidcallError) -> None:
-        if not self.future.done():
-            self.future.set_exception(error)
-
-
-def _answer(waiter: Waiter, response: Envelope) -> None:
-    """Hand over a response. Nobody waits for ever, whatever is wrong with it."""
-    try:
-        waiter.answered(response)
-    except Exception as error:
-        log.exception("a response could not be taken")
-        waiter.failed(RemoteError(f"The response could not be taken: {error}", rpc_code=INTERNAL_ERROR))
-
-
-def result_of(response: Envelope) -> dict[str, Any]:
-    """The result in a response. Raises `RemoteError` if there is none."""
-    error = response.error
-    if error is not UNSET:
-        raise RemoteError(error.message, rpc_code=error.code, rpc_data=error.data)
-    try:
-        result = msgspec.json.decode(response.result)
-    except (ValueError, RecursionError) as fault:
-        why = str(fault) if bytes(response.result) else "it has neither a result nor an error"
-    else:
-        if isinstance(result, dict):
-            return result
-        why = "its result is no object"
-    raise RemoteError(f"The server's response cannot be read: {why}", rpc_code=INTERNAL_ERROR)
 
 
 async def in_time(work: Coroutine[Any, Any, Any], seconds: float | None, what: str) -> Any:

@@ -14,7 +14,8 @@ from typing import Any, Protocol
 from msgspec import UNSET
 
 from midcall.client.cache import Cache
-from midcall.client.session import Session, Waiter
+from midcall.client.responses import Waiter
+from midcall.client.session import Session
 from midcall.client.wire import About
 from midcall.errors import MidcallError, RemoteError
 from midcall.items import to_json

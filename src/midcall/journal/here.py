@@ -57,11 +57,11 @@ class Here:
         if call is not None and call.trace is not None:
             call.trace.segment = record.segment
 
-    def drop(self, kept: Kept) -> None:
-        """Give a call up in this process; the journal has it."""
+    def drop(self, kept: Kept, *, over: bool = False) -> None:
+        """Give a call up in this process; the journal has it. It is `over` if somebody has ended it."""
         self.forget(kept)
         if kept.front.call is not None:
-            kept.front.call.drop()
+            kept.front.call.drop(over=over)
 
     def forget(self, kept: Kept) -> None:
         """A call is not to be found here any more."""

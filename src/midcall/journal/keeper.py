@@ -378,7 +378,7 @@ class Keeper:
         await self.open()
         ended = await self.journal.end(call_id, "aborted", outcome, time.time() + KEPT)
         if kept is not None:
-            self.here.drop(kept)
+            self.here.drop(kept, over=True)
         return ended
 
     # --- inside ------------------------------------------------------------------------------

@@ -94,7 +94,9 @@ class Catalog:
                 if "listed" not in method.extras or prefix + name not in self.prompts:
                     self.prompts[prefix + name] = _template(prefix + name, method, provenance)
             if activation.reader is not None:
-                self._others.append(Readable("", activation.reader, provenance, {"name": namespace}, _ANY))
+                self._others.append(
+                    Readable("", activation.reader, provenance, {"name": namespace or "resource"}, _ANY)
+                )
             completions += [(prefix, method, provenance) for method in activation.completions]
         for prefix, method, provenance in completions:  # now that everything is there to be completed
             self._add_completer(prefix, method, provenance)

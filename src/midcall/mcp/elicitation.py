@@ -68,15 +68,15 @@ def answer_from(question: AnyQuestion, result: Any) -> Any:
     """
     if not isinstance(result, dict):
         raise WrongAnswer("an object")
-    if isinstance(question, Sample):
-        return {"Custom": result}
-    if isinstance(question, Roots):
-        return {"Custom": result.get("roots")}
     action, content = result.get("action"), result.get("content", {})
     if action == "decline":
         return "Declined"
     if action == "cancel":
         return "Cancelled"
+    if isinstance(question, Sample):
+        return {"Custom": result}
+    if isinstance(question, Roots):
+        return {"Custom": result.get("roots")}
     if action != "accept":
         raise WrongAnswer("an action: accept, decline or cancel")
     if not isinstance(content, dict) and not isinstance(question, Url):

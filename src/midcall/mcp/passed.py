@@ -13,9 +13,7 @@ from midcall.mcp.exchange import McpError
 NOT_FOUND = -32002
 """The code of a resource that a legacy server does not have."""
 
-_BETWEEN = frozenset(
-    (jsonrpc.PARSE_ERROR, jsonrpc.INVALID_REQUEST, jsonrpc.METHOD_NOT_FOUND, -32020, -32022)
-)
+_BETWEEN = frozenset((jsonrpc.PARSE_ERROR, jsonrpc.INVALID_REQUEST, jsonrpc.METHOD_NOT_FOUND, -32020, -32022))
 """Codes of what went wrong between this server and the other one: the caller's request was none of these."""
 
 

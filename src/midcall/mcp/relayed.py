@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 class Talk(Protocol):
     """A request to the other server (see `client.mount_talk`)."""
 
+    taker: Any
+    """Who is told of what happens."""
+
     @property
     def outcome(self) -> Any: ...
 
@@ -40,6 +43,10 @@ class Talk(Protocol):
 
 class Remote(Protocol):
     """A method that another server runs (see `client.mount_methods`)."""
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The event loop in which the other server is spoken to, if it is."""
 
     @property
     def is_modern(self) -> bool:
@@ -85,7 +92,8 @@ class RelayedCall:
         self.session.admit(exchange, self)
         self._hub.calls.add(call)
         call.begun = True
-        call.task = asyncio.get_running_loop().create_future()
+        loop = remote.loop or asyncio.get_running_loop()  # finding it out is a system call in Python 3.11
+        call.task = loop.create_future()
         call.task.add_done_callback(self._ended)
         wants_progress = exchange.meta.progress_token is not None
         talk = remote.begin(call, self, exchange.caller.log_level, progress=wants_progress)
@@ -133,13 +141,25 @@ class RelayedCall:
         except MidcallError as error:
             failure = McpError(jsonrpc.code_for(error), str(error), error.data or None)
         else:
-            dialect = self.session.running.get(exchange.id, (None, None))[1]
-            if self._reporter is not None and isinstance(dialect, Dialect):
-                dialect.go_on_after(self._reporter)
+            self._handed_over(exchange, talk)
             return
         if talk is not None:
             talk.cancel(failure.message)
         exchange.error(failure)
+
+    def _handed_over(self, exchange: Exchange, talk: Talk | None) -> None:
+        dialect = self.session.running.get(exchange.id, (None, None))[1]
+        if not isinstance(dialect, Dialect):
+            return
+        if self._reporter is not None:
+            dialect.go_on_after(self._reporter)
+        if talk is not None and dialect.call is not None and dialect.call.task is not None:
+            dialect.call.task.add_done_callback(lambda _: self._check_taken(talk))
+
+    def _check_taken(self, talk: Talk) -> None:
+        """The call has ended. If that was before it could begin, nobody looks after what is under way."""
+        if talk.taker is self:
+            talk.cancel("The call was cancelled")
 
     # --- what its caller does ----------------------------------------------------------------
 
@@ -153,7 +173,7 @@ class RelayedCall:
     def _leave(self, status: Status) -> None:
         """Nothing more is expected here."""
         call = self.call
-        self.exchange = None
+        self.exchange = self._talk = None
         call.outcome = status
         self._hub.calls.ended(call)
         if call.task is not None and not call.task.done():
@@ -163,11 +183,11 @@ class RelayedCall:
         """It is over. If it was aborted, the other server is told."""
         if not ended.cancelled():
             return
-        call, exchange = self.call, self.exchange
+        call, exchange, talk = self.call, self.exchange, self._talk
         reason = call.reason or "The call was cancelled"
         self._leave(Status.ABORTED)
-        if self._talk is not None:
-            self._talk.cancel(reason)
+        if talk is not None:
+            talk.cancel(reason)
         if exchange is not None:
             failure = Error(call.stamp(), reason, Aborted.code)
             exchange.result(tool_result((), failure, self._tool, exchange.caller.revision))

@@ -247,7 +247,8 @@ class Runner:
             desk.retry(exchange, session, params.request_state, ticket, params.input_responses or {})
             return
         long_running = bool(found.method.extras.get("long_running")) and caller.knows_tasks
-        context = Context(ticket, caller.kinds, getattr(params, "uri", ""), long_running, caller.shows_any_form)
+        uri = getattr(params, "uri", "")
+        context = Context(ticket, caller.kinds, uri, long_running, caller.shows_any_form)
         front = desk.admit(exchange, finish, context, arguments, params.input_responses)
         try:
             session.admit(exchange, front)

@@ -354,14 +354,13 @@ export class ChatStore {
 
   /** The server ended in the middle of the turn: go on as soon as there is one again. */
   async #resume(signal: AbortSignal): Promise<void> {
-    if (this.#resumed >= MOST_RESUMED) return;
+    const { conversationId } = this.#state;
+    if (this.#resumed >= MOST_RESUMED || conversationId === null) return;
     this.#resumed += 1;
-    try {
-      await backOff(this.#resumed + 1, signal);
-    } catch {
-      return;
-    }
-    await this.retry();
+    const run = await this.#load(conversationId, signal, { join: false });
+    if (signal.aborted) return;
+    if (run === null) await this.retry();
+    else await this.#join(run, signal);
   }
 
   #take(event: ChatEvent): void {

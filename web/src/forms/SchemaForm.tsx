@@ -36,22 +36,21 @@ export function SchemaForm(props: SchemaFormProps): ReactNode {
   const [tried, setTried] = useState(false);
   const [isRaw, setRaw] = useState(kind.is === "any");
 
+  const found = useMemo(() => (tried ? check(root, root, value) : []), [tried, root, value]);
   const faults = useMemo(() => {
-    const found = new Map<string, string>();
-    const own = tried ? check(root, root, value ?? (isRaw ? undefined : {})) : [];
-    for (const fault of [...(props.faults ?? []), ...own]) {
-      if (!found.has(fault.path)) found.set(fault.path, fault.message);
+    const first = new Map<string, string>();
+    for (const { path, message } of [...(props.faults ?? []), ...found]) {
+      if (!first.has(path)) first.set(path, message);
     }
-    return found;
-  }, [tried, root, value, isRaw, props.faults]);
+    return first;
+  }, [found, props.faults]);
   const state = useMemo<FormState>(() => ({ root, faults, id, disabled }), [root, faults, id, disabled]);
 
   const submit = (event: FormEvent): void => {
     event.preventDefault();
     if (disabled) return;
     setTried(true);
-    const found = check(root, root, value);
-    if (found.length === 0) {
+    if (check(root, root, value).length === 0) {
       props.onSubmit(value);
       return;
     }
@@ -84,11 +83,15 @@ export function SchemaForm(props: SchemaFormProps): ReactNode {
         ) : (
           <Field {...whole} quiet={props.labelledBy !== undefined} />
         )}
-        {unplaced(faults, isRaw).map((message) => (
-          <p className="field-fault" key={message} role="alert">
-            {message}
-          </p>
-        ))}
+        {isRaw &&
+          found.map(
+            ({ path, message }) =>
+              path !== "" && (
+                <p className="field-fault" key={path} role="alert">
+                  {path}: {message}
+                </p>
+              ),
+          )}
         {props.children}
         <div className="form-actions">
           {props.actions}
@@ -107,9 +110,4 @@ export function SchemaForm(props: SchemaFormProps): ReactNode {
       </form>
     </FormContext>
   );
-}
-
-/** Faults that no field shows. */
-function unplaced(faults: ReadonlyMap<string, string>, isRaw: boolean): string[] {
-  return [...faults].filter(([path]) => isRaw && path !== "").map(([path, message]) => `${path}: ${message}`);
 }

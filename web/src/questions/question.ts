@@ -56,7 +56,7 @@ export function fromRequest(item: RequestItem): QuestionView {
     return {
       ...view,
       message,
-      schema: only("confirmed", { type: "boolean", ...optional("default", given) }),
+      schema: only("confirmed", { title: message, type: "boolean", ...optional("default", given) }),
     };
   }
   if ("Prompt" in asked) {
@@ -65,7 +65,7 @@ export function fromRequest(item: RequestItem): QuestionView {
     return {
       ...view,
       message,
-      schema: only("text", { type: "string", ...optional("default", given), ...examples }),
+      schema: only("text", { title: message, type: "string", ...optional("default", given), ...examples }),
     };
   }
   if ("Select" in asked) {
@@ -76,8 +76,8 @@ export function fromRequest(item: RequestItem): QuestionView {
       ...optional("description", description),
     }));
     const schema = multi_select
-      ? only("choices", { type: "array", items: { oneOf: choices } })
-      : only("choice", { type: "string", oneOf: choices });
+      ? only("choices", { title: message, type: "array", items: { oneOf: choices } })
+      : only("choice", { title: message, type: "string", oneOf: choices });
     return { ...view, message, schema };
   }
   const { type_name, data, schema = {} } = asked.Custom;

@@ -26,7 +26,9 @@ export function RunView(props: {
   const { run } = props;
   const [isRaw, setRaw] = useState(false);
   const card = useRef<HTMLElement>(null);
-  useEffect(() => card.current?.scrollIntoView({ block: "nearest" }), []);
+  useEffect(() => {
+    card.current?.scrollIntoView({ block: "nearest" });
+  }, []);
   const seconds = run.ended === null ? null : (run.ended - run.started) / 1000;
   return (
     <article

@@ -1,0 +1,331 @@
+"""The tool calls of one turn: each is made, asks, is answered and goes on, until it has a result.
+
+What a tool asks the model is answered here at once. What it asks the person is noted in the conversation as
+pending, and gone on with in the turn that brings the answers. However a call ends, the conversation has a
+result for it, and no call is left behind in the journal.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from midcall.chat.conversation import Conversation, Pending
+from midcall.chat.events import (
+    ElicitRequest,
+    SessionError,
+    SessionStatus,
+    ToolError,
+    ToolProgress,
+    ToolResult,
+)
+from midcall.chat.plugins import PluginQuestion, Shown, show
+from midcall.chat.request import ElicitResponse
+from midcall.chat.runs import Run
+from midcall.chat.toolset import Asked, Finished, SessionLost, Toolset
+from midcall.client.line import read_progress
+from midcall.errors import MidcallError
+from midcall.mcp.elicitation import ROOTS, SAMPLE
+from midcall.mcp.model_context import read_context, without_context
+from midcall.models.base import Message, ModelError, ToolCall, Usage
+
+if TYPE_CHECKING:
+    from midcall.chat.engine import ChatEngine
+
+log = logging.getLogger("midcall.chat")
+
+LOST = "Plugin session was lost. Please retry the operation."
+STOPPED = "Stopped by the person before it had a result."
+
+MAX_ROUNDS = 200
+"""How often a tool may ask in one turn without asking the person."""
+
+NO_ANSWER = {"action": "cancel"}
+"""What a tool gets whose question the model did not answer."""
+
+
+class Meter:
+    """What a turn has cost so far, and may cost."""
+
+    def __init__(self, budget: int | None) -> None:
+        self.usage = Usage()
+        self._budget = budget
+
+    @property
+    def spent(self) -> bool:
+        return self._budget is not None and self.usage.input + self.usage.output >= self._budget
+
+    @property
+    def told(self) -> dict[str, int]:
+        return {"input": self.usage.input, "output": self.usage.output}
+
+
+class ToolCalls:
+    """What one turn does with tools."""
+
+    def __init__(
+        self, engine: "ChatEngine", run: Run, conversation: Conversation, toolset: Toolset, meter: Meter
+    ) -> None:
+        self._engine = engine
+        self._run = run
+        self._conversation = conversation
+        self._toolset = toolset
+        self._meter = meter
+
+    # --- all of them --------------------------------------------------------------------------
+
+    @property
+    def unmade(self) -> list[ToolCall]:
+        """Calls that have neither a result nor a question: new ones, or what a crash has left over."""
+        return [call for call in self._conversation.unanswered() if call.id not in self._conversation.pending]
+
+    @property
+    def answered(self) -> list[Pending]:
+        """Calls that wait for nothing more: just answered, or cut off while they went on."""
+        return [
+            one for one in self._conversation.pending.values() if one.questions.keys() <= one.answers.keys()
+        ]
+
+    async def make(self, calls: Iterable[ToolCall]) -> None:
+        """Make calls, each to its result or until it asks the person. Raises what may be tried again."""
+        await self._all(self._make(call) for call in calls)
+
+    async def go_on(self, pendings: Iterable[Pending]) -> None:
+        """Go on with calls whose questions are answered."""
+        await self._all(self._go_on(pending) for pending in pendings)
+
+    async def _all(self, work: Iterable[Coroutine[Any, Any, None]]) -> None:
+        """Do it all, at once unless told otherwise; what one fails with is raised when all have ended."""
+        failures: list[MidcallError] = []
+
+        async def guarded(one: Coroutine[Any, Any, None]) -> None:
+            try:
+                await one
+            except MidcallError as error:
+                failures.append(error)
+
+        if self._engine.parallel:
+            async with asyncio.TaskGroup() as group:
+                for one in work:
+                    group.create_task(guarded(one))
+        else:
+            for one in work:
+                await guarded(one)
+        if failures:
+            raise failures[0]
+
+    async def abort(self, pending: Pending, reason: str) -> None:
+        """End a call that waits."""
+        await self._engine.abort(pending.kept_as, reason)
+        self._status(pending.call, "aborted")
+        self._failed(pending.call, reason)
+
+    async def stop(self) -> None:
+        """The person has stopped the turn: end everything that has no result."""
+        for pending in list(self._conversation.pending.values()):
+            await self.abort(pending, STOPPED)
+        for call in self._conversation.unanswered():
+            self._failed(call, STOPPED)
+
+    def lost(self, call_id: str) -> None:
+        """An answer for a call that does not wait any more."""
+        text = "The tool call is gone: it was ended, or its time was up"
+        self.session_error(call_id, "SESSION_NOT_FOUND", text)
+        for call in self._conversation.unanswered():
+            if call.id == call_id:
+                self._failed(call, LOST)
+
+    def session_error(self, session_id: str, error: str, message: str) -> None:
+        self._run.emit(SessionError(session_id, session_id, error, message))
+
+    # --- one of them --------------------------------------------------------------------------
+
+    async def _make(self, call: ToolCall) -> None:
+        pending = Pending(call, "", round=0)
+
+        async def begin(name: str, arguments: dict[str, Any]) -> Finished | Asked:
+            key = f"{self._conversation.id}:{call.id}"
+            return await self._toolset.begin(name, arguments, key, self._reporter(call))
+
+        await self._play(pending, begin)
+
+    async def _go_on(self, pending: Pending) -> None:
+        async def answer(name: str, arguments: dict[str, Any]) -> Finished | Asked:
+            return await self._toolset.go_on(
+                name, arguments, pending.state, pending.answers, self._reporter(pending.call)
+            )
+
+        self._status(pending.call, "running")
+        await self._play(pending, answer)
+
+    async def _play(
+        self,
+        pending: Pending,
+        start: Callable[[str, dict[str, Any]], Coroutine[Any, Any, Finished | Asked]],
+    ) -> None:
+        """Do what is next of a call. Whatever goes wrong is its result, unless it may be tried again."""
+        call = pending.call
+        try:
+            name = await self._toolset.name_of(call.name)
+            await self._settle(pending, name, await start(name, call.read_arguments()))
+        except SessionLost:
+            self._conversation.pending.pop(call.id, None)
+            self.lost(call.id)
+        except (MidcallError, ValueError) as error:
+            if pending.state and isinstance(error, MidcallError) and error.recoverable:
+                self._conversation.pending[call.id] = pending  # with its answers, to go on some other time
+                raise
+            await self._engine.abort(pending.kept_as, str(error))
+            self._failed(call, str(error))
+
+    async def _settle(self, pending: Pending, name: str, outcome: Finished | Asked) -> None:
+        """Take what came of a round; answer what needs no person, and go on until one is needed."""
+        call = pending.call
+        for _ in range(MAX_ROUNDS):
+            if isinstance(outcome, Finished):
+                break
+            pending.state, pending.kept_as = outcome.state, outcome.kept_as
+            pending.round += 1
+            pending.questions, pending.answers, pending.rendered = {}, {}, {}
+            await self._ask(pending, name, outcome)
+            if pending.questions:
+                self._conversation.pending[call.id] = pending
+                self._status(call, "awaiting_elicit")
+                return
+            outcome = await self._toolset.go_on(
+                name, call.read_arguments(), pending.state, pending.answers, self._reporter(call)
+            )
+        else:
+            raise MidcallError(f"{name} has asked {MAX_ROUNDS} times, and is given up")
+        if pending.round:
+            self._status(call, "failed" if outcome.is_error else "completed")
+        if outcome.is_error:
+            self._failed(call, outcome.content)
+            return
+        self._conversation.pending.pop(call.id, None)
+        self._conversation.say(Message("tool", outcome.content, tool_call_id=call.id))
+        self._run.emit(ToolResult(call.id, call.name, outcome.content, outcome.structured))
+
+    def _failed(self, call: ToolCall, message: str) -> None:
+        self._conversation.pending.pop(call.id, None)
+        self._conversation.say(Message("tool", f"Error: {message}", tool_call_id=call.id, is_error=True))
+        self._run.emit(ToolError(call.id, call.name, message))
+
+    # --- what it asks -------------------------------------------------------------------------
+
+    async def _ask(self, pending: Pending, name: str, asked: Asked) -> None:
+        """Have the model answer what is for it, and note what is for the person."""
+        for key, request in asked.requests.items():
+            method, params = request.get("method"), request.get("params") or {}
+            if method == SAMPLE:
+                pending.answers[key] = await self._sample(pending.call, name, params)
+            elif method == ROOTS:
+                pending.answers[key] = {"roots": []}
+            else:
+                await self._show(pending, key, _question(pending, key, params))
+
+    async def _sample(self, call: ToolCall, name: str, params: dict[str, Any]) -> dict[str, Any]:
+        """What the model says; if it says nothing, the tool is told so, and may do without."""
+        self._status(call, "awaiting_sample")
+        if self._meter.spent:
+            self._tell(call, "The turn has cost too much already to ask the model again")
+            return NO_ANSWER
+        try:
+            result, used = await self._engine.sampling_for(name).answer(params, self._engine.model)
+        except ModelError as error:
+            self._tell(call, f"The model gave no answer: {error}")
+            return NO_ANSWER
+        except Exception:
+            log.exception("the sampling of %s failed", name)
+            self._tell(call, "The model could not be asked")
+            return NO_ANSWER
+        self._meter.usage += used
+        return result
+
+    async def take(self, pending: Pending, response: ElicitResponse) -> None:
+        """Take the person's answer to one question; it is said if it is no answer to any."""
+        for key, question in pending.questions.items():
+            if question.elicit_id == response.elicit_id and key not in pending.answers:
+                break
+        else:
+            waiting = [q.elicit_id for k, q in pending.questions.items() if k not in pending.answers]
+            text = f"Elicitation ID mismatch: expected {' or '.join(waiting)}, got {response.elicit_id}"
+            self.session_error(response.session_id, "ELICIT_MISMATCH", text)
+            return
+        result = response.result
+        if result.action != "accept":
+            pending.answers[key] = {"action": result.action}
+        elif question.component is None:
+            pending.answers[key] = {"action": "accept", "content": result.content or {}}
+        else:
+            rendered = pending.rendered.setdefault(key, [])
+            rendered.append(result.content)
+            try:
+                await self._show(pending, key, question)
+            except MidcallError:
+                rendered.pop()  # it is still shown, and may be answered otherwise
+                raise
+
+    async def _show(self, pending: Pending, key: str, question: ElicitRequest) -> None:
+        """Find out how a question is shown next, or that its handler needs nothing more."""
+        name = await self._toolset.name_of(pending.call.name)
+        handler = self._engine.handler_for(name, key)
+        if handler is not None:
+            asked = PluginQuestion(
+                key, question.message, question.context or {}, question.schema or {}, name, pending.call.id
+            )
+            answers = pending.rendered.get(key, [])
+            try:
+                shown = await show(handler, asked, answers)
+            except Exception as error:
+                log.exception("the plugin of %s failed", name)
+                raise MidcallError(f"The plugin of {name} failed: {error}") from error
+            if isinstance(shown, Shown):
+                question = _with_component(question, shown, len(answers))
+            else:
+                pending.answers[key] = shown
+                if question.component is None:
+                    return
+        pending.questions[key] = question
+
+    # --- what is told -------------------------------------------------------------------------
+
+    def _status(self, call: ToolCall, status: str) -> None:
+        self._run.emit(SessionStatus(call.id, call.id, call.name, status))
+
+    def _tell(self, call: ToolCall, message: str) -> None:
+        log.warning("%s: %s", call.name, message)
+        self._run.emit(ToolProgress(call.id, call.name, message))
+
+    def _reporter(self, call: ToolCall) -> Callable[[dict[str, Any]], None]:
+        def report(params: dict[str, Any]) -> None:
+            percentage, message = read_progress(params)
+            self._run.emit(ToolProgress(call.id, call.name, message, percentage))
+
+        return report
+
+
+def _question(pending: Pending, key: str, params: dict[str, Any]) -> ElicitRequest:
+    call, message = pending.call, str(params.get("message", ""))
+    url = params.get("url") if params.get("mode") == "url" else None
+    schema = params.get("requestedSchema")
+    return ElicitRequest(
+        session_id=call.id,
+        call_id=call.id,
+        tool_name=call.name,
+        elicit_id=f"{call.id}:{key}:{pending.round}",
+        key=key,
+        message=without_context(message),
+        schema=schema,
+        context=read_context(message, schema) or None,
+        mode="url" if url is not None else None,
+        url=url,
+    )
+
+
+def _with_component(question: ElicitRequest, shown: Shown, number: int) -> ElicitRequest:
+    elicit_id = question.elicit_id if not number else f"{question.elicit_id.split('#')[0]}#{number + 1}"
+    component = {"name": shown.component, "props": shown.props}
+    return msgspec.structs.replace(question, component=component, elicit_id=elicit_id)
