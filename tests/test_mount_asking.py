@@ -394,6 +394,19 @@ def test_a_question_on_stdio_belongs_to_the_newest_call_of_its_principal() -> No
     drive(main())
 
 
+def test_a_client_that_nobody_uses_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("midcall.client.mount_clients.IDLE", 0.2)
+    monkeypatch.setattr("midcall.client.mount.LOOK", 0.05)
+
+    async def main() -> None:
+        async with mounted(strange("legacy"), era="legacy") as hub:
+            assert await hub.call("b.list", principal="ann") == [1, 2]
+            await until(lambda: len(list(hub.mounts[0].clients)) == 1)
+            assert await hub.call("b.list", principal="ann") == [1, 2]
+
+    drive(main())
+
+
 def test_there_are_not_more_clients_than_may_be_and_idle_ones_make_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -399,6 +399,53 @@ def test_a_call_goes_on_after_the_proxy_was_killed_if_the_server_behind_is_moder
     drive(main())
 
 
+def test_a_task_of_the_server_behind_is_found_again_after_the_proxy_was_killed(
+    tmp_path: Path, behind: HttpServer
+) -> None:
+    async def main() -> None:
+        url = [f"http://127.0.0.1:{behind.port}/mcp"]
+        options = ("--journal", str(tmp_path / "calls.db"), "--era", "modern")
+        with proxy(*options, server=url) as serving:
+            params: dict[str, Any] = {"name": "seek.job", "arguments": {}}
+            async with HttpServer(serving.port).client(MODERN, FORMS) as client:
+                asked = await client.result("tools/call", params)
+                serving.kill()
+                serving.start_again()
+                again = {"inputResponses": {"word": accept(text="w")}, "requestState": asked["requestState"]}
+                found = await client.result("tools/call", {**params, **again})
+                assert text(found) == "job done: w"
+
+    drive(main())
+
+
+def test_a_step_behind_that_was_interrupted_is_not_done_again(tmp_path: Path, behind: HttpServer) -> None:
+    async def main() -> None:
+        url = [f"http://127.0.0.1:{behind.port}/mcp"]
+        options = ("--journal", str(tmp_path / "calls.db"), "--era", "modern")
+        with proxy(*options, server=url) as serving:
+            arguments = {"run": "cut", "seconds": 2}
+            params: dict[str, Any] = {"name": "seek.slow_wizard", "arguments": arguments}
+            async with HttpServer(serving.port).client(MODERN, FORMS) as client:
+                asked = await client.result("tools/call", params)
+                (key,) = asked["inputRequests"]
+                again = {"inputResponses": {key: accept(text="x")}, "requestState": asked["requestState"]}
+                await client.start("tools/call", {**params, **again})
+                async with behind.client() as direct, asyncio.timeout(20):
+                    while "cut works" not in (await direct.state())["trail"]:
+                        await asyncio.sleep(0.01)
+                    serving.kill()
+                    await client.drop()
+                    serving.start_again()
+                    found = await client.result("tools/call", {**params, **again})
+                    assert found["isError"]
+                    assert "was interrupted: it may have happened, or not" in text(found)
+                    await asyncio.sleep(2.5)
+                    trail = (await direct.state())["trail"]
+                    assert trail.count("cut works") == 1
+
+    drive(main())
+
+
 def test_a_call_that_a_legacy_server_lost_fails_clearly_and_is_not_sent_again(
     tmp_path: Path, behind: HttpServer
 ) -> None:

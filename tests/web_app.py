@@ -62,7 +62,7 @@ class Lab:
         """Send a parcel."""
         return f"{count} x {parcel.size} to {parcel.to.city}, {', '.join(parcel.tags) or 'no tags'}"
 
-    @method
+    @method(elicits=[rate])
     async def asks(self, ask: Ask) -> list[Any]:
         """Ask in every way that there is."""
         sure = await ask.confirm("Are you sure?", timeout=None)

@@ -324,6 +324,7 @@ class Hub:
         supported: frozenset[str] = frozenset(),
         time_limit: float | None = ATTACHED_TIME_LIMIT,
         owner: object = None,
+        principal: str | None = None,
     ) -> Call:
         """Validate and start a call whose items go to `outlet`.
 
@@ -336,6 +337,7 @@ class Hub:
             supported=supported,
             time_limit=time_limit,
             owner=owner,
+            principal=principal,
         )
         return self.calls.start(call)
 
@@ -365,20 +367,22 @@ class Hub:
         answer: Answerer | None = None,
         supports: frozenset[str] | set[str] | None = None,
         time_limit: float | None = ATTACHED_TIME_LIMIT,
+        principal: str | None = None,
     ) -> Invocation:
         """Call a method in this process: iterate for its items, or await its result.
 
         `answer` is a function (plain or async) from `Request` to answer; without one, and without
         `supports`, the tool gets `NotSupported`. With `supports` alone, answer by
         `invocation.answer(request_id, payload)` while iterating. `supports` limits which kinds of
-        question this caller takes.
+        question this caller takes. `principal` is the name of whoever it is made for: a mounted server may
+        have to keep their calls apart.
         """
         if supports is None:
             supports = KINDS if answer is not None else frozenset()
         unknown = supports - KINDS
         if unknown:
             raise ValueError(f"Unknown kinds of question: {', '.join(sorted(unknown))}")
-        line = _LocalLine(self, name, params, frozenset(supports), time_limit)
+        line = _LocalLine(self, name, params, frozenset(supports), time_limit, principal)
         return Invocation(line, answer)
 
     async def open(self) -> None:
@@ -452,13 +456,20 @@ class _LocalLine(Line):
     """A line to a hub in this process."""
 
     def __init__(
-        self, hub: Hub, name: str, params: Any, supported: frozenset[str], time_limit: float | None
+        self,
+        hub: Hub,
+        name: str,
+        params: Any,
+        supported: frozenset[str],
+        time_limit: float | None,
+        principal: str | None,
     ) -> None:
         self._hub = hub
         self._name = name
         self._params = b"" if params is None else to_json(params)
         self._supported = supported
         self._time_limit = time_limit
+        self._principal = principal
         self._call: Call | None = None
 
     async def start(self, outlet: Outlet) -> None:
@@ -469,6 +480,7 @@ class _LocalLine(Line):
             supported=self._supported,
             time_limit=self._time_limit,
             owner=self,
+            principal=self._principal,
         )
 
     async def streaming(self) -> bool:

@@ -73,6 +73,7 @@ class ToolCalls:
         self._conversation = conversation
         self._toolset = toolset
         self._meter = meter
+        self._under_way: dict[str, Pending] = {}
 
     # --- all of them --------------------------------------------------------------------------
 
@@ -124,6 +125,8 @@ class ToolCalls:
 
     async def stop(self) -> None:
         """The person has stopped the turn: end everything that has no result."""
+        for kept_as in (*self._toolset.left, *(one.kept_as for one in self._under_way.values())):
+            await self._engine.abort(kept_as, STOPPED)
         for pending in list(self._conversation.pending.values()):
             await self.abort(pending, STOPPED)
         for call in self._conversation.unanswered():
@@ -167,6 +170,7 @@ class ToolCalls:
     ) -> None:
         """Do what is next of a call. Whatever goes wrong is its result, unless it may be tried again."""
         call = pending.call
+        self._under_way[call.id] = pending  # until it is known what came of it
         try:
             name = await self._toolset.name_of(call.name)
             await self._settle(pending, name, await start(name, call.read_arguments()))
@@ -174,11 +178,13 @@ class ToolCalls:
             self._conversation.pending.pop(call.id, None)
             self.lost(call.id)
         except (MidcallError, ValueError) as error:
-            if pending.state and isinstance(error, MidcallError) and error.recoverable:
-                self._conversation.pending[call.id] = pending  # with its answers, to go on some other time
-                raise
+            if isinstance(error, MidcallError) and error.recoverable:
+                if pending.state:
+                    self._conversation.pending[call.id] = pending  # with its answers
+                raise  # to be tried again some other time, under the same key or with the same answers
             await self._engine.abort(pending.kept_as, str(error))
             self._failed(call, str(error))
+        del self._under_way[call.id]
 
     async def _settle(self, pending: Pending, name: str, outcome: Finished | Asked) -> None:
         """Take what came of a round; answer what needs no person, and go on until one is needed."""

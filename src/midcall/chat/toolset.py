@@ -52,10 +52,10 @@ class SessionLost(MidcallError):
     code = "session_lost"
 
 
-class StillWaiting(MidcallError):
-    """A tool call that waited could not be gone on with just now, and waits for the same answers again."""
+class NotNow(MidcallError):
+    """A tool could not be called just now, or a call not gone on with: the same may be tried again."""
 
-    code = "still_waiting"
+    code = "not_now"
     recoverable = True
 
 
@@ -72,6 +72,8 @@ class Toolset:
         self._client = client
         self._offered = offered
         self._closing = closing
+        self.left: list[str] = []
+        """The ids of calls that asked just as they were cut off, and wait in the journal."""
         self._names: dict[str, str] = {}
 
     async def definitions(self) -> tuple[ToolDefinition, ...]:
@@ -125,8 +127,6 @@ class Toolset:
         except RemoteError as error:
             if error.rpc_code == INVALID_PARAMS:
                 raise SessionLost("The tool call is gone: it was ended, or its time was up") from None
-            if isinstance(error.rpc_data, dict) and error.rpc_data.get("recoverable"):
-                raise StillWaiting(str(error)) from error
             raise
 
     async def _round(
@@ -143,8 +143,7 @@ class Toolset:
                 )
             state = str(result.get("requestState", ""))
             if "inputRequests" in result:
-                kept_as = (result.get("_meta") or {}).get(CALL_ID, "")
-                return Asked(result["inputRequests"], state, kept_as)
+                return Asked(result["inputRequests"], state, _kept_as(result))
             params = {**params, "requestState": state}  # it runs on elsewhere: wait for it
             params.pop("inputResponses", None)
 
@@ -161,9 +160,15 @@ class Toolset:
             meta=to_json(meta)[1:-1],
         )
         try:
-            return await waiter.result
+            return await asyncio.shield(waiter.result)
+        except RemoteError as error:
+            if isinstance(error.rpc_data, dict) and error.rpc_data.get("recoverable"):
+                raise NotNow(str(error)) from error
+            raise
         except asyncio.CancelledError:
-            if not self._closing():  # else it goes on, and is found again
+            if not self._closing():  # else it runs on, and is found again
+                await asyncio.sleep(0)  # what the tool has said already is on its way
+                self.left += waiter.kept_as
                 session.cancel(id, "The chat was stopped")
             raise
 
@@ -176,6 +181,13 @@ class _Waiting(Waiter):
     def __init__(self, report: Report) -> None:
         self._report = report
         self.result: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+
+    @property
+    def kept_as(self) -> list[str]:
+        """The id of the call in the journal, if it has asked."""
+        if not self.result.done() or self.result.exception() is not None:
+            return []
+        return list(filter(None, [_kept_as(self.result.result())]))
 
     def answered(self, response: Envelope) -> None:
         if self.result.done():
@@ -192,6 +204,10 @@ class _Waiting(Waiter):
     def noticed(self, method: str, params: dict[str, Any]) -> None:
         if method == "notifications/progress":
             self._report(params)
+
+
+def _kept_as(result: Mapping[str, Any]) -> str:
+    return str((result.get("_meta") or {}).get(CALL_ID, ""))
 
 
 def _described(content: Any) -> str:

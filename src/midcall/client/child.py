@@ -76,8 +76,8 @@ class ChildWire:
         loop = asyncio.get_running_loop()
         name = self.command[0]
         program = shutil.which(name, path=self._env.get("PATH")) or name
-        try:
-            self._transport, self._child = await loop.subprocess_exec(
+        starting = loop.create_task(
+            loop.subprocess_exec(
                 lambda: _Child(reader, name),
                 program,
                 *self.command[1:],
@@ -88,15 +88,28 @@ class ChildWire:
                 cwd=self._cwd,
                 start_new_session=sys.platform != "win32",  # Ctrl-C is for us; and to end its children too
             )
-        except (OSError, ValueError) as error:
-            raise Unreachable(f"{shlex.join(self.command)} cannot be started: {self._why(error)}") from None
+        )
+        try:
+            await asyncio.wait((starting,))
+        finally:
+            # If nobody waits for it any more, the process is there all the same: `close` has to know it.
+            while not starting.done():
+                await asyncio.wait((starting,))
+            if starting.exception() is None:
+                self._transport, self._child = starting.result()
+        error = starting.exception()
+        if error is not None:
+            raise self._not_started(error)
 
-    def _why(self, error: Exception) -> str:
-        if not isinstance(error, FileNotFoundError):
-            return str(error)
-        if self._cwd is not None and not Path(self._cwd).is_dir():
-            return f"there is no folder {os.fspath(self._cwd)}"
-        return f"there is no program {self.command[0]}"
+    def _not_started(self, error: BaseException) -> BaseException:
+        if not isinstance(error, OSError | ValueError):
+            return error
+        why = str(error)
+        if isinstance(error, FileNotFoundError):
+            why = f"there is no program {self.command[0]}"
+            if self._cwd is not None and not Path(self._cwd).is_dir():
+                why = f"there is no folder {os.fspath(self._cwd)}"
+        return Unreachable(f"{shlex.join(self.command)} cannot be started: {why}")
 
     def agreed(self, revision: str, *, modern: bool) -> None:
         """A line is the same in all revisions."""

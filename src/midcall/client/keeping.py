@@ -168,8 +168,10 @@ class Keeper:
             await self._in_time(opening, wire)
         except BaseException:
             opening.cancel()
-            await asyncio.wait((opening,))
-            await session.close()
+            try:
+                await asyncio.wait((opening,))
+            finally:
+                await session.close()
             raise
         return session
 

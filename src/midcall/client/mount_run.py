@@ -41,6 +41,13 @@ FIRST = 5.0
 LATER = 60.0
 """Seconds that a call waits for a server that was lost: before it begins, and after somebody has answered."""
 
+FIRST_PAUSE = 0.05
+LONGEST_PAUSE = 2.0
+"""Seconds between two tries to send a request: at first, and at most."""
+
+SOON = 0.05
+"""Seconds after which questions that are asked again are compared with what the server still asks."""
+
 POLL = 0.5
 LONGEST_POLL = 30.0
 """Seconds between two looks at a task: if the server does not say, and at most."""
@@ -77,15 +84,19 @@ class Run:
     async def run(self) -> Any:
         """What the call gives: as the server gave it to those who take that, else its value."""
         try:
-            event = await self._step(self._begin)
-            for _ in range(MAX_ROUNDS):
-                if "questions" not in event and "task" not in event:
-                    return self._value(event)
-                event = await self._go_on(event)
-            raise ToolError(f"{self._mount.name} asked in more than {MAX_ROUNDS} rounds")
-        except asyncio.CancelledError:
+            event = await self._converse()
+        except BaseException:
             self._let_go()
             raise
+        return self._value(event)
+
+    async def _converse(self) -> Event:
+        event = await self._step(self._begin)
+        for _ in range(MAX_ROUNDS):
+            if "questions" not in event and "task" not in event:
+                return event
+            event = await self._go_on(event)
+        raise ToolError(f"{self._mount.name} asked in more than {MAX_ROUNDS} rounds")
 
     async def _step(self, work: Callable[[], Awaitable[Event]], *, retry_safe: bool = False) -> Event:
         async def step() -> Any:
@@ -123,7 +134,7 @@ class Run:
             self._talk = self._talk or self._mount.talks.get(self._trace.call_id)
             if self._talk is not None:
                 self._talk.taker = self
-                self._watch(self._talk)
+                asyncio.get_running_loop().call_later(SOON, self._watch, self._talk)
         try:
             return await self._round.ask(live=live, server=self._mount.name)
         finally:
@@ -132,33 +143,44 @@ class Run:
     # --- steps -------------------------------------------------------------------------------
 
     async def _begin(self) -> Event:
-        if self._talk is not None:  # it was sent already, before anything was asked
-            event = await self._next(self._talk)
-            if event is not None:
-                return event
-        return await self._send(self._params, FIRST)
+        return await self._send(self._params, FIRST, self._talk)  # which was sent already, perhaps
 
-    async def _send(self, params: bytes, patience: float) -> Event:
+    async def _send(self, params: bytes, patience: float, talk: Talk | None = None) -> Event:
         """Send a request until it is known to be sent; gives what comes of it."""
-        call = self._call
         until = time.monotonic() + patience
-        for tries in range(1, 1000):
-            left = max(until - time.monotonic(), 0.0)
-            try:
-                client = await self._mount.clients.reach(call.principal, left)
-                session = await client.reach(left)
-            except Unreachable as error:
-                raise Unreachable(f"{self._mount.name} cannot be reached: {error}") from None
-            talk = self._talk = Talk(self)
-            head = client.head(session, call.supported, getattr(call.outlet, "log_level", "debug"))
-            talk.send(session, self._about, params, progress=True, meta=_traced(), head=head)
+        pause = FIRST_PAUSE
+        while True:
+            if talk is None:
+                talk = await self._start(params, max(until - time.monotonic(), 0.0))
             event = await self._next(talk)
-            if event is not None:
+            if event is None:
+                if time.monotonic() > until:
+                    raise self._unreachable(talk.outcome)
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
+            elif "again" in event:  # the server only wants to be asked again
+                await asyncio.sleep(POLL)
+                params = self._params + b',"requestState":' + to_json(event["again"])
+                until = time.monotonic() + LATER
+            else:
                 return event
-            if time.monotonic() > until:
-                raise Unreachable(f"{self._mount.name} cannot be reached: {talk.outcome}")
-            await asyncio.sleep(min(0.05 * 2**tries, 2.0))
-        raise AssertionError("it has given up before")
+            talk = None
+
+    async def _start(self, params: bytes, patience: float) -> Talk:
+        """Send a request once, when the server is there."""
+        call = self._call
+        try:
+            client = await self._mount.clients.reach(call.principal, patience)
+            session = await client.reach(patience)
+        except Unreachable as error:
+            raise self._unreachable(error) from None
+        talk = self._talk = Talk(self)
+        head = client.head(session, call.supported, getattr(call.outlet, "log_level", "debug"))
+        talk.send(session, self._about, params, progress=True, meta=_traced(), head=head)
+        return talk
+
+    def _unreachable(self, why: Any) -> Unreachable:
+        return Unreachable(f"{self._mount.name} cannot be reached: {why}")
 
     async def _answer(self, answers: Answers) -> Event:
         """Answer a legacy server, which waits in the middle of its request."""
@@ -173,7 +195,7 @@ class Run:
         answers.give(talk)
         event = await self._next(talk)
         if event is None:
-            raise Unreachable(f"{self._mount.name} cannot be reached: {talk.outcome}")
+            raise self._unreachable(talk.outcome)
         return event
 
     async def _follow(self, task: str, answers: dict[str, Any]) -> Event:
@@ -231,9 +253,7 @@ class Run:
                 failure = [code, message, data]
                 return {"questions": pages, "pages": failure} if pages else {"error": failure}
             case Asks(None, state):
-                await asyncio.sleep(POLL)  # it only wants to be asked again
-                more = b"" if state is None else b',"requestState":' + to_json(state)
-                return await self._send(self._params + more, LATER)
+                return {"again": state}
             case Asks(questions, state):
                 return {"questions": questions, "state": state}
             case Began(task):
@@ -281,7 +301,7 @@ class Run:
         if result.get("isError"):
             raise ToolError(text_of(result.get("content")) or "The tool failed")
         structured = result.get("structuredContent")
-        return text_of(result.get("content")) if structured is None else structured
+        return _plain(result.get("content")) if structured is None else structured
 
     def _let_go(self) -> None:
         """Nobody waits for this any more. If the call goes on elsewhere, so does what is under way."""
@@ -328,6 +348,15 @@ def _passed(event: Event) -> Passed:
         code, message, data = event["error"]
         return Passed(error=PassedError(code, message, data))
     return Passed(event["result"])
+
+
+def _plain(content: Any) -> Any:
+    """The text of a result; if it has none, whatever it has."""
+    return text_of(content) or (content if content and not _has_text(content) else "")
+
+
+def _has_text(content: Any) -> bool:
+    return any(isinstance(one, dict) and one.get("type") == "text" for one in content)
 
 
 def _clean(result: dict[str, Any]) -> dict[str, Any]:

@@ -211,8 +211,10 @@ def _other_kind(kind: Any, fields: dict[str, Any]) -> Outcome:
     found = {name: msgspec.json.decode(value) for name, value in fields.items()}
     questions, state = found.get("inputRequests"), found.get("requestState")
     match kind:
-        case "input_required" if isinstance(questions, dict | None) and isinstance(state, str | None):
-            return Asks(questions or None, state)
+        case "input_required" if isinstance(questions, dict) and questions and isinstance(state, str | None):
+            return Asks(questions, state)
+        case "input_required" if isinstance(state, str):  # it only wants to be asked again
+            return Asks(None, state)
         case "task" if isinstance(found.get("taskId"), str):
             return Began(found)
     text = f"The server's result cannot be read: it is of the type {kind!r}"

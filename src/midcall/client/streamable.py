@@ -145,14 +145,20 @@ class HttpWire:
             post.cancel()
         for task in list(self._tasks):
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-        if self.in_session and not self._over:
-            with contextlib.suppress(HttpError, MidcallError, TimeoutError):
-                pairs = [*await self.access("DELETE"), *self.pairs()]
-                response = await self.http.request("DELETE", self.url, pairs, timeout=FAREWELL)
-                response.close()
-        await self.http.close()
+        try:
+            if self._tasks:
+                await asyncio.wait(self._tasks)
+            if self.in_session and not self._over:
+                await self._leave()
+        finally:
+            await self.http.close()
+
+    async def _leave(self) -> None:
+        """Tell the server that the session is over."""
+        with contextlib.suppress(HttpError, MidcallError, TimeoutError):
+            pairs = [*await self.access("DELETE"), *self.pairs()]
+            response = await self.http.request("DELETE", self.url, pairs, timeout=FAREWELL)
+            response.close()
 
     # --- for its messages --------------------------------------------------------------------
 

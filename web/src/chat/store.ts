@@ -208,11 +208,20 @@ export class ChatStore {
     await this.send(text);
   }
 
-  /** Go on with a turn that failed or was cut off. */
+  /** Go on with a turn that failed or was cut off, as soon as the server answers. */
   async retry(): Promise<void> {
     const { conversationId, phase } = this.#state;
+    const { signal } = this.#open;
     if (conversationId === null || phase !== "idle") return;
-    this.#set({ transcript: withoutNotices(this.#state.transcript), error: null, phase: "running" });
+    this.#set({ error: null, phase: "running" });
+    // What it had said of its answer is not kept: it begins anew, unless somebody else has gone on with it.
+    const run = await this.#load(conversationId, signal, { join: false });
+    if (signal.aborted) return;
+    this.#set({ transcript: withoutNotices(this.#state.transcript), phase: "running" });
+    if (run !== null) {
+      await this.#join(run, signal);
+      return;
+    }
     await this.#turn({
       body: { conversationId, resume: true },
       isThere: () => false,
@@ -347,20 +356,11 @@ export class ChatStore {
     this.#seen = null;
     this.#set({ phase: "idle" });
     this.#tell(this.#state.conversationId);
-    if (last?.type === "error" && CUT_OFF.has(last.code)) await this.#resume(signal);
-    else if (this.#state.sending.size > 0) await this.#sendAnswers();
+    if (last?.type === "error" && CUT_OFF.has(last.code) && this.#resumed < MOST_RESUMED) {
+      this.#resumed += 1;
+      await this.retry();
+    } else if (this.#state.sending.size > 0) await this.#sendAnswers();
     else await this.refreshList();
-  }
-
-  /** The server ended in the middle of the turn: go on as soon as there is one again. */
-  async #resume(signal: AbortSignal): Promise<void> {
-    const { conversationId } = this.#state;
-    if (this.#resumed >= MOST_RESUMED || conversationId === null) return;
-    this.#resumed += 1;
-    const run = await this.#load(conversationId, signal, { join: false });
-    if (signal.aborted) return;
-    if (run === null) await this.retry();
-    else await this.#join(run, signal);
   }
 
   #take(event: ChatEvent): void {

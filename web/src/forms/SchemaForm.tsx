@@ -19,8 +19,8 @@ export interface SchemaFormProps {
   disabled?: boolean;
   /** What the server found wrong. */
   faults?: readonly Fault[];
-  /** What is asked stands above the form: a single field needs no label of its own to be seen. */
-  labelledBy?: string;
+  /** What is asked stands above the form: the label of a single field is only for those who hear it. */
+  quiet?: boolean;
   /** Whether the form can be filled as raw JSON too. */
   raw?: boolean;
   children?: ReactNode;
@@ -57,7 +57,7 @@ export function SchemaForm(props: SchemaFormProps): ReactNode {
     requestAnimationFrame(() => form.current?.querySelector<HTMLElement>("[aria-invalid=true]")?.focus());
   };
 
-  const single = kind.is === "object" && kind.properties.length === 1 && props.labelledBy !== undefined;
+  const single = kind.is === "object" && kind.properties.length === 1 && props.quiet === true;
   const whole = {
     schema: own,
     value,
@@ -69,7 +69,7 @@ export function SchemaForm(props: SchemaFormProps): ReactNode {
   const hasFields = kind.is !== "object" || kind.properties.length > 0;
   return (
     <FormContext value={state}>
-      <form ref={form} className="form" onSubmit={submit} noValidate aria-labelledby={props.labelledBy}>
+      <form ref={form} className="form" onSubmit={submit} noValidate>
         {isRaw ? (
           <JsonField {...whole} label="JSON" schema={{ description: "The whole value as JSON" }} />
         ) : kind.is === "object" ? (
@@ -81,7 +81,7 @@ export function SchemaForm(props: SchemaFormProps): ReactNode {
             {...(single ? { quiet: true } : {})}
           />
         ) : (
-          <Field {...whole} quiet={props.labelledBy !== undefined} />
+          <Field {...whole} quiet={props.quiet === true} />
         )}
         {isRaw &&
           found.map(

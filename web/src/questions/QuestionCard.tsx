@@ -77,7 +77,6 @@ export function QuestionCard({ question, onReply, busy, error }: QuestionCardPro
       ) : (
         <Plain
           question={question}
-          id={id}
           accept={accept}
           busy={busy}
           missing={component?.name ?? null}
@@ -97,13 +96,12 @@ export function QuestionCard({ question, onReply, busy, error }: QuestionCardPro
 /** A question without a component: what it brings along to read, and a form from its schema. */
 function Plain(props: {
   question: QuestionView;
-  id: string;
   accept: (content?: unknown) => void;
   busy: boolean;
   missing: string | null;
   refusals: ReactNode;
 }): ReactNode {
-  const { question, id, accept, busy, missing, refusals } = props;
+  const { question, accept, busy, missing, refusals } = props;
   const confirm = yesOrNo(question.schema);
   return (
     <>
@@ -140,7 +138,7 @@ function Plain(props: {
           schema={question.schema}
           onSubmit={accept}
           disabled={busy}
-          labelledBy={id}
+          quiet={isSaid(question)}
           actions={
             <>
               <button type="submit" className="button button-primary" disabled={busy}>
@@ -153,6 +151,15 @@ function Plain(props: {
       )}
     </>
   );
+}
+
+const PLAIN_NAMES = new Set(["text", "choice", "choices", "answer", "value"]);
+
+/** Whether the label of the only field would say again what is asked. */
+function isSaid({ schema, message }: QuestionView): boolean {
+  const [only, ...more] = Object.entries(schema.properties ?? {});
+  if (only === undefined) return true;
+  return more.length === 0 && (only[1].title === message || PLAIN_NAMES.has(only[0]));
 }
 
 function Visit(props: { url: string; busy: boolean; accept: () => void; refusals: ReactNode }): ReactNode {
