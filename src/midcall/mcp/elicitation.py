@@ -134,7 +134,10 @@ def _options(titled: list[dict[str, str]]) -> tuple[Option, ...]:
 
 
 def result_for(question: AnyQuestion, answer: Answer, *, model: str = "administrator") -> dict[str, Any]:
-    """The result by which a client would give this answer. `model` is who spoke, if the answer does not say."""
+    """The result by which a client would give this answer.
+
+    `model` is who spoke, if the answer does not say.
+    """
     match answer, question:
         case Refusal(how), _:
             return {"action": "decline" if how == "Declined" else "cancel"}

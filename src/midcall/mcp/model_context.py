@@ -1,7 +1,7 @@
 """Model context: data that a question brings along for whoever shows it, in both places where it may travel.
 
-In the requested schema, under `x-model-context`; and below the message, after a marker, for clients that give their user
-interface only what they know of a schema.
+In the requested schema, under `x-model-context`; and below the message, after a marker, for clients that give
+their user interface only what they know of a schema.
 """
 
 from collections.abc import Mapping
