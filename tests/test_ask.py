@@ -321,25 +321,25 @@ ASKINGS = {
 FALLBACKS = dict.fromkeys(KINDS, "fallback")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", sorted(KINDS))
 def test_a_cancel_raises_cancelled(kind):
     with pytest.raises(Cancelled):
         result_of(asking(ASKINGS[kind]), [CANCELLED])
 
 
-@pytest.mark.parametrize("kind", KINDS - {"confirm"})
+@pytest.mark.parametrize("kind", sorted(KINDS - {"confirm"}))
 def test_a_decline_raises_declined(kind):
     with pytest.raises(Declined):
         result_of(asking(ASKINGS[kind]), [DECLINED])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", sorted(KINDS))
 def test_a_caller_that_cannot_be_asked_gives_not_supported(kind):
     with pytest.raises(NotSupported, match="interactive mode required"):
         result_of(asking(ASKINGS[kind]))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", sorted(KINDS))
 def test_a_caller_that_takes_other_kinds_only_gives_not_supported(kind):
     with pytest.raises(NotSupported, match=f"cannot answer a question of kind {kind}"):
         result_of(asking(ASKINGS[kind]), [], supports=KINDS - {kind})
@@ -354,12 +354,12 @@ def test_the_tool_can_ask_what_is_supported():
     assert result_of(tool, []) == sorted(KINDS)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", sorted(KINDS))
 def test_or_else_covers_a_caller_that_cannot_be_asked(kind):
     assert result_of(asking(lambda ask: ASKINGS[kind](ask.or_else(**FALLBACKS)))) == "fallback"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", sorted(KINDS))
 @pytest.mark.parametrize(("answer", "error"), [(CANCELLED, Cancelled), (DECLINED, Declined)])
 def test_or_else_never_turns_a_refusal_into_a_yes(kind, answer, error):
     tool = asking(lambda ask: ASKINGS[kind](ask.or_else(**FALLBACKS)))
@@ -400,7 +400,7 @@ def test_or_else_refuses_a_question_that_it_does_not_know():
 # --- mistakes of authors --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", sorted(KINDS))
 def test_a_forgotten_await_is_an_error_and_never_a_yes(kind):
     async def tool(ask):
         return "yes" if ASKINGS[kind](ask) else "no"

@@ -224,7 +224,7 @@ class World:
         await self._check_journal(conversation)
         if conversation is None:
             return
-        unanswered = {call.id for call in conversation.unanswered()}
+        pending, unanswered = conversation.pending, {call.id for call in conversation.unanswered()}
         assert pending.keys() <= unanswered
         if self.ended != "error":  # else it may be taken up again
             assert unanswered == pending.keys()

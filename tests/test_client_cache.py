@@ -264,6 +264,37 @@ def test_a_server_that_has_no_subscriptions_says_so_once() -> None:
     run(main())
 
 
+def test_a_stream_of_changes_that_fails_for_now_is_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscriptions, "FIRST_PAUSE", 0.05)
+
+    async def main() -> None:
+        tries = []
+
+        async def other(exchange: Exchange) -> bool:
+            if exchange.method != "subscriptions/listen":
+                return False
+            tries.append(exchange)
+            if len(tries) < 3:
+                await exchange.send(502, b"<html>", "text/html")
+                return True
+            await exchange.stream()
+            meta = {"io.modelcontextprotocol/subscriptionId": exchange.message["id"]}
+            for method in ("notifications/subscriptions/acknowledged", "notifications/tools/list_changed"):
+                await exchange.event({"jsonrpc": "2.0", "method": method, "params": {"_meta": meta}})
+            await exchange.gone()
+            return True
+
+        changes: list[str] = []
+        handler = speaking(echo, modern=True, other=other, tools={"listChanged": True})
+        async with http_peer(handler) as peer, connect(peer.url) as client:
+            client.on_change(changes.append)
+            assert await names(client) == ["echo"]
+            await until(lambda: changes == ["tools"])
+            assert len(tries) == 3
+
+    run(main())
+
+
 def test_a_legacy_server_that_refuses_a_subscription_is_told_of() -> None:
     async def main() -> None:
         async with scripted("plain") as client:

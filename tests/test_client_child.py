@@ -16,7 +16,7 @@ from client_peers import calls, children, run, said, scripted
 from driving import until
 from http1_peers import loops, run_in
 from midcall import Client, TransportLost, Unreachable, connect
-from midcall.client import child
+from midcall.client import child, keeping
 from peers import HERE
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
@@ -140,6 +140,46 @@ def test_a_closing_that_is_itself_given_up_leaves_no_process(on_each_loop: Run, 
         closing.cancel()
         await asyncio.wait((closing,))
         await gone(pid)
+
+    on_each_loop(main())
+
+
+def test_an_opening_that_is_given_up_at_any_moment_leaves_no_process(on_each_loop: Run) -> None:
+    async def main() -> None:
+        before = children()
+        for moment in range(12):
+            client = scripted("plain")
+            opening = asyncio.create_task(client.open())
+            if moment < 6:
+                for _ in range(moment):
+                    await asyncio.sleep(0)
+            else:
+                await asyncio.sleep(0.02 * (moment - 6))
+            opening.cancel()
+            await asyncio.wait((opening,))
+            if not opening.cancelled():
+                await client.close()
+        assert children() <= before
+
+    on_each_loop(main())
+
+
+def test_a_client_that_is_closed_at_any_moment_leaves_no_process(
+    on_each_loop: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeping, "FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(keeping, "LONGEST_PAUSE", 0.002)
+
+    async def main() -> None:
+        before = children()
+        for moment in range(12):
+            client = scripted("dying", "exit")
+            client.keep_open()
+            batch = asyncio.create_task(client.call_tools(calls(20), parallel=True, timeout=5))
+            await asyncio.sleep(0.03 * moment)
+            await client.close()
+            assert len(await batch) == 20
+        assert children() <= before
 
     on_each_loop(main())
 

@@ -1,12 +1,15 @@
 """The web client for everybody: axe-core on every page in both colour schemes, the key of a server, the theme."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
 
 from operating import ADA, KEYS, Server
+from peers import environment, free_port, wait_for
 from web_browser import AXE, Open, serious_findings, shoot, web_server
 
 pytest_plugins = ("web_fixtures",)
@@ -127,3 +130,33 @@ def test_a_server_without_a_chat_leads_to_its_tools(tmp_path: Path, page: Page) 
         page.goto(site.url)
         page.get_by_role("link", name="Look at the tools").click()
         expect(page.get_by_role("link", name=re.compile("echo.once"))).to_be_visible()
+
+
+def test_the_page_works_below_a_path(page: Page) -> None:
+    port = free_port()
+    command = [
+        sys.executable,
+        "-m",
+        "uvicorn",
+        "web_mounted:app",
+        "--port",
+        str(port),
+        "--log-level",
+        "warning",
+    ]
+    mounted = subprocess.Popen(command, env=environment())
+    try:
+        wait_for(f"http://127.0.0.1:{port}/deep/inside/health")
+        page.goto(f"http://127.0.0.1:{port}/deep/inside/")
+        page.get_by_role("button", name="Book a flight from New York to Los Angeles").click()
+        expect(page.locator(".flight")).to_have_count(3)
+        expect(page).to_have_url(re.compile("/deep/inside/c/"))
+        page.reload()
+        expect(page.locator(".flight")).to_have_count(3)
+        page.get_by_role("link", name="Tools").click()
+        expect(page.get_by_role("link", name=re.compile("lab.parcel"))).to_be_visible()
+        page.reload()
+        expect(page.get_by_role("link", name=re.compile("lab.parcel"))).to_be_visible()
+    finally:
+        mounted.terminate()
+        mounted.wait(timeout=20)

@@ -10,6 +10,7 @@ import asyncio
 import difflib
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from midcall.activation import Activation, Method, digest, own_method, read_methods
@@ -434,6 +435,7 @@ class Hub:
         sse: bool = False,
         admin: bool = False,
         metrics: bool = False,
+        web_modules: Sequence[str | Path] = (),
     ) -> Any:
         """This hub as an ASGI application: `/mcp`, `/ws`, `/health`, `/ready`, and a page at `/`.
 
@@ -441,7 +443,7 @@ class Hub:
         `sse` adds the deprecated transport HTTP+SSE at `/sse`, for MCP clients that know no other. With
         `auth`, `/admin` is for administrators; without it, and with `admin`, for programs of this machine.
         `metrics` adds `/metrics` for both. A hub with a chat (`midcall.chat.ChatEngine`) has `/chat` and
-        `/agui` too.
+        `/agui` too; `web_modules` are files of JavaScript that its page loads, with components for questions.
 
         Mounted in another application, it does not see that one's start and end: call
         `await hub.open()` and `await hub.close()` there.
@@ -449,7 +451,16 @@ class Hub:
         from midcall.transports.http import asgi_app  # noqa: PLC0415  the one step up the rooms
 
         parts = () if self.chat is None else (self.chat.part(),)
-        return asgi_app(self, auth=auth, hosts=hosts, sse=sse, admin=admin, metrics=metrics, parts=parts)
+        return asgi_app(
+            self,
+            auth=auth,
+            hosts=hosts,
+            sse=sse,
+            admin=admin,
+            metrics=metrics,
+            parts=parts,
+            web_modules=web_modules,
+        )
 
 
 class _LocalLine(Line):

@@ -168,8 +168,8 @@ class Toolset:
         except asyncio.CancelledError:
             if not self._closing():  # else it runs on, and is found again
                 await asyncio.sleep(0)  # what the tool has said already is on its way
-                self.left += waiter.kept_as
                 session.cancel(id, "The chat was stopped")
+            self.left += waiter.give_up()
             raise
 
 
@@ -182,10 +182,9 @@ class _Waiting(Waiter):
         self._report = report
         self.result: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
 
-    @property
-    def kept_as(self) -> list[str]:
-        """The id of the call in the journal, if it has asked."""
-        if not self.result.done() or self.result.exception() is not None:
+    def give_up(self) -> list[str]:
+        """Wait no longer; gives the id of the call in the journal, if it has asked already."""
+        if self.result.cancel() or self.result.exception() is not None:
             return []
         return list(filter(None, [_kept_as(self.result.result())]))
 

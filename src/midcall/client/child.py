@@ -71,6 +71,7 @@ class ChildWire:
         self._cwd = cwd
         self._child: _Child | None = None
         self._transport: asyncio.SubprocessTransport | None = None
+        self._dropped = False
 
     async def open(self, reader: Reader) -> None:
         loop = asyncio.get_running_loop()
@@ -122,9 +123,11 @@ class ChildWire:
         if self._child is None:
             return
         if self._child.unread < MAX_UNREAD:
+            self._dropped = False
             self._child.send(message)
-        else:
-            log.warning("%s does not read: dropped a message to it", self.command[0])
+        elif not self._dropped:
+            self._dropped = True
+            log.warning("%s does not read: messages to it are dropped", self.command[0])
 
     def cancel(self, id: int) -> bool:
         return False

@@ -315,7 +315,7 @@ class Stream:
             access = await self._wire.access("GET")
             pairs = [*self._wire.pairs(), ("Accept", "text/event-stream")]
             if last:
-                pairs.append(("Last-Event-ID", last))
+                pairs.append(("Last-Event-ID", last.encode().decode("latin-1")))  # it goes out as UTF-8
             events = EventReader(MAX_MESSAGE)
             try:
                 new = await self._read(access, pairs, events)

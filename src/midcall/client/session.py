@@ -208,6 +208,8 @@ class Session:
 
     def receive(self, data: bytes, related: int | None = None) -> None:
         """Take one message of the server. Never raises: whatever it is, the next one is read."""
+        if self.ended is not None:
+            return  # nobody waits any more
         try:
             message = jsonrpc.decode(data)
         except Fault as fault:

@@ -92,6 +92,7 @@ class HttpWire:
         self._held: list[Post] | None = None
         """Requests that wait until the server has taken the end of the greeting; none once it has."""
         self._greeted = False
+        self._dropped = False
         self._over = False
         """Whether the server does not know the session any more."""
         self._closed = False
@@ -121,8 +122,11 @@ class HttpWire:
         if self._closed:
             return
         if len(self._answers) + len(self._tasks) > MAX_UNSENT:
-            log.warning("%s does not take what is sent: dropped a message to it", self.url)
+            if not self._dropped:
+                self._dropped = True
+                log.warning("%s does not take what is sent: messages to it are dropped", self.url)
             return
+        self._dropped = False
         if not self._greeted and self._revision and not self._modern:
             self._greeted = True
             self._held = []  # each message has a connection of its own: a request could overtake this one

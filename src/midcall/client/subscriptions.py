@@ -11,15 +11,13 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from msgspec import UNSET
-
 from midcall.client.cache import Cache
-from midcall.client.responses import Waiter
+from midcall.client.responses import Waiter, result_of
 from midcall.client.session import Session
 from midcall.client.wire import About
-from midcall.errors import MidcallError, RemoteError
+from midcall.errors import MidcallError, RemoteError, TransportLost, Unreachable
 from midcall.items import to_json
-from midcall.jsonrpc import METHOD_NOT_FOUND, Envelope
+from midcall.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, Envelope
 
 log = logging.getLogger("midcall.client")
 
@@ -29,6 +27,9 @@ LONGEST_PAUSE = 30.0
 
 ACKNOWLEDGING = 5.0
 """Seconds that a server has to say that it will tell."""
+
+NEVER = frozenset((METHOD_NOT_FOUND, INVALID_PARAMS, INVALID_REQUEST))
+"""Errors of a server that has no subscriptions."""
 
 Updated = Callable[[str], Any]
 """Gets the URI of a resource that has changed."""
@@ -165,10 +166,10 @@ class Subscriptions:
         if before is not None:
             before.close()  # not sooner, so that nothing is missed
         stream = self._stream
-        if stream is not None and stream.refused:
+        if stream is not None and stream.never:
             stream = self._stream = None
-        if stream is None or not stream.ended.is_set():
-            self._settle()  # else the line was lost: there will be another one
+        if stream is None or not stream.lost:
+            self._settle()
         if stream is None:
             await self._again.wait()
         else:
@@ -190,31 +191,53 @@ class Subscriptions:
 class _Stream(Waiter):
     """One `subscriptions/listen`, until its end."""
 
-    __slots__ = ("_id", "_session", "acknowledged", "ended", "refused")
+    __slots__ = ("_id", "_session", "_uris", "acknowledged", "ended", "failure")
 
     def __init__(self, session: Session, wanted: dict[str, Any]) -> None:
         self.acknowledged = asyncio.Event()
         self.ended = asyncio.Event()
-        self.refused = False
+        self.failure: MidcallError | None = None
         self._session = session
+        self._uris: list[str] = wanted.get("resourceSubscriptions", [])
         params = to_json({"notifications": wanted})[1:-1]
         self._id = session.start(self, About("subscriptions/listen"), params)
 
     def close(self) -> None:
         self._session.cancel(self._id, "Something else is listened to")
 
+    @property
+    def never(self) -> bool:
+        """Whether the server has no such thing."""
+        return isinstance(self.failure, RemoteError) and self.failure.rpc_code in NEVER
+
+    @property
+    def lost(self) -> bool:
+        """Whether it has ended with the line, and there may soon be another one."""
+        return self.ended.is_set() and isinstance(self.failure, TransportLost | Unreachable)
+
     def answered(self, response: Envelope) -> None:
-        if response.error is not UNSET:
-            self.refused = True
-            log.info("the server has no subscriptions: %s", response.error.message)
-        self.ended.set()
+        try:
+            result_of(response)
+        except RemoteError as error:
+            self.failed(error)
+        else:
+            self.ended.set()
 
     def failed(self, error: MidcallError) -> None:
-        self.refused = isinstance(error, RemoteError)
+        self.failure = error
+        log.info("nothing is heard of changes: %s", error)
         self.ended.set()
+
+    def _check(self, agreed: Any) -> None:
+        """A server may agree to less than was asked for."""
+        told = agreed.get("resourceSubscriptions") if isinstance(agreed, dict) else self._uris
+        missing = [uri for uri in self._uris if not isinstance(told, list) or uri not in told]
+        if missing:
+            log.warning("the server does not tell of changes of %s", ", ".join(missing))
 
     def noticed(self, method: str, params: dict[str, Any]) -> None:
         if method == "notifications/subscriptions/acknowledged":
+            self._check(params.get("notifications"))
             self.acknowledged.set()
         elif method == "notifications/cancelled":
             self.close()
