@@ -37,7 +37,7 @@ def run(main: Coroutine[Any, Any, Any]) -> Any:
     async def main_task() -> Any:
         return await asyncio.create_task(checked())
 
-    return drive(main_task())
+    return drive(main_task(), 60)
 
 
 def scripted(name: str, *words: str, **options: Any) -> Client:

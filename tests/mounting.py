@@ -1,10 +1,11 @@
 """What the tests of mounts share: servers to be mounted, and hubs with one of them."""
 
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
+import driving
 from mcp_peers import mcp_environment
 from midcall import Hub
 from midcall.client.inprocess import HubWire
@@ -24,6 +25,11 @@ SERVER = command(
 def strange(era: str) -> list[str]:
     """The server with strange habits."""
     return [sys.executable, str(HERE / "strange_server.py"), era]
+
+
+def drive(main: Coroutine[Any, Any, Any]) -> Any:
+    """As `driving.drive`, with time for servers to be started."""
+    return driving.drive(main, limit=90)
 
 
 async def result_of(invocation: Invocation) -> Any:

@@ -241,15 +241,18 @@ class World:
 
     async def _check_journal(self, conversation: Conversation | None) -> None:
         """What waits in the journal waits in the conversation too; it may take a moment until it is ended."""
-        pending = [] if conversation is None else list(conversation.pending.values())
-        asking = {one.kept_as for one in pending if one.questions.keys() - one.answers.keys()}
-        known = {one.kept_as for one in pending}
-        unmade = [] if conversation is None else conversation.unanswered()
+        asking, known = set(), set()
+        if conversation is not None:
+            open_calls = [
+                one.call for one in conversation.pending.values() if one.questions.keys() - one.answers.keys()
+            ]
+            asking = {conversation.key_of(call) for call in open_calls}
+            known = {conversation.key_of(call) for call in conversation.unanswered()}
         async with asyncio.timeout(20):
             while True:
                 records = (await self.engine.hub.keeper.journal.list()).calls
-                waiting = {record.id for record in records if record.status == "waiting"}
-                if asking <= waiting and len(waiting - known) <= len(unmade) - len(pending):
+                waiting = {record.idempotency_key for record in records if record.status == "waiting"}
+                if asking <= waiting <= known:
                     return
                 await asyncio.sleep(0.01)
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from driving import assert_nothing_left, drive, until
+from driving import assert_nothing_left, until
 from midcall import Hub, ToolError
 from midcall.client import connect
 from midcall.items import Request, RequestCancelled
 from midcall.questions import Confirm, Prompt, Sample, Select, Url
-from mounting import ERAS, mounted, result_of, speaking_for, strange
+from mounting import ERAS, drive, mounted, result_of, speaking_for, strange
 from strange_forms import ODD_FORM
 
 CASES = [(behind, front) for behind in ERAS for front in ERAS]

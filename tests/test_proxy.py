@@ -15,13 +15,12 @@ from typing import Any
 
 import pytest
 
-from driving import drive
 from mcp_oracle import MODERN
 from mcp_peers import LATEST, Client, HttpServer, StdioClient, http_server, mcp_environment, text
 from midcall.client import connect, connect_hub
 from midcall.errors import MidcallError, ToolError
 from midcall.items import Request
-from mounting import ERAS, SERVER, strange
+from mounting import ERAS, SERVER, drive, strange
 from peers import LARGE, StdioWire, close_pipes, command, free_port
 from test_terminal import DOWN, ENTER, midcall
 
@@ -430,7 +429,7 @@ def test_a_step_behind_that_was_interrupted_is_not_done_again(tmp_path: Path, be
                 (key,) = asked["inputRequests"]
                 again = {"inputResponses": {key: accept(text="x")}, "requestState": asked["requestState"]}
                 await client.start("tools/call", {**params, **again})
-                async with behind.client() as direct, asyncio.timeout(20):
+                async with behind.client() as direct, asyncio.timeout(40):
                     while "cut works" not in (await direct.state())["trail"]:
                         await asyncio.sleep(0.01)
                     serving.kill()

@@ -13,6 +13,7 @@ from peers import environment, free_port, wait_for
 from web_browser import AXE, Open, serious_findings, shoot, web_server
 
 pytest_plugins = ("web_fixtures",)
+pytestmark = pytest.mark.timeout(300)
 
 BOOK = "Book a flight from New York to Los Angeles"
 

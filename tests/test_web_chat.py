@@ -5,12 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from operating import Server
 from web_browser import Open, focused, overflow, shoot, web_server
 
 pytest_plugins = ("web_fixtures",)
+pytestmark = pytest.mark.timeout(300)
 
 BOOK = "Book a flight from New York to Los Angeles"
 
@@ -377,8 +378,12 @@ def test_a_flight_is_booked_by_keyboard_alone(page: Page, site: Server) -> None:
 
 
 def test_a_question_does_not_take_the_focus_from_somebody_who_writes(page: Page, site: Server) -> None:
-    begin(page, site, "two")
+    held: list[Route] = []
+    page.route("**/chat", held.append)  # the message is on its way for as long as the person needs
+    with page.expect_request("**/chat"):
+        begin(page, site, "two")
     page.keyboard.type("By the way, ")
+    held[0].continue_()
     expect(page.locator(".question")).to_have_count(3)
     expect(page.get_by_label("Message")).to_be_focused()
     expect(page.get_by_label("Message")).to_have_value("By the way, ")

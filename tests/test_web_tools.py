@@ -10,6 +10,7 @@ from operating import Server
 from web_browser import Open, overflow, shoot
 
 pytest_plugins = ("web_fixtures",)
+pytestmark = pytest.mark.timeout(300)
 
 
 def open_method(page: Page, site: Server, name: str) -> None:

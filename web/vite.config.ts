@@ -18,6 +18,7 @@ export default defineConfig({
     assetsInlineLimit: 0,
     modulePreload: { polyfill: false },
     reportCompressedSize: false,
+    license: { fileName: "licenses.md" }, // of what is bundled, as it goes into the wheel
   },
   server: {
     proxy: {

@@ -233,9 +233,7 @@ class Connection:
         found = self._hub.resolve(name)
         check_scopes(found.name, found.method.extras, self.principal)
         principal = None if self.principal is None else self.principal.name
-        return self._hub.prepare(
-            found, params, outlet, supported=supported, owner=self, principal=principal
-        )
+        return self._hub.prepare(found, params, outlet, supported=supported, owner=self, principal=principal)
 
     # --- messages out ------------------------------------------------------------------------
 

@@ -27,8 +27,6 @@ class Pending(Struct, omit_defaults=True):
     answers: dict[str, Any] = {}
     """What is answered already, by key; it goes out when all are."""
     round: int = 1
-    kept_as: str = ""
-    """The id of the call in the journal."""
 
 
 class Conversation(Struct):
@@ -54,6 +52,10 @@ class Conversation(Struct):
         self.updated = time.time()
         if not self.title and message.role == "user":
             self.title = _title(message.content)
+
+    def key_of(self, call: ToolCall) -> str:
+        """The idempotency key under which a tool is called, and found again in the journal."""
+        return f"{self.id}:{call.id}"
 
     def unanswered(self) -> list[ToolCall]:
         """The tool calls that have no result yet, in the order in which they were made."""

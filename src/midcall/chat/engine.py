@@ -27,7 +27,7 @@ from midcall.errors import MidcallError
 from midcall.hub import Hub
 from midcall.mcp import mcp_of
 from midcall.mcp.caller import NESTED
-from midcall.models.base import Message, Model
+from midcall.models.base import Message, Model, ToolCall
 from midcall.principal import Principal
 
 if TYPE_CHECKING:
@@ -214,8 +214,8 @@ class ChatEngine:
         name = principal.name if principal is not None else None
         await self.stop(id, principal)
         conversation = await self._own(id, name)
-        for pending in conversation.pending.values():
-            await self.abort(pending.kept_as, "The conversation was deleted")
+        for call in conversation.unanswered():
+            await self.abort(conversation, call, "The conversation was deleted")
         await self.store.delete(id, name)
 
     # --- what a turn needs -------------------------------------------------------------------
@@ -230,10 +230,12 @@ class ChatEngine:
         plugin = self._plugins.get(tool)
         return plugin.sampling if plugin is not None and plugin.sampling is not None else self._sampling
 
-    async def abort(self, kept_as: str, reason: str) -> None:
-        """End a tool call that waits in the journal."""
-        if kept_as:
-            await mcp_of(self.hub).desk.abort(kept_as, reason)
+    async def abort(self, conversation: Conversation, call: ToolCall, reason: str) -> None:
+        """End a tool call, if it is in the journal."""
+        desk = mcp_of(self.hub).desk
+        kept = await desk.keeper.journal.find(conversation.principal, conversation.key_of(call))
+        if kept is not None:
+            await desk.abort(kept.id, reason)
 
     # --- inside ------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from midcall.chat.events import (
 )
 from midcall.chat.plugins import PluginQuestion, Shown, show
 from midcall.chat.request import ElicitResponse
-from midcall.chat.runs import Run
+from midcall.chat.runs import Run, finished
 from midcall.chat.toolset import Asked, Finished, SessionLost, Toolset
 from midcall.client.line import read_progress
 from midcall.errors import MidcallError
@@ -73,7 +73,6 @@ class ToolCalls:
         self._conversation = conversation
         self._toolset = toolset
         self._meter = meter
-        self._under_way: dict[str, Pending] = {}
 
     # --- all of them --------------------------------------------------------------------------
 
@@ -119,18 +118,15 @@ class ToolCalls:
 
     async def abort(self, pending: Pending, reason: str) -> None:
         """End a call that waits."""
-        await self._engine.abort(pending.kept_as, reason)
         self._status(pending.call, "aborted")
-        self._failed(pending.call, reason)
+        await self._end(pending.call, reason)
 
     async def stop(self) -> None:
         """The person has stopped the turn: end everything that has no result."""
-        for kept_as in (*self._toolset.left, *(one.kept_as for one in self._under_way.values())):
-            await self._engine.abort(kept_as, STOPPED)
         for pending in list(self._conversation.pending.values()):
             await self.abort(pending, STOPPED)
         for call in self._conversation.unanswered():
-            self._failed(call, STOPPED)
+            await self._end(call, STOPPED)
 
     def lost(self, call_id: str) -> None:
         """An answer for a call that does not wait any more."""
@@ -149,7 +145,7 @@ class ToolCalls:
         pending = Pending(call, "", round=0)
 
         async def begin(name: str, arguments: dict[str, Any]) -> Finished | Asked:
-            key = f"{self._conversation.id}:{call.id}"
+            key = self._conversation.key_of(call)
             return await self._toolset.begin(name, arguments, key, self._reporter(call))
 
         await self._play(pending, begin)
@@ -170,7 +166,6 @@ class ToolCalls:
     ) -> None:
         """Do what is next of a call. Whatever goes wrong is its result, unless it may be tried again."""
         call = pending.call
-        self._under_way[call.id] = pending  # until it is known what came of it
         try:
             name = await self._toolset.name_of(call.name)
             await self._settle(pending, name, await start(name, call.read_arguments()))
@@ -182,9 +177,7 @@ class ToolCalls:
                 if pending.state:
                     self._conversation.pending[call.id] = pending  # with its answers
                 raise  # to be tried again some other time, under the same key or with the same answers
-            await self._engine.abort(pending.kept_as, str(error))
-            self._failed(call, str(error))
-        del self._under_way[call.id]
+            await self._end(call, str(error))
 
     async def _settle(self, pending: Pending, name: str, outcome: Finished | Asked) -> None:
         """Take what came of a round; answer what needs no person, and go on until one is needed."""
@@ -192,7 +185,7 @@ class ToolCalls:
         for _ in range(MAX_ROUNDS):
             if isinstance(outcome, Finished):
                 break
-            pending.state, pending.kept_as = outcome.state, outcome.kept_as
+            pending.state = outcome.state
             pending.round += 1
             pending.questions, pending.answers, pending.rendered = {}, {}, {}
             await self._ask(pending, name, outcome)
@@ -213,6 +206,11 @@ class ToolCalls:
         self._conversation.pending.pop(call.id, None)
         self._conversation.say(Message("tool", outcome.content, tool_call_id=call.id))
         self._run.emit(ToolResult(call.id, call.name, outcome.content, outcome.structured))
+
+    async def _end(self, call: ToolCall, reason: str) -> None:
+        """A call fails without having ended by itself: it ends in the journal too, whoever is cut off here."""
+        self._failed(call, reason)
+        await finished(self._engine.abort(self._conversation, call, reason))
 
     def _failed(self, call: ToolCall, message: str) -> None:
         self._conversation.pending.pop(call.id, None)

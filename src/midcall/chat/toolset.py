@@ -19,7 +19,6 @@ from midcall.client.wire import About
 from midcall.errors import MethodNotFound, MidcallError, RemoteError
 from midcall.items import to_json
 from midcall.jsonrpc import INVALID_PARAMS, Envelope
-from midcall.mcp.outcomes import CALL_ID
 from midcall.models.base import ToolDefinition
 
 IDEMPOTENCY_KEY = "dev.midcall/idempotencyKey"
@@ -42,8 +41,6 @@ class Asked(Struct, frozen=True):
     requests: dict[str, dict[str, Any]]
     """What is asked: method and parameters as MCP has them, by key."""
     state: str
-    kept_as: str = ""
-    """The id of the call in the journal."""
 
 
 class SessionLost(MidcallError):
@@ -72,8 +69,6 @@ class Toolset:
         self._client = client
         self._offered = offered
         self._closing = closing
-        self.left: list[str] = []
-        """The ids of calls that asked just as they were cut off, and wait in the journal."""
         self._names: dict[str, str] = {}
 
     async def definitions(self) -> tuple[ToolDefinition, ...]:
@@ -143,7 +138,7 @@ class Toolset:
                 )
             state = str(result.get("requestState", ""))
             if "inputRequests" in result:
-                return Asked(result["inputRequests"], state, _kept_as(result))
+                return Asked(result["inputRequests"], state)
             params = {**params, "requestState": state}  # it runs on elsewhere: wait for it
             params.pop("inputResponses", None)
 
@@ -160,16 +155,14 @@ class Toolset:
             meta=to_json(meta)[1:-1],
         )
         try:
-            return await asyncio.shield(waiter.result)
+            return await waiter.result
         except RemoteError as error:
             if isinstance(error.rpc_data, dict) and error.rpc_data.get("recoverable"):
                 raise NotNow(str(error)) from error
             raise
         except asyncio.CancelledError:
             if not self._closing():  # else it runs on, and is found again
-                await asyncio.sleep(0)  # what the tool has said already is on its way
                 session.cancel(id, "The chat was stopped")
-            self.left += waiter.give_up()
             raise
 
 
@@ -181,12 +174,6 @@ class _Waiting(Waiter):
     def __init__(self, report: Report) -> None:
         self._report = report
         self.result: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-
-    def give_up(self) -> list[str]:
-        """Wait no longer; gives the id of the call in the journal, if it has asked already."""
-        if self.result.cancel() or self.result.exception() is not None:
-            return []
-        return list(filter(None, [_kept_as(self.result.result())]))
 
     def answered(self, response: Envelope) -> None:
         if self.result.done():
@@ -203,10 +190,6 @@ class _Waiting(Waiter):
     def noticed(self, method: str, params: dict[str, Any]) -> None:
         if method == "notifications/progress":
             self._report(params)
-
-
-def _kept_as(result: Mapping[str, Any]) -> str:
-    return str((result.get("_meta") or {}).get(CALL_ID, ""))
 
 
 def _described(content: Any) -> str:
