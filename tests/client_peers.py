@@ -160,7 +160,7 @@ class HttpPeer:
     port: int = 0
     exchanges: list[Exchange] = field(default_factory=list)
     _server: asyncio.Server | None = None
-    _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
+    _tasks: dict[asyncio.Task[None], asyncio.StreamWriter] = field(default_factory=dict)
 
     @property
     def url(self) -> str:
@@ -179,16 +179,19 @@ class HttpPeer:
         """Close all connections, wherever they are."""
         assert self._server is not None
         self._server.close()
-        tasks = list(self._tasks)
-        for task in tasks:
+        tasks = dict(self._tasks)
+        for task, writer in tasks.items():
             task.cancel()
+            writer.close()
         if tasks:
             await asyncio.wait(tasks)
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        self._tasks[task] = writer
+        task.add_done_callback(self._tasks.pop)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer._reader = reader  # type: ignore[attr-defined]
         try:
             while data := await read_request(reader):
@@ -209,7 +212,6 @@ class HttpPeer:
             writer.close()
             with suppress(ConnectionError, asyncio.CancelledError):
                 await writer.wait_closed()
-            self._tasks.discard(task)
 
 
 @asynccontextmanager

@@ -379,7 +379,11 @@ def test_a_flight_is_booked_by_keyboard_alone(page: Page, site: Server) -> None:
 
 def test_a_question_does_not_take_the_focus_from_somebody_who_writes(page: Page, site: Server) -> None:
     held: list[Route] = []
-    page.route("**/chat", held.append)  # the message is on its way for as long as the person needs
+
+    def hold(route: Route) -> None:  # the message is on its way for as long as the person needs
+        held.append(route)
+
+    page.route("**/chat", hold)
     with page.expect_request("**/chat"):
         begin(page, site, "two")
     page.keyboard.type("By the way, ")

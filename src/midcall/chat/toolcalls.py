@@ -208,9 +208,13 @@ class ToolCalls:
         self._run.emit(ToolResult(call.id, call.name, outcome.content, outcome.structured))
 
     async def _end(self, call: ToolCall, reason: str) -> None:
-        """A call fails without having ended by itself: it ends in the journal too, whoever is cut off here."""
+        """A call fails that has not ended by itself: first in the journal, so that none is left there."""
+        try:
+            await finished(self._engine.abort(self._conversation, call, reason))
+        except asyncio.CancelledError:
+            self._failed(call, reason)
+            raise
         self._failed(call, reason)
-        await finished(self._engine.abort(self._conversation, call, reason))
 
     def _failed(self, call: ToolCall, message: str) -> None:
         self._conversation.pending.pop(call.id, None)

@@ -69,7 +69,11 @@ export function ChatPage({
         ) : state.noChat ? (
           <NoChat />
         ) : isEmpty ? (
-          <Welcome info={state.info} onSuggestion={(text) => void store.send(text)} disabled={state.phase !== "idle"} />
+          <Welcome
+            info={state.info}
+            onSuggestion={(text) => void store.send(text)}
+            disabled={state.phase !== "idle"}
+          />
         ) : (
           <TranscriptView state={state} store={store} />
         )}
