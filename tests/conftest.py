@@ -3,7 +3,7 @@ import gc
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -31,6 +31,14 @@ def pytest_collection_finish() -> None:
     """What is loaded by now stays: `driving.drive` need not look through it after each test."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What a test logs may hold lone surrogates, which cannot be sent between the processes of a run."""
+    report = yield
+    report.sections = [(title, text.encode(errors="replace").decode()) for title, text in report.sections]
+    return report
 
 
 @pytest.fixture(scope="module")

@@ -134,7 +134,7 @@ def json_schema_fault(schema: dict[str, Any]) -> Callable[[Any], str | None]:
 
 
 def _not_fetched(uri: str) -> Any:
-    """A schema may be a stranger's: what it refers to is not fetched, neither from the net nor from a file."""
+    """A schema may be a stranger's: what it refers to is not fetched, not from the net nor from a file."""
     raise ValueError(f"{uri} is outside of the schema")
 
 
