@@ -82,7 +82,11 @@ def children() -> set[int]:
     threads = Path("/proc/self/task")
     if not threads.exists():
         pytest.skip("needs /proc")
-    return {int(pid) for thread in threads.iterdir() for pid in (thread / "children").read_text().split()}
+    found: set[int] = set()
+    for thread in threads.iterdir():
+        with suppress(FileNotFoundError):  # the thread has ended meanwhile
+            found |= {int(pid) for pid in (thread / "children").read_text().split()}
+    return found
 
 
 # --- HTTP -----------------------------------------------------------------------------------
@@ -160,6 +164,7 @@ class HttpPeer:
     port: int = 0
     exchanges: list[Exchange] = field(default_factory=list)
     _server: asyncio.Server | None = None
+    _open: bool = False
     _tasks: dict[asyncio.Task[None], asyncio.StreamWriter] = field(default_factory=dict)
 
     @property
@@ -172,12 +177,14 @@ class HttpPeer:
         return [one.method or one.verb for one in self.exchanges]
 
     async def start(self) -> None:
+        self._open = True
         self._server = await asyncio.start_server(self._connected, "127.0.0.1", self.port, limit=2**24)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
         """Close all connections, wherever they are."""
         assert self._server is not None
+        self._open = False
         self._server.close()
         tasks = dict(self._tasks)
         for task, writer in tasks.items():
@@ -187,6 +194,9 @@ class HttpPeer:
             await asyncio.wait(tasks)
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not self._open:  # it was in the queue when the server stopped
+            writer.close()
+            return
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
         self._tasks[task] = writer
         task.add_done_callback(self._tasks.pop)

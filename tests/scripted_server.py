@@ -461,6 +461,57 @@ def tasks() -> None:
 
 
 @script
+def mortal_task(mark: str) -> None:
+    """Modern: a task that is kept; the server ends at the first look at it, and at the first answer."""
+    lives = Path(mark)
+
+    def call(message: Any) -> None:
+        answer(message, {"resultType": "task", "taskId": "t1", "status": "working", "pollIntervalMs": 5})
+
+    def other(message: Any) -> bool:
+        method = message.get("method")
+        if method not in ("tasks/get", "tasks/update"):
+            return False
+        done = lives.read_text().split() if lives.exists() else []
+        if method not in done:
+            lives.write_text(" ".join([*done, method]))
+            os._exit(1)
+        if method == "tasks/update":
+            lives.write_text(" ".join([*done, "answered"]))
+            answer(message, {})
+        elif "answered" in done:
+            answer(message, {"taskId": "t1", "status": "completed", "result": text("survived")})
+        else:
+            asked = {"k": elicitation()}
+            answer(message, {"taskId": "t1", "status": "input_required", "inputRequests": asked})
+        return True
+
+    serve(call, other=other, modern=True)
+
+
+@script
+def rude(era: str) -> None:
+    """Before each answer, ask twice by one id, ask and tell with odd parameters, ask as no modern server does."""
+
+    lines = (
+        b'{"jsonrpc": "2.0", "id": "a", "method": "roots/list"}\n' * 2
+        + b'{"jsonrpc": "2.0", "id": "b", "method": "roots/list", "params": [1]}\n'
+        + b'{"jsonrpc": "2.0", "id": null, "method": "roots/list"}\n'
+        + b'{"jsonrpc": "2.0", "method": "notifications/message", "params": 5}\n'
+        + b'{"jsonrpc": "2.0", "method": "notifications/message", "params": {"x": "\xff"}}\n'
+        + b'{"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": true}}\n'
+        + b'{"jsonrpc": "2.0", "id": "p", "method": "ping"}\n'
+    )
+
+    def call(message: Any) -> None:
+        raw(lines)
+        SEEN.extend(json.loads(sys.stdin.buffer.readline()) for _ in range(1 if era == "modern" else 5))
+        answer(message, echo(message))
+
+    serve(call, modern=era == "modern")
+
+
+@script
 def pages() -> None:
     """Legacy: want a page to be visited before a call."""
     seen: set[str] = set()

@@ -50,7 +50,7 @@ def talk(person: str | None = "ada") -> Conversation:
     call = ToolCall("c1", "book", '{"to":"Rome"}')
     conversation.say(Message("assistant", "Let me see", (call,), thinking="hm", extra={"sign": "x"}))
     question = ElicitRequest("c1", "c1", "book", "c1:k:1", "k", "Which?", {"type": "object"}, {"a": [1]})
-    conversation.pending["c1"] = Pending(call, "sealed", {"k": question}, {"k": [{"x": 1}]}, {}, 2, "kept")
+    conversation.pending["c1"] = Pending(call, "sealed", {"k": question}, {"k": [{"x": 1}]}, {}, 2)
     return conversation
 
 
@@ -167,6 +167,28 @@ def test_lines_of_a_run_are_read_from_any_number_and_never_written_twice(make: M
             assert await reader.lines(run, 2) == [b"3"]
             await store.sweep()
             assert await reader.lines(run, 0) == [b"1", b"2", b"3"]  # it is not old
+
+    drive(main())
+
+
+def test_what_is_written_together_stands_or_falls_alone(make: Make) -> None:
+    async def main() -> None:
+        async with opened(make) as store:
+            runs = [new_conversation(None).id for _ in range(20)]
+            talks = [new_conversation("ada") for _ in range(20)]
+            await asyncio.gather(*(store.begin_run(run, "c", None) for run in runs))
+            await store.append(runs[7], 1, [b"first"], ended=False)
+            outcomes = await asyncio.gather(
+                *(store.append(run, 1, [b"1", b"2"], ended=True) for run in runs),
+                *(store.save(one) for one in talks),
+                return_exceptions=True,
+            )
+            assert [at for at, outcome in enumerate(outcomes) if outcome is not None] == [7]
+            assert isinstance(outcomes[7], Conflict)
+            for run in runs:
+                assert list(await store.lines(run, 0)) == ([b"first"] if run == runs[7] else [b"1", b"2"])
+            found = [await store.load(one.id, "ada") for one in talks]
+            assert found == talks
 
     drive(main())
 

@@ -216,6 +216,9 @@ class World:
         assert last == [False] * (len(told) - 1) + [True]
         self.ended = told[-1]["event"]["type"]
         assert list(await self.engine.store.lines(run.id, 0)) == list(lines)
+        state = await self.engine.store.run(run.id)
+        assert state is not None
+        assert (state.lines, state.ended) == (len(lines), True)
 
     async def check(self) -> None:
         """What must hold between two turns."""

@@ -25,7 +25,7 @@ from client_peers import (
 )
 from driving import until
 from mcp_peers import LEGACY
-from midcall import Client, Unreachable
+from midcall import Client, RemoteError, Unreachable
 from midcall.client import greeting, keeping
 
 
@@ -239,6 +239,38 @@ def test_an_era_that_is_forced_is_not_left() -> None:
         with pytest.raises(Unreachable, match="Method not found"):
             async with scripted("modern", era="legacy"):
                 pass
+
+    run(main())
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+def test_prompts_resources_and_completions_are_the_same_in_both_eras(era: str) -> None:
+    async def main() -> None:
+        async with midcall_server(era=era) as client:
+            assert [one["name"] for one in await client.prompts()] == ["greet", "interview"]
+            assert "notes://all" in [one["uri"] for one in await client.resources()]
+            assert "notes://{folder}/{name}" in [one["uriTemplate"] for one in await client.templates()]
+            (note,) = await client.read("notes://all")
+            assert note["text"] == "# Notes"
+            found = await client.prompt("greet", {"name": "Ann"})
+            assert found["messages"][0]["content"]["text"] == "Greet Ann, be kind"
+            greet = {"type": "ref/prompt", "name": "greet"}
+            assert await client.complete(greet, "name", "al") == ["alice", "albert"]
+            note_ref = {"type": "ref/resource", "uri": "notes://{folder}/{name}"}
+            assert (await client.complete(note_ref, "name", "", {"folder": "f"}))[0] == "f-0"
+            with pytest.raises(RemoteError):
+                await client.read("nowhere://x")
+            with pytest.raises(RemoteError):
+                await client.prompt("nothing")
+
+    run(main())
+
+
+def test_notifications_of_the_caller_are_sent() -> None:
+    async def main() -> None:
+        async with scripted("plain") as client:
+            await client.notify("notifications/roots/list_changed", {"x": 1})
+            assert (await seen(client))[-2]["params"] == {"x": 1}
 
     run(main())
 

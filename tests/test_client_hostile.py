@@ -321,3 +321,19 @@ def test_a_tool_that_fails_raises_what_it_says() -> None:
             assert caught.value.rpc_code == -32000
 
     run(main())
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+def test_odd_requests_of_a_server_are_refused_and_the_call_goes_on(era: str) -> None:
+    async def main() -> None:
+        async with scripted("rude", era, roots=["file:///r"]) as client:
+            assert (await client.call("echo", {"say": "x"})).text == "x"
+            answers = [one for one in await seen(client) if "method" not in one]
+            given = sorted((str(one["id"]), "result" in one) for one in answers)
+            if era == "modern":  # only a ping is harmless: a modern server must not ask so
+                assert given == [("p", True)]
+            else:
+                assert given == [("None", True), ("a", False), ("a", True), ("b", False), ("p", True)]
+            await works(client)
+
+    run(main())

@@ -752,6 +752,32 @@ def test_an_old_server_whose_stream_ends_fails_its_calls_and_is_connected_again(
     run(main())
 
 
+def test_an_old_server_that_does_not_take_a_message_fails_that_call() -> None:
+    async def main() -> None:
+        server = OldServer()
+
+        async def handle(exchange: Exchange) -> None:
+            if exchange.method == "tools/call" and "refused" in str(exchange.message):
+                await exchange.send(500)
+            elif exchange.method == "tools/call" and "dropped" in str(exchange.message):
+                exchange.closing = True
+            else:
+                await server(exchange)
+
+        async with http_peer(handle) as peer, connect(peer.url) as client:
+            with pytest.raises(TransportLost, match="did not take a message: HTTP 500"):
+                await client.call("echo", {"say": "refused"})
+            with pytest.raises(TransportLost, match="the connection was"):
+                await client.call("echo", {"say": "dropped"})
+            (late,) = await client.call_tools(
+                [{"id": "a", "name": "silent", "arguments": {"say": 1}}], timeout=5
+            )
+            assert late["success"]
+            await nothing_waits(client)
+
+    run(main())
+
+
 @pytest.mark.parametrize("endpoint", ["http://elsewhere.test/messages", "http://[bad", ""])
 def test_an_old_server_that_names_no_good_address_is_unreachable(
     endpoint: str, monkeypatch: pytest.MonkeyPatch

@@ -863,6 +863,21 @@ def test_a_task_is_looked_for_on_a_new_line_after_the_old_one_was_lost(tmp_path:
     run(main())
 
 
+def test_a_look_at_a_task_and_an_answer_to_it_are_sent_again_if_they_are_lost(tmp_path: Path) -> None:
+    async def main() -> None:
+        asked = []
+
+        def answer(request: Request) -> Any:
+            asked.append(request)
+            return {"name": "x"}
+
+        async with scripted("mortal_task", str(tmp_path / "mark"), answer=answer) as client:
+            assert (await client.call("x")).text == "survived"
+            assert len(asked) == 1
+
+    run(main())
+
+
 def test_a_task_that_is_kept_is_found_again_by_its_handle(tmp_path: Path) -> None:
     words = command("serve", "mcp_app:hub", "--stdio", "--mcp-only", "--journal", str(tmp_path / "calls.db"))
 

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from midcall.ask import Ask
 from midcall.asking import Asking
+from midcall.branch import Branch
 from midcall.call import Call, CallInfo, Status
 from midcall.calls import Calls
 from midcall.errors import (
     Aborted,
     AnswerError,
     AskError,
+    BranchLimit,
     Cancelled,
     Declined,
     Diverged,
@@ -43,7 +45,7 @@ from midcall.hub import Hub
 from midcall.invocation import Invocation
 from midcall.items import Data, Done, Error, Item, Log, Progress, Request, RequestCancelled
 from midcall.marks import completion, method, prompt, resource
-from midcall.questions import CANCELLED, DECLINED, Option, Question, Sampled
+from midcall.questions import CANCELLED, DECLINED, Option, Question, Sampled, ToolUse
 from midcall.version import __version__
 
 if TYPE_CHECKING:
@@ -57,6 +59,8 @@ __all__ = [
     "Ask",
     "AskError",
     "Asking",
+    "Branch",
+    "BranchLimit",
     "Call",
     "CallInfo",
     "Calls",
@@ -95,6 +99,7 @@ __all__ = [
     "TooManyCalls",
     "ToolError",
     "ToolResult",
+    "ToolUse",
     "TransportLost",
     "UnknownCall",
     "UnknownQuestion",

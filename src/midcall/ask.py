@@ -10,22 +10,29 @@ import datetime as dt
 import math
 import random
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, overload
+
+import msgspec
 
 from midcall import steps
 from midcall.asking import (
     Asking,
+    as_messages,
+    data_reader,
     nothing,
     only,
     read_roots,
     read_sample,
     reader,
+    said_only,
     same,
     schema_reader,
     shape_for,
     title_of,
+    with_schema,
 )
+from midcall.branch import Branch
 from midcall.call import Call
 from midcall.errors import MidcallError
 from midcall.items import Background
@@ -62,6 +69,7 @@ Preset = Literal["quick", "normal", "patient", "extended", "default"]
 PRESETS: dict[str, float] = {"quick": 10.0, "normal": 30.0, "patient": 60.0, "extended": 300.0}
 
 Options = Iterable[str | Option | tuple[str, ...] | Mapping[str, Any]]
+ToolChoice = Literal["auto", "required", "none"]
 Level = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
 
 
@@ -219,6 +227,7 @@ class Ask:
 
     # --- a question for a model --------------------------------------------------------------
 
+    @overload
     def sample(
         self,
         prompt: str | Iterable[Mapping[str, Any]],
@@ -226,19 +235,81 @@ class Ask:
         system: str | None = None,
         max_tokens: int | None = None,
         temperature: float | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
+        tool_choice: ToolChoice = "auto",
         key: str | None = None,
         timeout: float | Preset | None = "default",
         priority: Priority = "normal",
-    ) -> Asking[Sampled]:
-        """Ask the caller's model. `prompt` is a text, or messages with `role` and `content`."""
-        if isinstance(prompt, str):
-            messages: tuple[dict[str, Any], ...] = (
-                {"role": "user", "content": {"type": "text", "text": prompt}},
-            )
-        else:
-            messages = tuple(dict(message) for message in prompt)
-        question = Sample(messages, system, max_tokens, temperature)
+    ) -> Asking[Sampled]: ...
+    @overload
+    def sample(
+        self,
+        prompt: str | Iterable[Mapping[str, Any]],
+        *,
+        answer: type[T],
+        system: str | None = None,
+        max_tokens: int | None = None,
+        temperature: float | None = None,
+        key: str | None = None,
+        timeout: float | Preset | None = "default",
+        priority: Priority = "normal",
+    ) -> Asking[T]: ...
+    def sample(
+        self,
+        prompt: str | Iterable[Mapping[str, Any]],
+        *,
+        answer: type[Any] | None = None,
+        system: str | None = None,
+        max_tokens: int | None = None,
+        temperature: float | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
+        tool_choice: ToolChoice = "auto",
+        key: str | None = None,
+        timeout: float | Preset | None = "default",
+        priority: Priority = "normal",
+    ) -> Asking[Any]:
+        """Ask the caller's model. `prompt` is a text, or messages with `role` and `content`.
+
+        With `answer`, a pydantic model, dataclass or `msgspec.Struct`, it gives an instance of it; if what
+        the model says does not fit, it raises `WrongType`. `tools` are given to the model as MCP defines
+        them; what it wants to be called is in `tool_uses` of what it said.
+        """
+        question = Sample(as_messages(prompt), system, max_tokens, temperature)
+        if answer is not None:
+            shape = shape_for(answer)
+            data = data_reader(shape)
+            asked = with_schema(question, shape.schema)
+            return self._asking(asked, lambda value: data(value)[1], key, timeout, priority)
+        if tools:
+            given = {"tools": [dict(tool) for tool in tools], "toolChoice": {"mode": tool_choice}}
+            question = msgspec.structs.replace(question, options=given)
         return self._asking(question, read_sample, key, timeout, priority)
+
+    def branch(
+        self,
+        *,
+        system: str | None = None,
+        max_depth: int = 3,
+        max_tokens: int | None = None,
+        timeout: float | Preset | None = "default",
+    ) -> Branch:
+        """A conversation with the caller's model: `async with ask.branch() as branch: await branch.say(...)`.
+
+        It may have branches of its own, `max_depth` deep, and cost `max_tokens` with all of them. `timeout`
+        is for each reply.
+        """
+
+        def sample(
+            messages: list[dict[str, Any]], answer: type[Any] | None, **limits: Any
+        ) -> Asking[tuple[Sampled, Any]]:
+            question = Sample(tuple(messages), **limits)
+            if answer is None:
+                return self._asking(question, said_only, None, timeout, "normal")
+            shape = shape_for(answer)
+            asked = with_schema(question, shape.schema)
+            return self._asking(asked, data_reader(shape), None, timeout, "normal")
+
+        return Branch(sample, system, max_depth, max_tokens)
 
     def roots(
         self,

@@ -19,6 +19,7 @@
     │   ├── Declined           the person declined to answer
     │   ├── WrongType          the client answered with something else than was asked
     │   └── TransportLost      the line to the caller broke
+    ├── BranchLimit            a conversation with the model is too deep, or has cost too much
     ├── AnswerError            what the one who answers sees; the tool sees nothing
     │   ├── UnknownQuestion    no such question is open
     │   └── WrongAnswer        it does not fit; the question stays open
@@ -211,6 +212,12 @@ class TransportLost(AskError):
 
     code = "transport_lost"
     recoverable = True
+
+
+class BranchLimit(MidcallError):
+    """A tool's conversation with the model is as deep, or has cost as much, as it may."""
+
+    code = "branch_limit"
 
 
 class AnswerError(MidcallError):

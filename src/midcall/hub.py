@@ -416,6 +416,8 @@ class Hub:
 
     async def close(self, reason: str = "The server is closing", *, grace: float = 0.0) -> None:
         """End all calls; those that are kept stay in their journal, and go on from there."""
+        if self.chat is not None:
+            await self.chat.close()
         if self.keeper is not None:
             await self.keeper.close(grace)
         await self.calls.close(reason)

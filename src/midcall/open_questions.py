@@ -14,7 +14,16 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from midcall import metrics
-from midcall.errors import Cancelled, Declined, MidcallError, NotSupported, TimedOut, UnknownQuestion
+from midcall.errors import (
+    AskError,
+    Cancelled,
+    Declined,
+    MidcallError,
+    NotSupported,
+    TimedOut,
+    UnknownQuestion,
+    WrongType,
+)
 from midcall.items import Item, Metadata, Request, RequestCancelled
 from midcall.questions import PRIORITIES, AnyQuestion, Priority, Sample
 
@@ -42,7 +51,10 @@ class Wanted(Protocol):
     """When it was first asked, also if that was in another process; 0 if it was not yet."""
 
     def read(self, payload: Any) -> Any:
-        """The answer's value for the tool, or `WrongAnswer`; `Cancelled` or `Declined` if refused."""
+        """The answer's value for the tool, or `WrongAnswer`.
+
+        Raises `Cancelled` or `Declined` if it is refused, and `WrongType` if it is taken, but of no use.
+        """
 
 
 class Asker(Protocol):
@@ -198,9 +210,9 @@ class OpenQuestions:
             raise UnknownQuestion(request_id)
         try:
             question.value = question.wanted.read(payload)
-        except (Cancelled, Declined) as refusal:
+        except (Cancelled, Declined, WrongType) as refusal:
             self._asker.answered(question.wanted, payload)
-            self._forget(question, "cancelled" if isinstance(refusal, Cancelled) else "declined")
+            self._forget(question, _ending(refusal))
             question.round.fail(refusal)
         else:
             self._asker.answered(question.wanted, payload)
@@ -212,7 +224,7 @@ class OpenQuestions:
         question = self._open.get(request_id)
         if question is None or question.round.over:
             raise UnknownQuestion(request_id)
-        with contextlib.suppress(Cancelled, Declined):
+        with contextlib.suppress(Cancelled, Declined, WrongType):
             question.wanted.read(payload)
 
     def withdraw(self, request_id: str, reason: str) -> bool:
@@ -298,6 +310,12 @@ class OpenQuestions:
         if ending is not None:
             metrics.question_ended(wanted.question.kind, ending, wanted.since)
         return True
+
+
+def _ending(refusal: AskError) -> metrics.Ending:
+    if isinstance(refusal, Cancelled):
+        return "cancelled"
+    return "declined" if isinstance(refusal, Declined) else "failed"
 
 
 def _rank(wanted: Wanted) -> int:

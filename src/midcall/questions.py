@@ -181,11 +181,32 @@ DECLINED = Refusal("Declined")
 Answer: TypeAlias = Confirmed | Text | Selected | CustomAnswer | Refusal
 
 
+SCHEMA = "dev.midcall/schema"
+"""Under which the metadata of a `Sample` say what the answer must fit."""
+
+USAGE = "dev.midcall/usage"
+"""Under which the metadata of a sampling result say what it has cost: `input` and `output`, in tokens."""
+
+
 class Root(Struct, frozen=True, omit_defaults=True):
     """A folder that the client works in."""
 
     uri: str
     name: str | None = None
+
+
+class ToolUse(Struct, frozen=True):
+    """A model wants one of the tools that it was given to be called."""
+
+    id: str
+    name: str
+    input: dict[str, Any] = {}
+
+    def result(self, text: str, *, is_error: bool = False) -> dict[str, Any]:
+        """What the tool gave, as a part of the next message to the model."""
+        content = [{"type": "text", "text": text}]
+        given = {"type": "tool_result", "toolUseId": self.id, "content": content}
+        return given | ({"isError": True} if is_error else {})
 
 
 class Sampled(Struct, frozen=True, omit_defaults=True):
@@ -194,6 +215,17 @@ class Sampled(Struct, frozen=True, omit_defaults=True):
     text: str
     model: str | None = None
     stop_reason: str | None = None
+    tool_uses: tuple[ToolUse, ...] = ()
+    """What it wants to be called, of the tools that it was given."""
+    tokens: int | None = None
+    """What it has cost, question and answer together, if the client tells."""
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The same as a message, to be given back to the model with the next question."""
+        text = [{"type": "text", "text": self.text}] if self.text or not self.tool_uses else []
+        uses = [{"type": "tool_use", **msgspec.to_builtins(use)} for use in self.tool_uses]
+        return {"role": "assistant", "content": [*text, *uses] if uses else text[0]}
 
 
 # --- wire forms -----------------------------------------------------------------------------

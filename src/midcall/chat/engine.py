@@ -5,11 +5,13 @@ not be lost is in two places: conversations in the store, and waiting tool calls
 """
 
 import asyncio
+import logging
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from midcall.chat.choose import store_beside
 from midcall.chat.conversation import Conversation, new_conversation
 from midcall.chat.plugins import Handler, Plugin
 from midcall.chat.request import BadRequest, ChatRequest
@@ -32,6 +34,11 @@ from midcall.principal import Principal
 
 if TYPE_CHECKING:
     from midcall.chat.part import ChatPart
+
+log = logging.getLogger("midcall.chat")
+
+SWEEP_EVERY = 600.0
+"""Seconds between two times that old runs are forgotten."""
 
 MAX_CLIENTS = 1000
 """How many people have their tools at hand at once."""
@@ -99,6 +106,7 @@ class ChatEngine:
         self._runs: dict[str, Run] = {}
         self._clients: OrderedDict[str | None, Client] = OrderedDict()
         self._opening = asyncio.Lock()
+        self._sweeping: asyncio.Task[None] | None = None
 
     @property
     def model(self) -> Model:
@@ -109,15 +117,31 @@ class ChatEngine:
 
     @property
     def store(self) -> ChatStore:
-        """Where conversations are kept: in memory, unless somebody has chosen a better place."""
+        """Where conversations are kept: beside the hub's journal, unless another place is chosen."""
         if self.chosen_store is None:
-            self.chosen_store = MemoryStore()
+            keeper = self.hub.keeper
+            self.chosen_store = MemoryStore() if keeper is None else store_beside(keeper.journal)
         return self.chosen_store
 
     async def open(self) -> None:
-        """Make it ready; the hub is opened by whoever serves it."""
-        self.closing = False
-        await self.store.open()
+        """Make it ready; the first request does so too. The hub is opened by whoever serves it."""
+        async with self._opening:
+            self.closing = False
+            if self._sweeping is None:
+                await self.store.open()
+                self._sweeping = asyncio.create_task(self._sweep())
+
+    async def _ready(self) -> None:
+        if self._sweeping is None and not self.closing:
+            await self.open()
+
+    async def _sweep(self) -> None:
+        while True:
+            try:
+                await self.store.sweep()
+            except MidcallError as error:
+                log.warning("old runs cannot be forgotten: %s", error)
+            await asyncio.sleep(SWEEP_EVERY)
 
     def stop_all(self) -> list[asyncio.Task[None]]:
         """End the turns that run; they are taken up again when their people come back."""
@@ -129,12 +153,17 @@ class ChatEngine:
     async def close(self) -> None:
         """End what runs, and let go of everything but the hub."""
         tasks = self.stop_all()
+        sweeping, self._sweeping = self._sweeping, None
+        if sweeping is not None:
+            sweeping.cancel()
+            tasks.append(sweeping)
         if tasks:
             await asyncio.wait(tasks)
         for client in self._clients.values():
             await client.close()
         self._clients.clear()
-        await self.model.close()
+        if self.chosen_model is not None:
+            await self.chosen_model.close()
         await self.store.close()
 
     def part(self) -> "ChatPart":
@@ -152,6 +181,7 @@ class ChatEngine:
 
         With `create`, a conversation that there is not begins under the id that the request gives.
         """
+        await self._ready()
         name = principal.name if principal is not None else None
         if request.conversation_id is None or (
             create and await self.store.load(request.conversation_id, name) is None
@@ -178,6 +208,7 @@ class ChatEngine:
 
     async def attach(self, run_id: str, principal: Principal | None = None) -> Run | FarRun:
         """A run that was begun before, here or elsewhere. Raises `NoConversation`."""
+        await self._ready()
         name = principal.name if principal is not None else None
         here = self._runs.get(run_id)
         if here is not None and here.principal == name:
@@ -199,6 +230,7 @@ class ChatEngine:
 
     async def conversations(self, principal: Principal | None = None) -> Sequence[Listed]:
         """The conversations of a person, the newest first."""
+        await self._ready()
         return await self.store.list(principal.name if principal is not None else None)
 
     async def conversation(
@@ -233,6 +265,8 @@ class ChatEngine:
     async def abort(self, conversation: Conversation, call: ToolCall, reason: str) -> None:
         """End a tool call, if it is in the journal."""
         desk = mcp_of(self.hub).desk
+        if not desk.keeper.stopping:
+            await desk.keeper.open()
         kept = await desk.keeper.journal.find(conversation.principal, conversation.key_of(call))
         if kept is not None:
             await desk.abort(kept.id, reason)
@@ -240,6 +274,7 @@ class ChatEngine:
     # --- inside ------------------------------------------------------------------------------
 
     async def _own(self, id: str, name: str | None) -> Conversation:
+        await self._ready()
         conversation = await self.store.load(id, name)
         if conversation is None:
             raise NoConversation("There is no such conversation")

@@ -1,11 +1,14 @@
 """Conversations in PostgreSQL, beside the journal of the same kind, for several workers.
 
 The clock of the database is the one that counts. What the database has against a statement is a
-`JournalError`, and may be tried again.
+`JournalError`, and may be tried again. Lines of many runs are written together, on one connection: the others
+are for conversations, which somebody waits for.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import NamedTuple
 
 import asyncpg
 import msgspec
@@ -36,6 +39,16 @@ _LOCK = 0x6D69_6463_6861_74
 _decode = msgspec.json.Decoder(Conversation).decode
 
 
+class _Lines(NamedTuple):
+    """Lines of a run that are to be written."""
+
+    run: str
+    first: int
+    lines: Sequence[bytes]
+    ended: bool
+    written: "asyncio.Future[None]"
+
+
 class PostgresStore:
     """Keeps conversations in a database."""
 
@@ -43,6 +56,8 @@ class PostgresStore:
         self._url = url
         self._connections = connections
         self._pool: asyncpg.Pool | None = None
+        self._waiting: list[_Lines] = []
+        self._writing: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         if self._pool is not None:
@@ -63,6 +78,8 @@ class PostgresStore:
             await connection.execute(_TABLES)
 
     async def close(self) -> None:
+        while self._writing is not None:
+            await asyncio.wait((self._writing,))
         pool, self._pool = self._pool, None
         if pool is not None:
             await pool.close()
@@ -133,14 +150,47 @@ class PostgresStore:
             )
 
     async def append(self, run: str, first: int, lines: Sequence[bytes], *, ended: bool) -> None:
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Lines(run, first, lines, ended, written))
+        if self._writing is None:
+            self._writing = asyncio.create_task(self._write())
+        await written
+
+    async def _write(self) -> None:
+        """Write what there is to write, and meanwhile let more of it come together."""
+        try:
+            while self._waiting:
+                together, self._waiting = self._waiting, []
+                try:
+                    await self._write_together(together)
+                except Conflict:  # of one of them
+                    for one in together:
+                        await self._write_alone(one)
+                except JournalError as error:
+                    _tell(together, error)
+                else:
+                    _tell(together, None)
+        finally:
+            self._writing = None
+
+    async def _write_alone(self, one: _Lines) -> None:
+        try:
+            await self._write_together((one,))
+        except (JournalError, Conflict) as error:
+            _tell((one,), error)
+        else:
+            _tell((one,), None)
+
+    async def _write_together(self, together: Sequence[_Lines]) -> None:
+        rows = [
+            (one.run, number, line) for one in together for number, line in enumerate(one.lines, one.first)
+        ]
+        runs = [(one.run, one.ended) for one in together]
         try:
             async with self._connection() as connection, connection.transaction():
+                await connection.executemany("INSERT INTO midcall_chat.lines VALUES ($1, $2, $3)", rows)
                 await connection.executemany(
-                    "INSERT INTO midcall_chat.lines VALUES ($1, $2, $3)",
-                    [(run, number, line) for number, line in enumerate(lines, first)],
-                )
-                await connection.execute(
-                    "UPDATE midcall_chat.runs SET ended = $2, seen = now() WHERE id = $1", run, ended
+                    "UPDATE midcall_chat.runs SET ended = $2, seen = now() WHERE id = $1", runs
                 )
         except JournalError as error:
             if isinstance(error.__cause__, asyncpg.UniqueViolationError):
@@ -187,3 +237,13 @@ class PostgresStore:
                 yield connection
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError) as error:
             raise JournalError(f"The conversations cannot be reached: {error}") from error
+
+
+def _tell(together: Sequence[_Lines], error: Exception | None) -> None:
+    for one in together:
+        if one.written.done():
+            continue  # nobody waits for it any more
+        if error is None:
+            one.written.set_result(None)
+        else:
+            one.written.set_exception(error)

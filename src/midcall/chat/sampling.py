@@ -12,6 +12,7 @@ import jsonschema_rs
 import msgspec
 from msgspec import Struct
 
+from midcall.asking import json_in
 from midcall.models.base import (
     Message,
     Model,
@@ -23,16 +24,18 @@ from midcall.models.base import (
     ToolDefinition,
     Usage,
 )
+from midcall.questions import SCHEMA, USAGE
 
 MAX_TRIES = 3
 """How often a model is asked for an answer that fits."""
 
-SCHEMA = "dev.midcall/schema"
-"""Under which a tool says, in the metadata of its request, what the answer must fit."""
-
 
 class Retry(Exception):
     """Raised by `after`: the answer will not do, for this reason."""
+
+
+class _Misfit(Retry):
+    """It does not fit the schema."""
 
 
 class Reply(Struct, frozen=True):
@@ -59,11 +62,14 @@ class Sampling(Struct, frozen=True):
     """The most that one answer may have."""
 
     async def answer(self, params: dict[str, Any], model: Model) -> tuple[dict[str, Any], Usage]:
-        """The result of `sampling/createMessage`, and what it cost. Raises `ModelError`."""
+        """The result of `sampling/createMessage`, and what it cost. Raises `ModelError`.
+
+        A last answer that does not fit the schema is given all the same: the tool looks at it itself.
+        """
         request = request_from(params, self.max_tokens)
         if self.before is not None:
             request = await self.before(request)
-        usage = Usage()
+        usage, why = Usage(), Retry()
         for _ in range(MAX_TRIES):
             reply = await (self.act or ask_model)(request, model)
             usage += reply.usage
@@ -71,16 +77,19 @@ class Sampling(Struct, frozen=True):
                 if self.after is not None:
                     reply = await self.after(reply, request)
                 _check(reply, request)
-            except Retry as why:
+            except Retry as error:
+                why = error
                 messages = (
                     *request.messages,
-                    Message("assistant", reply.text),
+                    Message("assistant", reply.text or "(nothing)"),
                     Message("user", f"That will not do: {why}. Answer again."),
                 )
                 request = msgspec.structs.replace(request, messages=messages)
-                continue
-            return _result(reply, model), usage
-        raise ModelError(f"{model.name} gave no answer that fits, in {MAX_TRIES} tries")
+            else:
+                return _result(reply, model, usage), usage
+        if isinstance(why, _Misfit):
+            return _result(reply, model, usage), usage
+        raise ModelError(f"{model.name} gave no answer that will do, in {MAX_TRIES} tries: {why}")
 
 
 async def ask_model(request: ModelRequest, model: Model) -> Reply:
@@ -150,15 +159,15 @@ def _check(reply: Reply, request: ModelRequest) -> None:
     if request.schema is None or reply.tool_calls:
         return
     try:
-        value = msgspec.json.decode(reply.text)
+        value = msgspec.json.decode(json_in(reply.text))
     except msgspec.DecodeError as error:
-        raise Retry(f"it must be JSON, and nothing else ({error})") from None
+        raise _Misfit(f"it must be JSON, and nothing else ({error})") from None
     fault = next(iter(jsonschema_rs.validator_for(request.schema).iter_errors(value)), None)
     if fault is not None:
-        raise Retry(f"it does not fit the schema: {fault.message}")
+        raise _Misfit(f"it does not fit the schema: {fault.message}")
 
 
-def _result(reply: Reply, model: Model) -> dict[str, Any]:
+def _result(reply: Reply, model: Model, usage: Usage) -> dict[str, Any]:
     blocks: list[dict[str, Any]] = [{"type": "text", "text": reply.text}] if reply.text else []
     for call in reply.tool_calls:
         try:
@@ -172,6 +181,7 @@ def _result(reply: Reply, model: Model) -> dict[str, Any]:
         "content": blocks[0] if len(blocks) == 1 else blocks or {"type": "text", "text": ""},
         "model": model.name,
         "stopReason": reasons.get(reply.reason, reply.reason),
+        "_meta": {USAGE: msgspec.to_builtins(usage)},
     }
 
 

@@ -30,7 +30,6 @@ def prepare_chat(name: str | None, hub: "Hub") -> None:
         raise UsageError(f"--model: {error}") from None
     if hub.chat is None and model is None:
         return
-    from midcall.chat.choose import store_beside
     from midcall.chat.engine import ChatEngine
 
     engine: ChatEngine = hub.chat or ChatEngine(hub)
@@ -38,5 +37,3 @@ def prepare_chat(name: str | None, hub: "Hub") -> None:
         engine.chosen_model = model
     if engine.chosen_model is None:
         raise UsageError("The hub has a chat, which needs a model: --model NAME, or MIDCALL_MODEL")
-    if engine.chosen_store is None and hub.keeper is not None:
-        engine.chosen_store = store_beside(hub.keeper.journal)

@@ -42,6 +42,11 @@ class Caller(Struct, frozen=True):
         return NESTED in self.capabilities.extensions
 
     @property
+    def gives_tools(self) -> bool:
+        """Whether its model may be given tools."""
+        return self.capabilities.sampling is not None and "tools" in self.capabilities.sampling
+
+    @property
     def kinds(self) -> frozenset[str]:
         """The kinds of question that it can answer by the protocol's own means."""
         can = self.capabilities

@@ -11,6 +11,7 @@ from typing import Any
 from midcall.errors import WrongAnswer
 from midcall.mcp.model_context import KEY, OLD_KEY, with_context
 from midcall.questions import (
+    SCHEMA,
     Answer,
     AnyQuestion,
     Confirm,
@@ -39,9 +40,21 @@ URL_REQUIRED = -32042
 _FLAT = frozenset(("string", "number", "integer", "boolean"))
 
 
+VALUE = "value"
+"""The only field of a form that asks for something else than an object."""
+
+
 def expressible(question: AnyQuestion) -> bool:
     """Whether MCP has a form for this question: a custom one must have a flat schema."""
-    return not isinstance(question, Custom | Form) or _is_flat(question.schema)
+    if not isinstance(question, Custom | Form):
+        return True
+    inner = _inner(question)
+    return _is_flat(question.schema) if inner is None else _is_flat_field(inner)
+
+
+def wants_tools(question: AnyQuestion) -> bool:
+    """Whether it is for a model that is given tools, which a client must have declared."""
+    return isinstance(question, Sample) and "tools" in question.options
 
 
 def request_for(question: AnyQuestion, note: str = "") -> tuple[str, dict[str, Any]]:
@@ -79,6 +92,8 @@ def answer_from(question: AnyQuestion, result: Any) -> Any:
         return {"Custom": result.get("roots")}
     if action != "accept":
         raise WrongAnswer("an action: accept, decline or cancel")
+    if _inner(question) is not None:
+        return {"Custom": content.get(VALUE) if isinstance(content, dict) else content}
     if not isinstance(content, dict) and not isinstance(question, Url):
         raise WrongAnswer("the content of the form, as an object")
     match question:
@@ -104,7 +119,7 @@ def question_from(method: str, params: dict[str, Any]) -> AnyQuestion:
             params.get("systemPrompt"),
             params.get("maxTokens"),
             params.get("temperature"),
-            {key: value for key, value in params.items() if key not in _SAMPLE},
+            {key: value for key, value in params.items() if key not in _SAMPLE} | _kept_meta(params),
         )
     if method == ROOTS:
         return Roots()
@@ -127,6 +142,12 @@ def question_from(method: str, params: dict[str, Any]) -> AnyQuestion:
 
 _PROMPT = frozenset(("type", "title", "description", "default"))
 _SAMPLE = frozenset(("messages", "systemPrompt", "maxTokens", "temperature", "_meta"))
+
+
+def _kept_meta(params: dict[str, Any]) -> dict[str, Any]:
+    """What of the metadata belongs to the question, and not to the request."""
+    meta = params.get("_meta")
+    return {"_meta": {SCHEMA: meta[SCHEMA]}} if isinstance(meta, dict) and SCHEMA in meta else {}
 
 
 def _options(titled: list[dict[str, str]]) -> tuple[Option, ...]:
@@ -178,6 +199,9 @@ def _context(question: AnyQuestion) -> Any:
 
 
 def _requested_schema(question: AnyQuestion) -> dict[str, Any]:
+    inner = _inner(question)
+    if inner is not None:
+        return _wrapped(question.message, inner)
     match question:
         case Confirm(message, default):
             field: dict[str, Any] = {"type": "boolean", "title": message}
@@ -199,6 +223,22 @@ def _requested_schema(question: AnyQuestion) -> dict[str, Any]:
         case Custom(_, _, schema):
             return _plain(schema or {})
     raise AssertionError("the other kinds are not elicited")
+
+
+def _inner(question: AnyQuestion) -> dict[str, Any] | None:
+    """What is asked for, if that is no object: it becomes the field of one."""
+    if not isinstance(question, Custom | Form) or not question.schema:
+        return None
+    if isinstance(question, Form) and question.exact:
+        return None
+    schema = _followed(question.schema, question.schema.get("$defs", {}))
+    return schema if schema.get("type", "object") != "object" else None
+
+
+def _wrapped(title: str, schema: dict[str, Any]) -> dict[str, Any]:
+    plain = {key: value for key, value in schema.items() if key != "$defs"}
+    field = {"title": title, **(_field(plain) if _is_flat_field(plain) else plain)}
+    return _object(VALUE, field, None) | ({"$defs": schema["$defs"]} if "$defs" in schema else {})
 
 
 def _object(name: str, field: dict[str, Any], default: Any) -> dict[str, Any]:

@@ -33,6 +33,8 @@ class Context(Struct, frozen=True):
     task: bool = False
     nested: bool = False
     """Whether the caller can show any form, not only a flat one."""
+    tools: bool = False
+    """Whether the caller's model may be given tools."""
 
 
 class _Error(Struct):

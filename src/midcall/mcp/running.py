@@ -248,7 +248,7 @@ class Runner:
             return
         long_running = bool(found.method.extras.get("long_running")) and caller.knows_tasks
         uri = getattr(params, "uri", "")
-        context = Context(ticket, caller.kinds, uri, long_running, caller.shows_any_form)
+        context = Context(ticket, caller.kinds, uri, long_running, caller.shows_any_form, caller.gives_tools)
         front = desk.admit(exchange, finish, context, arguments, params.input_responses)
         try:
             session.admit(exchange, front)

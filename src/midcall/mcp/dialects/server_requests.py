@@ -11,7 +11,7 @@ from midcall.items import Request, RequestCancelled, to_json
 from midcall.jsonrpc import Envelope
 from midcall.mcp import revisions
 from midcall.mcp.dialects.base import Dialect, Finish
-from midcall.mcp.elicitation import answer_from, expressible, request_for
+from midcall.mcp.elicitation import answer_from, expressible, request_for, wants_tools
 from midcall.mcp.exchange import Exchange
 from midcall.mcp.legacy import Session
 
@@ -35,6 +35,9 @@ class ServerRequests(Dialect):
             return
         if not expressible(request.request_type):
             self._fail(request, NotSupported("This client can only be asked for flat forms"))
+            return
+        if wants_tools(request.request_type) and not self.exchange.caller.gives_tools:
+            self._fail(request, NotSupported("The model of this client cannot be given tools"))
             return
         method, params = request_for(request.request_type)
         if self.exchange.caller.revision < revisions.URL_ELICITATION:

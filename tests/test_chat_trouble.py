@@ -1,0 +1,296 @@
+"""The chat in trouble: turns that are cut off at a bad moment, stopped, or fail; nothing is left behind."""
+
+import asyncio
+import contextlib
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chatting import Person, Puppet, call, chat, kinds, only, questions, response, serving, text
+from driving import drive
+from midcall import Ask, Hub, Question, method
+from midcall.activations.flights import Flights, search
+from midcall.activations.flights_plugin import RULES, flights_plugin
+from midcall.chat import ChatEngine, Plugin, PluginContext, PluginQuestion
+from midcall.chat.sqlite_store import SqliteStore
+from midcall.chat.store import MemoryStore
+from midcall.journal.keeper import Keeper
+from midcall.journal.sqlite import SqliteJournal
+from midcall.models.base import ModelError, ModelRequest
+from midcall.models.scripted import Scripted
+
+size = Question("size", int)
+
+
+class Desk:
+    """Asks and works."""
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+        self.done: list[str] = []
+
+    @method
+    async def asks(self, ask: Ask) -> str:
+        """Ask, and do something."""
+        name = await ask.prompt("Name?")
+        await ask.step(self.done.append, name)
+        return f"did it for {name}"
+
+    @method
+    async def slow(self, ask: Ask) -> str:
+        """Wait for the gate."""
+        ask.progress("working")
+        await self.gate.wait()
+        return "done"
+
+    @method(elicits=[size])
+    async def sized(self, ask: Ask) -> str:
+        """Ask for a size."""
+        return f"size {await ask(size, 'Which size?')}"
+
+
+async def statuses(hub: Hub) -> list[str]:
+    return sorted(record.status for record in (await hub.keeper.journal.list()).calls)
+
+
+async def until_running(person: Person, **holds: int) -> None:
+    """Wait until the turn of the only conversation has so many messages and lines."""
+    while True:
+        listed = json.loads((await person.request("GET", "/chat/conversations"))[2])["conversations"]
+        if listed:
+            person.conversation = listed[0]["id"]
+            shown = await person.shown()
+            if len(shown["messages"]) >= holds.get("messages", 0):
+                return
+        await asyncio.sleep(0.01)
+
+
+def test_a_turn_that_died_just_after_it_took_the_answers_is_taken_up_again(tmp_path: Path) -> None:
+    desk = Desk()
+
+    def engine(model: Puppet) -> ChatEngine:
+        hub = Hub("h").register(desk)
+        hub.keeper = Keeper(hub, SqliteJournal(tmp_path / "journal.db"))
+        return ChatEngine(hub, model, store=SqliteStore(tmp_path / "chat.db"))
+
+    async def main() -> None:
+        first = engine(Puppet(call("desk__asks")))
+        async with serving(first) as port:
+            person = Person(port)
+            await person.say("go")
+            # What a turn has written when it is killed before the tool goes on.
+            conversation = await first.store.load(person.conversation, None)
+            assert conversation is not None
+            (pending,) = conversation.pending.values()
+            (key,) = pending.questions
+            pending.answers[key] = {"action": "accept", "content": {"text": "Ada"}}
+            await first.store.save(conversation)
+        async with serving(engine(Puppet("There."))) as port:
+            person.port = port
+            assert (await person.shown())["pending"] == []
+            events = await person.post(resume=True)
+            assert only(events, "tool_result")["content"] == "did it for Ada"
+            assert kinds(events)[-1] == "complete"
+            assert desk.done == ["Ada"]
+
+    drive(main())
+
+
+def test_stopping_ends_what_runs_and_what_waits_however_often_it_is_asked_for() -> None:
+    async def main() -> None:
+        hub = Hub("h").register(Desk())
+        model = Puppet([call("desk__asks", "a"), call("desk__slow", "b")], "never")
+        async with serving(ChatEngine(hub, model)) as port:
+            person = Person(port)
+            turn = asyncio.create_task(person.say("go"))
+            await until_running(person, messages=2)
+            while await statuses(hub) != ["running", "waiting"]:
+                await asyncio.sleep(0.01)
+            body = {"conversationId": person.conversation}
+            stops = [person.request("POST", "/chat/stop", body) for _ in range(3)]
+            stopped = [json.loads(data)["stopped"] for _, _, data in await asyncio.gather(*stops)]
+            assert True in stopped
+            events = await turn
+            assert only(events, "complete")["reason"] == "stopped"
+            assert sorted(e["callId"] for e in events if e["type"] == "tool_error") == ["a", "b"]
+            shown = await person.shown()
+            assert (shown["pending"], shown["run"]) == ([], None)
+            assert [message["role"] for message in shown["messages"]] == ["user", "assistant", "tool", "tool"]
+            while await statuses(hub) != ["aborted", "aborted"]:
+                await asyncio.sleep(0.01)
+
+    drive(main())
+
+
+def test_a_plugin_that_fails_says_so_and_the_question_may_be_answered_otherwise() -> None:
+    async def handler(question: PluginQuestion, ctx: PluginContext) -> Any:
+        return int(await ctx.render("Ruler"))
+
+    async def main() -> None:
+        plugin = Plugin(Desk.sized).on(size, handler)
+        async with chat(Puppet(call("desk__sized")), Desk(), plugins=[plugin]) as person:
+            asked = only(await person.say("go"), "plugin_elicit_request")
+            events = await person.post(pluginElicitResponses=[response(asked, "accept", "no number")])
+            assert "The plugin of desk.sized failed" in only(events, "error")["message"]
+            assert (await person.shown())["pending"] == [asked]
+            events = await person.post(pluginElicitResponses=[response(asked, "accept", "42")])
+            assert only(events, "tool_result")["content"] == "size 42"
+
+    drive(main())
+
+
+def test_a_plugin_that_never_gives_what_fits_is_given_up() -> None:
+    async def handler(question: PluginQuestion, ctx: PluginContext) -> Any:
+        return "no number"
+
+    async def main() -> None:
+        hub = Hub("h").register(Desk())
+        plugin = Plugin(Desk.sized).on(size, handler)
+        async with serving(ChatEngine(hub, Puppet(call("desk__sized")), plugins=[plugin])) as port:
+            events = await Person(port).say("go")
+            assert "is given up" in only(events, "tool_error")["message"]
+            assert kinds(events)[-1] == "complete"
+            assert await statuses(hub) == ["aborted"]
+
+    drive(main())
+
+
+def test_what_was_said_twice_because_the_model_failed_is_told_to_it_as_one_message() -> None:
+    async def main() -> None:
+        model = Puppet(ModelError("away"), "Here I am.")
+        async with chat(model, Desk()) as person:
+            assert kinds(await person.say("Hello?"))[-1] == "error"
+            assert text(await person.say("Anybody?")) == "Here I am."
+            assert [(m.role, m.content) for m in model.told] == [("user", "Hello?\n\nAnybody?")]
+            messages = (await person.shown())["messages"]
+            assert [m["content"] for m in messages] == ["Hello?", "Anybody?", "Here I am."]
+
+    drive(main())
+
+
+def test_a_session_that_is_gone_ends_its_tool_call_for_whoever_watches() -> None:
+    async def main() -> None:
+        conversations = MemoryStore()
+
+        def engine() -> ChatEngine:  # each with a journal of its own, in memory
+            hub = Hub("h").register(Flights())
+            return ChatEngine(hub, Scripted(RULES), store=conversations, plugins=[flights_plugin()])
+
+        async with serving(engine()) as port:
+            person = Person(port)
+            asked = only(await person.say("Book a flight from Rome to Oslo"), "plugin_elicit_request")
+        async with serving(engine()) as port:
+            person.port = port
+            events = await person.answer(asked, flightId=search("Rome", "Oslo")[0].id)
+            assert only(events, "plugin_session_error")["error"] == "SESSION_NOT_FOUND"
+            assert only(events, "tool_error")["callId"] == asked["callId"]
+
+    drive(main())
+
+
+class Gated(Puppet):
+    """Waits before it says its last words."""
+
+    def __init__(self, *answers: Any) -> None:
+        super().__init__(*answers)
+        self.gate = asyncio.Event()
+
+    async def stream(self, request: ModelRequest) -> Any:
+        async for event in super().stream(request):
+            yield event
+            await self.gate.wait()
+
+
+def test_a_conversation_that_is_deleted_elsewhere_ends_its_turn_with_an_error() -> None:
+    async def main() -> None:
+        model = Gated(["one ", "two "])
+        engine = ChatEngine(Hub("h").register(Desk()), model)
+        async with serving(engine) as port:
+            person = Person(port)
+            turn = asyncio.create_task(person.say("go"))
+            await until_running(person, messages=1)
+            assert await engine.store.delete(person.conversation, None)  # as another process would
+            model.gate.set()
+            assert only(await turn, "error")["code"] == "conflict"
+
+    drive(main())
+
+
+def test_a_deleted_conversation_takes_along_what_its_turn_has_begun() -> None:
+    async def main() -> None:
+        hub = Hub("h").register(Desk())
+        model = Puppet([call("desk__asks", "a"), call("desk__slow", "b")])
+        async with serving(ChatEngine(hub, model)) as port:
+            person = Person(port)
+            turn = asyncio.create_task(person.say("go"))
+            await until_running(person, messages=2)
+            while await statuses(hub) != ["running", "waiting"]:
+                await asyncio.sleep(0.01)
+            path = f"/chat/conversations/{person.conversation}"
+            assert (await person.request("DELETE", path))[0] == 204
+            assert kinds(await turn)[-1] == "complete"
+            while await statuses(hub) != ["aborted", "aborted"]:
+                await asyncio.sleep(0.01)
+
+    drive(main())
+
+
+@pytest.mark.parametrize("hub_first", [True, False])
+def test_a_server_that_closes_while_a_tool_runs_finds_its_call_again(tmp_path: Path, hub_first: bool) -> None:
+    async def main() -> None:
+        def engine(desk: Desk, model: Puppet) -> ChatEngine:
+            hub = Hub("h").register(desk)
+            hub.keeper = Keeper(hub, SqliteJournal(tmp_path / "journal.db"))
+            return ChatEngine(hub, model, store=SqliteStore(tmp_path / "chat.db"))
+
+        first = engine(Desk(), Puppet(["Working. ", call("desk__slow")]))
+        async with serving(first) as port:
+            person = Person(port)
+            turn = asyncio.create_task(person.say("go"))
+            await until_running(person, messages=2)
+            while await statuses(first.hub) != ["running"]:
+                await asyncio.sleep(0.01)
+            if hub_first:
+                await first.hub.close()
+        events = await turn
+        assert only(events, "error")["recoverable"]
+        desk, model = Desk(), Puppet("There.")
+        desk.gate.set()
+        async with serving(engine(desk, model)) as port:
+            person.port = port
+            messages = (await person.shown())["messages"]
+            assert [message["role"] for message in messages] == ["user", "assistant"]
+            events = await person.post(resume=True)
+            assert only(events, "tool_result")["content"] == "done"
+            assert text(events) == "There."
+            assert questions(events) == []
+
+    drive(main())
+
+
+def test_runs_that_ended_long_ago_are_forgotten_and_conversations_are_not(tmp_path: Path) -> None:
+    def engine() -> ChatEngine:
+        return ChatEngine(
+            Hub("h").register(Desk()), Puppet("Hello."), store=SqliteStore(tmp_path / "chat.db")
+        )
+
+    async def main() -> None:
+        async with serving(engine()) as port:
+            person = Person(port)
+            await person.say("go")
+        with contextlib.closing(sqlite3.connect(tmp_path / "chat.db")) as file, file:
+            file.execute("UPDATE runs SET seen = seen - 7200")
+        second = engine()
+        async with serving(second) as port:
+            person.port = port
+            while await second.store.run(person.run) is not None:
+                await asyncio.sleep(0.01)
+            assert await second.store.lines(person.run, 0) == []
+            headers = {"X-Session-Id": person.run}
+            assert (await person.request("GET", "/chat", headers=headers))[0] == 404
+            assert len((await person.shown())["messages"]) == 2
+
+    drive(main())
