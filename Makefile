@@ -5,7 +5,7 @@ JOBS ?= 2
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test web web-if-there web-check lint types docs bench bench-mcp bench-clients bench-waiting compliance fuzz soak format clean
+.PHONY: help demo test web web-if-there web-check lint types docs bench bench-mcp bench-clients bench-chats bench-waiting compliance fuzz soak format clean
 
 help:            ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 22
@@ -43,6 +43,9 @@ bench-mcp: $(READY)  ## Measure MCP beside other servers (needs npm); writes the
 
 bench-clients: $(READY)  ## Measure the client beside others; writes the figures there too
 	$(BIN)/python -m bench.callers
+
+bench-chats: $(READY)  ## Measure 200 chats that stream at once; writes the figures there too
+	$(BIN)/python -m bench.chats
 
 bench-waiting: $(READY)  ## Measure what waiting calls cost (ten minutes); writes the figures to docs/topics/scale.md
 	$(BIN)/python -m bench.waiting
