@@ -22,7 +22,7 @@ from driving import drive
 from midcall import Ask, Hub, method
 from midcall.activations.flights import Flights, search, taken_seats
 from midcall.activations.flights_plugin import RULES, flights_plugin
-from midcall.chat import ChatEngine
+from midcall.chat import ChatEngine, agui
 from midcall.chat.store import MemoryStore
 from midcall.models.base import ModelError, ModelRequest, ThinkingPart
 from midcall.models.scripted import Scripted
@@ -661,6 +661,27 @@ def test_a_history_that_the_server_does_not_know_is_taken_over(front: Front) -> 
                 status, _, _ = await Person(another).request("POST", "/agui", body)
                 assert status == 200
                 assert [message.content for message in model.told] == ["I am Ada", "Hello Ada.", "Who am I?"]
+
+    drive(main())
+
+
+def test_a_stream_that_has_nothing_to_tell_says_that_it_is_still_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(agui, "ALIVE_EVERY", 0.02)
+
+    async def main() -> None:
+        desk = Desk()
+        async with serving(engine_of(Puppet(call("desk__slow"), "Done."), desk)) as port:
+            body = {"threadId": "t", "messages": [{"role": "user", "content": "go"}]}
+            reading = asyncio.create_task(Person(port).request("POST", "/agui", body))
+            await asyncio.sleep(0.2)
+            desk.gate.set()
+            _, _, data = await reading
+            parts = data.split(b"\n\n")
+            assert b": still there" in parts
+            told = [json.loads(part.removeprefix(b"data: ")) for part in parts if part.startswith(b"data: ")]
+            assert told[-1]["type"] == "RUN_FINISHED"
 
     drive(main())
 

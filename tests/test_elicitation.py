@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midcall.mcp.elicitation import answer_from, question_from, request_for, result_for
+from midcall.mcp.elicitation import answer_from, expressible, question_from, request_for, result_for
 from midcall.questions import (
     CANCELLED,
     DECLINED,
@@ -13,6 +13,7 @@ from midcall.questions import (
     AnyQuestion,
     Confirm,
     Confirmed,
+    Custom,
     CustomAnswer,
     Form,
     Option,
@@ -93,3 +94,23 @@ def test_a_question_is_seen_as_it_is_asked(pair: tuple[AnyQuestion, Answer]) -> 
     asked = request_for(question)
     if not isinstance(question, Sample):
         assert request_for(question_from(*asked)) == asked
+
+
+def test_what_is_no_object_is_asked_for_as_the_field_of_one() -> None:
+    for wanted, value in (
+        ({"type": "integer", "minimum": 1}, 3),
+        ({"type": "array", "items": {"type": "object"}}, [{}]),
+    ):
+        question = Custom("rating", {"message": "How many?"}, wanted)
+        _, params = request_for(question)
+        asked = params["requestedSchema"]
+        assert asked["required"] == ["value"]
+        assert asked["properties"]["value"].items() >= wanted.items()
+        for content in ({"value": value}, value):
+            assert answer_from(question, {"action": "accept", "content": content}) == {"Custom": value}
+    assert expressible(Custom("rating", None, {"type": "integer"}))
+    assert not expressible(Custom("rating", None, {"type": "array", "items": {"type": "object"}}))
+    choice = {"$ref": "#/$defs/Size", "$defs": {"Size": {"type": "string", "enum": ["S", "L"]}}}
+    assert expressible(Custom("size", None, choice))
+    _, params = request_for(Custom("size", None, choice))
+    assert params["requestedSchema"]["properties"]["value"]["enum"] == ["S", "L"]

@@ -6,7 +6,8 @@ The calls themselves are kept by the `Keeper` of the hub. Here is what MCP adds:
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -86,7 +87,7 @@ class Desk:
 
     def start_durably(self, front: InputRequired, exchange: Exchange) -> None:
         """Start a call that is in the journal before it does anything; or join the one that has its key."""
-        self.keeper.spawn(self._guarded(exchange, self._start_durably(front, exchange)))
+        self.keeper.spawn(self._guarded(exchange, partial(self._start_durably, front, exchange)))
 
     async def _start_durably(self, front: InputRequired, exchange: Exchange) -> None:
         taken = await self.keeper.reserve(front)
@@ -116,7 +117,8 @@ class Desk:
         waiting = _Waiting(self._alike.get(sealed, set()))
         session.admit(exchange, waiting)
         self._alike.setdefault(sealed, waiting.alike).add(waiting)
-        self.keeper.spawn(self._guarded(exchange, self._retry(exchange, sealed, ticket, responses, waiting)))
+        retry = partial(self._retry, exchange, sealed, ticket, responses, waiting)
+        self.keeper.spawn(self._guarded(exchange, retry))
 
     async def _retry(
         self,
@@ -162,9 +164,9 @@ class Desk:
         again = self.seal(state.call_id, state.segment, state.ticket)
         exchange.result({"resultType": "input_required", "requestState": again})
 
-    async def _guarded(self, exchange: Exchange, work: Any) -> None:
+    async def _guarded(self, exchange: Exchange, work: Callable[[], Awaitable[None]]) -> None:
         try:
-            await work
+            await work()
         except asyncio.CancelledError:  # the process ends
             exchange.error(McpError(-32603, CLOSING, {"code": JournalError.code, "recoverable": True}))
             raise
@@ -207,7 +209,7 @@ class Desk:
 
     def begin_task(self, front: InputRequired, exchange: Exchange) -> None:
         """A call that runs goes on without its request."""
-        self.keeper.spawn(self._guarded(exchange, self._begin_task(front, exchange)))
+        self.keeper.spawn(self._guarded(exchange, partial(self._begin_task, front, exchange)))
 
     async def _begin_task(self, front: InputRequired, exchange: Exchange) -> None:
         if front.kept is not None:
@@ -216,7 +218,7 @@ class Desk:
 
     def task(self, exchange: Exchange, task_id: str, work: Callable[[CallRecord], Any]) -> None:
         """Do something with a task of this caller, and answer with what it gives."""
-        self.keeper.spawn(self._guarded(exchange, self._task(exchange, task_id, work)))
+        self.keeper.spawn(self._guarded(exchange, partial(self._task, exchange, task_id, work)))
 
     async def _task(self, exchange: Exchange, task_id: str, work: Callable[[CallRecord], Any]) -> None:
         await self.keeper.open()
