@@ -23,6 +23,7 @@ from midcall import Ask, Hub, method
 from midcall.activations.flights import Flights, search, taken_seats
 from midcall.activations.flights_plugin import RULES, flights_plugin
 from midcall.chat import ChatEngine, agui
+from midcall.chat.sqlite_store import SqliteStore
 from midcall.chat.store import MemoryStore
 from midcall.models.base import ModelError, ModelRequest, ThinkingPart
 from midcall.models.scripted import Scripted
@@ -548,6 +549,31 @@ def test_a_page_that_comes_while_a_tool_runs_sees_its_call_once_and_then_its_res
                 == ["user", "assistant", "tool", "assistant"]
             )
             assert shown["messages"][1]["toolCalls"] == whole["messages"][1]["toolCalls"]
+
+    drive(main())
+
+
+def test_a_page_may_come_to_another_process_than_the_one_that_runs_the_turn(
+    front: Front, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        model = Gated(["Let me see. ", call("desk__plain", "p")], ["So ", "it ", "is."])
+
+        def engine() -> ChatEngine:
+            return engine_of(model, Desk(), store=SqliteStore(tmp_path / "chat.db"))
+
+        async with serving(engine()) as port, serving(engine()) as another:
+            agent = await open_agent(front, port)
+            running = asyncio.create_task(agent.say("go"))
+            await until_seen(agent, 10)
+            page = await open_agent(front, another, agent.thread)
+            connected = asyncio.create_task(page.connect())
+            await until_seen(page, 4)
+            model.gate.set()
+            whole, shown = await running, await connected
+            told = [(message["role"], message.get("content")) for message in whole["messages"]]
+            assert [(message["role"], message.get("content")) for message in shown["messages"]] == told
+            assert outcome(shown) == "success"
 
     drive(main())
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import copy
 import json
 import sqlite3
 from pathlib import Path
@@ -15,6 +16,7 @@ from midcall import Ask, Hub, Question, method
 from midcall.activations.flights import Flights, search
 from midcall.activations.flights_plugin import RULES, flights_plugin
 from midcall.chat import ChatEngine, Plugin, PluginContext, PluginQuestion
+from midcall.chat.conversation import Conversation
 from midcall.chat.sqlite_store import SqliteStore
 from midcall.chat.store import MemoryStore
 from midcall.journal.keeper import Keeper
@@ -38,6 +40,11 @@ class Desk:
         name = await ask.prompt("Name?")
         await ask.step(self.done.append, name)
         return f"did it for {name}"
+
+    @method
+    async def plain(self) -> str:
+        """Give something at once."""
+        return "plain"
 
     @method
     async def slow(self, ask: Ask) -> str:
@@ -292,5 +299,50 @@ def test_runs_that_ended_long_ago_are_forgotten_and_conversations_are_not(tmp_pa
             headers = {"X-Session-Id": person.run}
             assert (await person.request("GET", "/chat", headers=headers))[0] == 404
             assert len((await person.shown())["messages"]) == 2
+
+    drive(main())
+
+
+class Recording(MemoryStore):
+    """Remembers each state that was saved."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.saved: list[Conversation] = []
+
+    async def save(self, conversation: Conversation) -> None:
+        await super().save(conversation)
+        self.saved.append(copy.deepcopy(conversation))
+
+
+def test_whoever_reads_a_saved_conversation_and_the_lines_after_it_is_told_everything_once() -> None:
+    async def main() -> None:
+        store = Recording()
+        calls = [call("desk__plain", "p"), call("desk__asks", "a")]
+        model = Puppet(["One ", "two. ", *calls], ["Three ", "four."], "Five.")
+        async with chat(model, Desk(), store=store) as person:
+            first = await person.say("go")
+            asked = only(first, "plugin_elicit_request")
+            second = await person.answer(asked, text="Ada")
+            await person.say("more")
+            whole = (await person.shown())["messages"]
+        for events, run in ((first, first[0]["sessionId"]), (second, second[0]["sessionId"])):
+            states = [state for state in store.saved if state.run == run]
+            assert len(states) >= 2
+            for state in states:
+                later = events[state.lsn :]
+                said = [message.content for message in state.messages if message.role == "assistant"]
+                made = [made.id for message in state.messages for made in message.tool_calls]
+                results = [message.tool_call_id for message in state.messages if message.role == "tool"]
+                made += [
+                    one["id"] for event in later if event["type"] == "tool_calls" for one in event["calls"]
+                ]
+                results += [e["callId"] for e in later if e["type"] in ("tool_result", "tool_error")]
+                assert made == ["p", "a"]
+                assert results == (["p"] if events is first else ["p", "a"])
+                told = "".join(said) + text(later)
+                assert told == ("One two. " if events is first else "One two. Three four.")
+        roles = ["user", "assistant", "tool", "tool", "assistant", "user", "assistant"]
+        assert [message["role"] for message in whole] == roles
 
     drive(main())
