@@ -8,7 +8,6 @@ that wants a structured answer (a JSON Schema) gets one that fits, or an error a
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
-import jsonschema_rs
 import msgspec
 from msgspec import Struct
 
@@ -24,6 +23,7 @@ from midcall.models.base import (
     ToolDefinition,
     Usage,
 )
+from midcall.schema import json_schema_fault
 from midcall.questions import SCHEMA, USAGE
 
 MAX_TRIES = 3
@@ -162,9 +162,9 @@ def _check(reply: Reply, request: ModelRequest) -> None:
         value = msgspec.json.decode(json_in(reply.text))
     except msgspec.DecodeError as error:
         raise _Misfit(f"it must be JSON, and nothing else ({error})") from None
-    fault = next(iter(jsonschema_rs.validator_for(request.schema).iter_errors(value)), None)
+    fault = json_schema_fault(request.schema)(value)
     if fault is not None:
-        raise _Misfit(f"it does not fit the schema: {fault.message}")
+        raise _Misfit(f"it does not fit the schema: {fault}")
 
 
 def _result(reply: Reply, model: Model, usage: Usage) -> dict[str, Any]:
