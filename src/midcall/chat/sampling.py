@@ -23,8 +23,8 @@ from midcall.models.base import (
     ToolDefinition,
     Usage,
 )
-from midcall.schema import json_schema_fault
 from midcall.questions import SCHEMA, USAGE
+from midcall.schema import json_schema_fault
 
 MAX_TRIES = 3
 """How often a model is asked for an answer that fits."""
