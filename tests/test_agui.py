@@ -668,6 +668,23 @@ def test_a_model_that_fails_ends_the_run_with_an_error_and_it_can_be_run_again(f
     drive(main())
 
 
+def test_a_message_that_is_sent_again_because_the_model_failed_is_not_said_twice(front: Front) -> None:
+    async def main() -> None:
+        model = Puppet(ModelError("away", recoverable=True), "Here I am.", "Still here.")
+        async with serving(engine_of(model, Desk())) as port:
+            agent = await open_agent(front, port)
+            seen = await agent.say("Hello?")
+            assert types(seen) == ["RUN_STARTED", "RUN_ERROR"]
+            seen = await agent.resume()  # the same messages again
+            assert seen["messages"][-1]["content"] == "Here I am."
+            page = await (await open_agent(front, port, agent.thread)).connect()
+            assert [message["content"] for message in page["messages"]] == ["Hello?", "Here I am."]
+            assert page["messages"][0]["id"] == seen["messages"][0]["id"]
+            assert (await agent.say("Hello?"))["messages"][-1]["content"] == "Still here."
+
+    drive(main())
+
+
 def test_a_history_that_the_server_does_not_know_is_taken_over(front: Front) -> None:
     async def main() -> None:
         model = Puppet("Hello Ada.", "Ada, of course.")

@@ -47,6 +47,7 @@ class InputMessage(Struct, frozen=True):
 
     role: str = ""
     content: Any = ""
+    id: str | None = None
 
     @property
     def text(self) -> str:
@@ -140,6 +141,7 @@ def _asked(given: RunInput, sessions: Mapping[str, str]) -> ChatRequest:
         raise BadRequest(f"A message has between 1 and {MAX_TEXT} letters")
     return ChatRequest(
         given.thread_id,
+        message_id=newest.id,
         messages=said if speaks else (),
         plugin_elicit_responses=tuple(_response(one, sessions) for one in given.resume),
         resume=not given.resume and not speaks,

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from midcall.chat import events
-from midcall.chat.conversation import Conversation
+from midcall.chat.conversation import MESSAGE_ID, Conversation
 from midcall.models.base import Message
 
 PROTOCOL = "1.0"
@@ -147,7 +147,7 @@ def snapshot(conversation: Conversation) -> dict[str, Any]:
     """All that was said in a conversation."""
     messages: list[dict[str, Any]] = []
     for number, message in enumerate(conversation.messages):
-        messages += _said(message, f"{conversation.id}-{number}")
+        messages += _said(message, message.extra.get(MESSAGE_ID) or f"{conversation.id}-{number}")
     return {"type": "MESSAGES_SNAPSHOT", "messages": messages}
 
 

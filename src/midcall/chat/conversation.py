@@ -13,6 +13,9 @@ from msgspec import Struct, field
 from midcall.chat.events import ElicitRequest
 from midcall.models.base import Message, ToolCall
 
+MESSAGE_ID = "id"
+"""Under which a message of the person keeps the id that its sender gave it."""
+
 
 class Pending(Struct, omit_defaults=True):
     """A tool call that waits for the person."""
@@ -61,6 +64,13 @@ class Conversation(Struct):
         """The tool calls that have no result yet, in the order in which they were made."""
         answered = {message.tool_call_id for message in self.messages if message.role == "tool"}
         return [call for message in self.messages for call in message.tool_calls if call.id not in answered]
+
+    def awaits_answer_to(self, message_id: str | None) -> bool:
+        """Whether the person's last message is this one, and has no whole answer yet."""
+        said = next((message for message in reversed(self.messages) if message.role == "user"), None)
+        if message_id is None or said is None or said.extra.get(MESSAGE_ID) != message_id:
+            return False
+        return self.messages[-1].role != "assistant" or bool(self.unanswered())
 
     def name_of(self, call_id: str) -> str:
         """The name of a tool that was called."""

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from midcall.chat.conversation import Conversation
+from midcall.chat.conversation import MESSAGE_ID, Conversation
 from midcall.chat.events import (
     Complete,
     ConversationState,
@@ -147,12 +147,12 @@ class Turn:
         return Phase.PROCESS_MESSAGE
 
     async def _process_message(self) -> Phase:
-        text = self._request.text
-        if text is not None:
+        text, id = self._request.text, self._request.message_id
+        if text is not None and not self._conversation.awaits_answer_to(id):
             await self._tools.make(self._tools.unmade)  # left over by a crash: they have a result first
             for pending in list(self._conversation.pending.values()):
                 await self._tools.abort(pending, INSTEAD)
-            self._conversation.say(Message("user", text))
+            self._conversation.say(Message("user", text, extra={MESSAGE_ID: id} if id else {}))
             await self._save()
             return Phase.START_ITERATION
         if self._tools.unmade:
