@@ -627,6 +627,31 @@ def test_a_request_that_may_have_been_sent_is_not_sent_twice(modern: bool) -> No
     run(main())
 
 
+@pytest.mark.parametrize("modern", [False, True])
+def test_a_ping_on_a_connection_that_is_just_being_closed_is_sent_again(modern: bool) -> None:
+    async def main() -> None:
+        asked = "server/discover" if modern else "ping"
+        cut = 0
+
+        async def other(exchange: Exchange) -> bool:
+            nonlocal cut
+            if not cut or exchange.method != asked:
+                return False
+            cut -= 1
+            exchange.closing = True
+            return True
+
+        async with http_peer(speaking(echo, modern=modern, other=other)) as peer, connect(peer.url) as client:
+            assert await client.ping()
+            cut = 1
+            assert await client.ping(timeout=20)
+            cut = 2
+            assert not await client.ping(timeout=20)
+            assert await client.ping(timeout=20)
+
+    run(main())
+
+
 def test_a_server_that_stays_away_is_given_up() -> None:
     async def main() -> None:
         async with http_peer(speaking(echo)) as peer, connect(peer.url, give_up_after=0.5) as client:

@@ -337,10 +337,12 @@ def test_a_file_that_is_damaged_while_calls_wait(tmp_path: Path) -> None:
             response = await post(server.port, answered(one, other), None, 40)
             if "error" in response:
                 break
+        done = server.effects(other["arguments"]["run"])
+        assert done in (1, 2), "the damage may be met before the next step, or when it is to be written down"
         await server.is_refused(answered(one, other), "damaged", "backup")
         await server.is_refused(OTHER, "damaged", "backup")
         await server.serves_plain_calls()
-        assert server.effects(other["arguments"]["run"]) == 1, "nothing was done for a refused answer"
+        assert server.effects(other["arguments"]["run"]) == done, "nothing was done for a refused answer"
         for old in tmp_path.glob("journal.db-*"):
             old.unlink()
         (tmp_path / "backup").write_bytes(sound)

@@ -26,7 +26,7 @@ from midcall.client.session import Session, in_time
 from midcall.client.subscriptions import Subscriptions, Updated
 from midcall.client.targets import Target
 from midcall.client.wire import About
-from midcall.errors import MidcallError, TimedOut
+from midcall.errors import MidcallError, TimedOut, TransportLost
 from midcall.invocation import Answerer, Invocation
 from midcall.items import to_json
 from midcall.mcp import revisions
@@ -332,11 +332,17 @@ class Client:
         """Whether the server answers."""
         try:
             async with asyncio.timeout(timeout):
-                session = await self.session()
-                await session.request("server/discover" if session.modern else "ping")
+                try:
+                    await self._ping()
+                except TransportLost:  # on a connection that was about to be closed: twice does no harm
+                    await self._ping()
         except (MidcallError, TimeoutError):
             return False
         return True
+
+    async def _ping(self) -> None:
+        session = await self.session()
+        await session.request("server/discover" if session.modern else "ping")
 
     async def request(
         self, method: str, params: Mapping[str, Any] | None = None, *, timeout: float | None = SILENCE

@@ -5,7 +5,6 @@ be: the coldest are dropped, and such a call is run again when it is answered. O
 a step is not dropped for that, since the step would count as interrupted. Knows no journal.
 """
 
-import asyncio
 import itertools
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -102,10 +101,10 @@ class Here:
         self._most = 0
         self._drop_coldest()
 
-    async def steps_end(self) -> None:
-        """Wait until none that is parked is in the middle of a step."""
-        while any(kept.in_a_step for kept in self._parked.values()):  # noqa: ASYNC110  when the process ends
-            await asyncio.sleep(0.01)
+    @property
+    def busy(self) -> bool:
+        """Whether any call runs, or is in the middle of a step while it waits."""
+        return any(not kept.parked or kept.in_a_step for kept in self._live.values())
 
     def _drop_coldest(self) -> None:
         over = max(len(self._parked) - self._most, 0)

@@ -80,6 +80,8 @@ class Keeper:
         self._subscriptions: Subscriptions | None = None
         self.here = Here(0 if replay_check else parked_calls)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._claiming = 0
+        """How many segments are about to begin."""
         self._opening: asyncio.Lock | None = None
         self._is_open = False
         self.sweeper = Sweeper(self)
@@ -125,11 +127,10 @@ class Keeper:
         if not self._is_open:
             return
         await self.sweeper.stop()
-        running = [k.front.call.task for k in self.here if not k.parked and k.front.call is not None]
-        steps = asyncio.get_running_loop().create_task(self.here.steps_end())
-        pending = [task for task in (steps, *running, *self._tasks) if task is not None]
-        await asyncio.wait(pending, timeout=max(grace, WRITING))
-        steps.cancel()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(grace, WRITING)):
+                while self._claiming or self._tasks or self.here.busy:  # what ends may begin something else
+                    await asyncio.sleep(0.01)
         if self.engine is not None:
             await self.engine.close()
         for kept in self.here:
@@ -271,6 +272,13 @@ class Keeper:
         what the engine has of the segment, if it is the engine that goes on with it.
         """
         await self.open()
+        self._claiming += 1
+        try:
+            return await self._claim(call_id, segment, work)
+        finally:
+            self._claiming -= 1
+
+    async def _claim(self, call_id: str, segment: int, work: Work | None) -> Front | Settled | Busy | Gone:
         front: Front | Gone | None = None
         kept = self.here.get(call_id)
         # A branch that writes meanwhile waits: with the fence of before it would be refused.
