@@ -15,8 +15,9 @@ from driving import drive
 from midcall import Ask, Hub, Question, method
 from midcall.activations.flights import Flights, search
 from midcall.activations.flights_plugin import RULES, flights_plugin
-from midcall.chat import ChatEngine, Plugin, PluginContext, PluginQuestion
+from midcall.chat import ChatEngine, Plugin, PluginContext, PluginQuestion, runs
 from midcall.chat.conversation import Conversation
+from midcall.chat.runs import FarRun
 from midcall.chat.sqlite_store import SqliteStore
 from midcall.chat.store import MemoryStore
 from midcall.journal.keeper import Keeper
@@ -102,6 +103,41 @@ def test_a_turn_that_died_just_after_it_took_the_answers_is_taken_up_again(tmp_p
             assert only(events, "tool_result")["content"] == "did it for Ada"
             assert kinds(events)[-1] == "complete"
             assert desk.done == ["Ada"]
+
+    drive(main())
+
+
+@pytest.mark.parametrize("ahead", [-1, 0, 1, 2])
+def test_whoever_reads_the_lines_of_a_server_that_was_killed_is_told_their_end_once(
+    monkeypatch: pytest.MonkeyPatch, ahead: int
+) -> None:
+    """Also who has more lines than were written down."""
+
+    async def main() -> None:
+        store = MemoryStore()
+        await store.begin_run("r", "c", None)
+        written = [b'{"lsn":%d,"event":{"type":"text","content":"x"}}' % n for n in (1, 2, 3)]
+        await store.append("r", 1, written, ended=False)
+        state = await store.run("r")
+        assert state is not None
+        monkeypatch.setattr(runs, "DEAD_AFTER", -1.0)
+        for _ in range(2):
+            rest = [json.loads(line) async for line in FarRun(state, store).lines(3 + ahead)]
+            assert [one["lsn"] for one in rest] == list(range(4 + ahead, max(4, 4 + ahead) + 1))
+            assert rest[-1]["event"]["code"] == "run_lost"
+
+    drive(main())
+
+
+def test_the_lines_of_a_run_that_has_ended_end_there() -> None:
+    async def main() -> None:
+        store = MemoryStore()
+        await store.begin_run("r", "c", None)
+        await store.append("r", 1, [b'{"lsn":1,"event":{"type":"complete"}}'], ended=True)
+        state = await store.run("r")
+        assert state is not None
+        assert [line async for line in FarRun(state, store).lines(1)] == []
+        assert [line async for line in FarRun(state, store).lines(7)] == []
 
     drive(main())
 

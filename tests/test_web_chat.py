@@ -305,11 +305,31 @@ def test_a_message_that_does_not_arrive_is_kept_to_be_sent_again(page: Page, sit
     expect(page.locator(".bubble")).to_have_count(1)
 
 
-def test_a_turn_goes_on_by_itself_when_the_server_was_restarted(page: Page, own_site: Server) -> None:
+@pytest.mark.parametrize("how", ["told", "killed"])
+def test_a_turn_goes_on_by_itself_when_the_server_was_restarted(
+    page: Page, own_site: Server, how: str
+) -> None:
     begin(page, own_site, "slow")
     expect(said(page, "word3 ")).to_be_visible()
-    own_site.stop()
+    if how == "killed":
+        own_site.kill()
+    else:
+        own_site.stop()
     own_site.start()
+    expect(said(page, "word60")).to_be_visible()
+    assert words(page) == [f"word{n}" for n in range(1, 61)]
+
+
+def test_a_page_that_is_opened_after_the_server_was_killed_goes_on_with_the_turn(
+    page: Page, own_site: Server
+) -> None:
+    begin(page, own_site, "slow")
+    expect(said(page, "word3 ")).to_be_visible()
+    where = page.url
+    page.goto("about:blank")
+    own_site.kill()
+    own_site.start()
+    page.goto(where)
     expect(said(page, "word60")).to_be_visible()
     assert words(page) == [f"word{n}" for n in range(1, 61)]
 

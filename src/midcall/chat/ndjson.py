@@ -100,6 +100,7 @@ class Ndjson:
                 "messages": found.messages,
                 "pending": found.questions,
                 "run": run,
+                "cutOff": found.run is not None and run is None,
             }
         )
 

@@ -23,10 +23,10 @@ T = TypeVar("T")
 WRITE_EVERY = 0.2
 """Seconds between two times that new lines are written down."""
 
-ALIVE_EVERY = 2.0
+ALIVE_EVERY = 1.0
 """Seconds between two signs of life of a run that says nothing."""
 
-DEAD_AFTER = 15.0
+DEAD_AFTER = 5.0
 """Seconds without a sign of life after which a run is taken to have died with its worker."""
 
 POLL = 0.25
@@ -155,16 +155,22 @@ class FarRun:
         self._store = store
 
     async def lines(self, after: int = 0) -> AsyncIterator[bytes]:
-        """The lines after a number, as they are written down;
+        """The lines after a number, as they are written down; ends with the run, or when its worker is dead.
 
-        ends with the run, or when its worker is dead.
+        Lines that a worker told just before it died may not be written down. Whoever has them is told its end
+        after them.
         """
+        line = b""
         while True:
             state = await self._store.run(self.id)
             for line in await self._store.lines(self.id, after):
                 yield line
                 after += 1
-            if state is None or state.ended:
+            if state is None:
+                return
+            if state.ended:
+                if line != _lost(after) and await self._was_buried(state.lines):
+                    yield _lost(after + 1)
                 return
             if state.now - state.seen > DEAD_AFTER:
                 await self._bury(state.lines)
@@ -173,7 +179,14 @@ class FarRun:
 
     async def _bury(self, lines: int) -> None:
         """Its worker is dead: say so in a last line, once."""
-        text = "The server was restarted while it answered"
-        line = _encode(Line(lines + 1, Failure(text, "run_lost", recoverable=True)))
         with contextlib.suppress(Conflict):
-            await self._store.append(self.id, lines + 1, (line,), ended=True)
+            await self._store.append(self.id, lines + 1, (_lost(lines + 1),), ended=True)
+
+    async def _was_buried(self, lines: int) -> bool:
+        return list(await self._store.lines(self.id, lines - 1)) == [_lost(lines)]
+
+
+def _lost(lsn: int) -> bytes:
+    """The last line of a run whose worker is dead."""
+    text = "The server was restarted while it answered"
+    return _encode(Line(lsn, Failure(text, "run_lost", recoverable=True)))

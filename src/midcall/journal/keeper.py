@@ -129,7 +129,7 @@ class Keeper:
         await self.sweeper.stop()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(grace, WRITING)):
-                while self._claiming or self._tasks or self.here.busy:  # what ends may begin something else
+                while self._claiming or self._tasks or self.here.busy:  # noqa: ASYNC110  one may begin the next
                     await asyncio.sleep(0.01)
         if self.engine is not None:
             await self.engine.close()

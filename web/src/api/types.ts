@@ -84,6 +84,8 @@ export interface Conversation {
   messages: Message[];
   pending: Elicit[];
   run: { sessionId: string; lsn: number } | null;
+  /** Its last turn died with the server, and can be gone on with. */
+  cutOff: boolean;
 }
 
 export type SessionStatus =

@@ -10,6 +10,7 @@ import { Refused, readable, Unreachable } from "../api/http";
 import type {
   ChatEvent,
   ChatInfo,
+  Conversation,
   ConversationSummary,
   Elicit,
   ElicitResponse,
@@ -356,10 +357,8 @@ export class ChatStore {
     this.#seen = null;
     this.#set({ phase: "idle" });
     this.#tell(this.#state.conversationId);
-    if (last?.type === "error" && CUT_OFF.has(last.code) && this.#resumed < MOST_RESUMED) {
-      this.#resumed += 1;
-      await this.retry();
-    } else if (this.#state.sending.size > 0) await this.#sendAnswers();
+    if (last?.type === "error" && CUT_OFF.has(last.code)) await this.#resume();
+    else if (this.#state.sending.size > 0) await this.#sendAnswers();
     else await this.refreshList();
   }
 
@@ -399,10 +398,10 @@ export class ChatStore {
   async #load(id: string, signal: AbortSignal, options: { join?: boolean } = {}): Promise<Run | null> {
     for (let attempt = 0; ; attempt += 1) {
       try {
-        const run = await this.#read(id, signal);
+        const found = await this.#read(id, signal);
         this.#set({ offline: false, phase: "idle" });
-        if (run !== null && options.join !== false) await this.#join(run, signal);
-        return run;
+        if (options.join !== false) await this.#goOn(found, signal);
+        return found?.run ?? null;
       } catch (error) {
         if (signal.aborted) return null;
         if (error instanceof Refused && error.status < 500) {
@@ -420,14 +419,31 @@ export class ChatStore {
     }
   }
 
-  async #read(id: string, signal: AbortSignal, isOld: () => boolean = () => false): Promise<Run | null> {
+  async #read(
+    id: string,
+    signal: AbortSignal,
+    isOld: () => boolean = () => false,
+  ): Promise<Conversation | null> {
     // What the list said before is at most older than what is read now: then it is read once more.
     this.#seen = this.#state.conversations.find((one) => one.id === id)?.updated ?? null;
     const found = await api.fetchConversation(id, signal);
     if (isOld()) return null;
     const transcript = readAgain(this.#state.transcript, fromMessages(found.messages, found.pending));
     this.#set({ transcript });
-    return found.run;
+    return found;
+  }
+
+  /** Follow what is under way in a conversation, or what was cut off in it. */
+  async #goOn(found: Conversation | null, signal: AbortSignal): Promise<void> {
+    if (found?.run) await this.#join(found.run, signal);
+    else if (found?.cutOff) await this.#resume();
+  }
+
+  /** Go on with a turn that the end of a server has cut off; not for ever. */
+  async #resume(): Promise<void> {
+    if (this.#resumed >= MOST_RESUMED) return;
+    this.#resumed += 1;
+    await this.retry();
   }
 
   /** Something may have happened in the open conversation, by somebody else. */
@@ -438,8 +454,8 @@ export class ChatStore {
     if (id === null || phase !== "idle") return;
     const isOld = (): boolean => signal.aborted || this.#turns !== turns;
     this.#read(id, signal, isOld).then(
-      (run) => {
-        if (run !== null && !isOld()) void this.#join(run, signal);
+      (found) => {
+        if (!isOld()) void this.#goOn(found, signal);
       },
       () => {}, // it is read again soon
     );
