@@ -1,8 +1,9 @@
 """`make bench-mcp`: midcall's MCP beside other servers, as a table and a plot in the docs.
 
-All servers run at the same time and take turns, several rounds of it, so that a busy moment of the
-machine falls on all. The best round of each counts. The load and the servers share the machine; what
-the servers use of the CPU is told too, as that depends less on what else goes on.
+All servers run at the same time and take turns, in many short rounds, so that a busy moment of the machine
+falls on all. What is told is the median; what is compared is compared within each round, and the median of
+that is told. The load and the servers share the machine; what the servers use of the CPU is told too, as that
+depends less on what else goes on.
 """
 
 import argparse
@@ -14,7 +15,7 @@ from pathlib import Path
 from bench.peers import chart, report
 from bench.peers.contenders import Contender, contenders
 from bench.peers.http import HttpLoad
-from bench.peers.meter import Pace
+from bench.peers.meter import Pace, Paces
 from bench.peers.stdio import StdioLoad
 
 sys.path.append(str(Path(__file__).parents[2] / "tests"))
@@ -23,8 +24,8 @@ from postgres_server import Server
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.peers", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=4, help="how often each is measured (default: 4)")
-    parser.add_argument("--seconds", type=float, default=0.8, help="how long each time (default: 0.8)")
+    parser.add_argument("--rounds", type=int, default=15, help="how often each is measured (default: 15)")
+    parser.add_argument("--seconds", type=float, default=0.3, help="how long each time (default: 0.3)")
     parser.add_argument("--waiting", type=int, default=1200, help="calls that wait (default: 1200)")
     parser.add_argument("--only", default="", help="only servers whose name has this in it; implies --dry")
     parser.add_argument(
@@ -43,7 +44,7 @@ def main() -> None:
 def measure(options: argparse.Namespace, postgres: str | None) -> None:
     """Measure everything, print it, and write it to the docs."""
     servers = [one for one in contenders(print, postgres) if options.only in one.name]
-    paces: dict[str, dict[str, Pace]] = {}
+    paces: dict[str, dict[str, Paces]] = {}
     paces |= take_turns("stdio", servers, on_stdio, options.rounds, options.seconds)
     paces |= take_turns("http", servers, over_http, options.rounds, options.seconds)
     memories = {
@@ -67,8 +68,8 @@ def take_turns(
     start: Callable[[Contender], StdioLoad | HttpLoad],
     rounds: int,
     seconds: float,
-) -> dict[str, dict[str, Pace]]:
-    """Measure plain calls and asks of all servers, and keep the best of each."""
+) -> dict[str, dict[str, Paces]]:
+    """Measure plain calls and asks of all servers."""
     plain: dict[str, list[Pace]] = {one.name: [] for one in servers}
     asks: dict[str, list[Pace]] = {one.name: [] for one in servers if not one.is_floor}
     with ExitStack() as stack:
@@ -82,8 +83,8 @@ def take_turns(
             for name, found in asks.items():
                 found.append(loads[name].ask_for(seconds))
     return {
-        f"{transport} plain": {name: _best(found) for name, found in plain.items()},
-        f"{transport} ask": {name: _best(found) for name, found in asks.items()},
+        f"{transport} plain": {name: Paces(found) for name, found in plain.items()},
+        f"{transport} ask": {name: Paces(found) for name, found in asks.items()},
     }
 
 
@@ -106,7 +107,7 @@ def http_memory(server: Contender, waiting: int) -> float:
         return load.waiting_memory(waiting)
 
 
-def draw(paces: report.Paces, memories: report.Memories) -> None:
+def draw(paces: report.Measured, memories: report.Memories) -> None:
     panels = {
         f"{title} a second": [
             (name, pace.rate, f"{pace.rate:,.0f}")
@@ -120,10 +121,6 @@ def draw(paces: report.Paces, memories: report.Memories) -> None:
         panels[f"Memory of a call that is {title}"] = bars
     report.CHART.parent.mkdir(parents=True, exist_ok=True)
     report.CHART.write_text(chart.chart(panels))
-
-
-def _best(found: list[Pace]) -> Pace:
-    return Pace(max(pace.rate for pace in found), min(pace.cpu for pace in found))
 
 
 main()

@@ -1,6 +1,8 @@
 """How fast a server is, and what each call costs it."""
 
+import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bench.stdio import cpu_of
@@ -14,6 +16,32 @@ class Pace:
     """Calls a second."""
     cpu: float
     """Microseconds of the server's CPU for each call: less at the mercy of what else the machine does."""
+
+
+class Paces:
+    """What was measured in many short rounds, in which all servers take turns."""
+
+    def __init__(self, rounds: Sequence[Pace]) -> None:
+        self.rounds = rounds
+
+    @property
+    def rate(self) -> float:
+        return statistics.median(pace.rate for pace in self.rounds)
+
+    @property
+    def cpu(self) -> float:
+        return statistics.median(pace.cpu for pace in self.rounds)
+
+    def rate_beside(self, other: "Paces") -> float:
+        """How many times as fast as another one: in the middle of all rounds, each compared by itself.
+
+        The machine may be twice as fast in one second as in the next. Within a round that falls on both.
+        """
+        return statistics.median(a.rate / b.rate for a, b in zip(self.rounds, other.rounds, strict=True))
+
+    def cpu_beside(self, other: "Paces") -> float:
+        """How many times as much the other one uses of the CPU, in the same way."""
+        return statistics.median(b.cpu / a.cpu for a, b in zip(self.rounds, other.rounds, strict=True))
 
 
 class Meter:

@@ -6,7 +6,7 @@ import platform
 from collections.abc import Mapping
 from pathlib import Path
 
-from bench.peers.meter import Pace
+from bench.peers.meter import Paces
 
 PAGE = Path(__file__).parents[2] / "docs" / "topics" / "performance.md"
 CHART = PAGE.parents[1] / "images" / "mcp-peers.svg"
@@ -20,12 +20,12 @@ MEASURES = {
 }
 MEMORY = {"stdio memory": "waiting, stdio", "http memory": "waiting, HTTP"}
 
-Paces = Mapping[str, Mapping[str, Pace]]
+Measured = Mapping[str, Mapping[str, Paces]]
 """By measure and by server."""
 Memories = Mapping[str, Mapping[str, float]]
 
 
-def rates(paces: Paces, memories: Memories, eras: Mapping[str, str]) -> list[str]:
+def rates(paces: Measured, memories: Memories, eras: Mapping[str, str]) -> list[str]:
     """The table of calls a second, and of memory."""
     names = list(eras)
     lines = [_row("server", *MEASURES.values(), *MEMORY.values(), "over HTTP")]
@@ -37,7 +37,7 @@ def rates(paces: Paces, memories: Memories, eras: Mapping[str, str]) -> list[str
     return lines
 
 
-def costs(paces: Paces, eras: Mapping[str, str]) -> list[str]:
+def costs(paces: Measured, eras: Mapping[str, str]) -> list[str]:
     """The table of the CPU time of the server for each call."""
     lines = [_row("server CPU for each", *MEASURES.values()), "|---" + "|---:" * len(MEASURES) + "|"]
     for name in eras:
@@ -46,7 +46,7 @@ def costs(paces: Paces, eras: Mapping[str, str]) -> list[str]:
     return lines
 
 
-def goals(paces: Paces, memories: Memories) -> list[str]:
+def goals(paces: Measured, memories: Memories) -> list[str]:
     """The table of what was hoped for, and what came of it."""
     lines = [_row("goal", "measured", "by CPU", ""), "|---|---:|---:|---|"]
     plain, web = paces["stdio plain"], paces["http plain"]
@@ -59,19 +59,19 @@ def goals(paces: Paces, memories: Memories) -> list[str]:
         ("asks on stdio: 20 times the Python SDK", paces["stdio ask"], "mcp 2.3.0", 20.0, "{:.1f} times"),
         ("asks over HTTP: 8 times the Python SDK", paces["http ask"], "mcp 2.3.0", 8.0, "{:.1f} times"),
     ):
-        ratio = over["midcall"].rate / over[under].rate
-        by_cpu = over[under].cpu / over["midcall"].cpu
+        ratio = over["midcall"].rate_beside(over[under])
+        by_cpu = over["midcall"].cpu_beside(over[under])
         lines.append(_row(text, form.format(ratio), form.format(by_cpu), _verdict(ratio >= wanted)))
     for store, wanted in (("SQLite", 3.0), ("PostgreSQL", 1.0)):
         name = f"midcall on {store}"
         if name in asks:
-            ratio = asks[name].rate / asks["mcp 2.3.0"].rate
-            by_cpu = asks["mcp 2.3.0"].cpu / asks[name].cpu
+            ratio = asks[name].rate_beside(asks["mcp 2.3.0"])
+            by_cpu = asks[name].cpu_beside(asks["mcp 2.3.0"])
             text = f"durable asks on {store}: {wanted:.0f} times the Python SDK's, which are lost with it"
             lines.append(_row(text, f"{ratio:.1f} times", f"{by_cpu:.1f} times", _verdict(ratio >= wanted)))
     if "midcall on SQLite" in web:
-        ratio = web["midcall on SQLite"].rate / web["midcall"].rate
-        by_cpu = web["midcall"].cpu / web["midcall on SQLite"].cpu
+        ratio = web["midcall on SQLite"].rate_beside(web["midcall"])
+        by_cpu = web["midcall on SQLite"].cpu_beside(web["midcall"])
         text = "plain calls over HTTP are no slower with a journal (95 % or more)"
         lines.append(_row(text, f"{ratio:.0%}", f"{by_cpu:.0%}", _verdict(by_cpu >= 0.95)))
     for text, measure, limit in (
@@ -97,11 +97,11 @@ def _row(*cells: str) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _rate(pace: Pace | None) -> str:
+def _rate(pace: Paces | None) -> str:
     return "" if pace is None else f"{pace.rate:,.0f}/s"
 
 
-def _cost(pace: Pace | None) -> str:
+def _cost(pace: Paces | None) -> str:
     return "" if pace is None else f"{pace.cpu:,.0f} µs"
 
 

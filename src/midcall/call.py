@@ -9,6 +9,7 @@ none of them, nor any protocol.
 """
 
 import asyncio
+import hashlib
 import logging
 import secrets
 import time
@@ -247,7 +248,9 @@ class Call(Struct, eq=False):
         """An id for a question: random, but the same one when the call is run again."""
         if self.trace is None or not wanted.place:
             return str(uuid.uuid4())
-        return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{self.trace.call_id}:{wanted.place}"))
+        digest = hashlib.sha256(f"{self.trace.call_id}:{wanted.place}".encode()).hexdigest()
+        # As a UUID of version 8.
+        return f"{digest[:8]}-{digest[8:12]}-8{digest[13:16]}-8{digest[17:20]}-{digest[20:32]}"
 
     def asked(self, wanted: Wanted) -> None:
         """A question waits."""
@@ -324,11 +327,13 @@ class Call(Struct, eq=False):
         if self.reason is not None:
             self.outcome = Status.ABORTED
             failure = Error(self.stamp(), self.reason, Aborted.code)
-        if self.on_result is not None:
-            self.on_result(content, failure)
+        on_result, self.on_result = self.on_result, None  # it leads back here
+        if on_result is not None:
+            on_result(content, failure)
             return
         if self.questions:
             self.questions.withdraw_all("The call has ended", Aborted("The call has ended"))
+        self.questions = None  # as above
         if self.reports is not None:
             self.reports.close()
         if failure is not None:

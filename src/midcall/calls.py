@@ -11,6 +11,7 @@ from typing import Any
 
 from midcall.call import PROCESS, Call, CallInfo
 from midcall.errors import TooManyCalls, UnknownQuestion
+from midcall.inline import Inline
 
 log = logging.getLogger("midcall.call")
 
@@ -28,6 +29,7 @@ class Calls:
         self._active: dict[int, Call] = {}
         self._asking: dict[str, Call] = {}
         self._numbers = itertools.count(1)
+        self._inline = Inline[Call](self._begin, self._waits)
 
     def start(
         self, call: Call, *, at_once: bool = False, loop: asyncio.AbstractEventLoop | None = None
@@ -46,6 +48,21 @@ class Calls:
         else:
             call.task = loop.create_task(call.run(self.ended))
         return call
+
+    def run_soon(self, call: Call, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        """Run a call in the next turn of the loop, in a task of its own if it waits; most do not.
+
+        It is listed from then on. Raises `TooManyCalls` at the limit.
+        """
+        self.check_room()
+        self._inline.put(call, loop or asyncio.get_running_loop())
+
+    def _begin(self, call: Call, task: asyncio.Task[None]) -> Coroutine[Any, Any, None]:
+        call.task = task
+        return call.run(self.ended)
+
+    def _waits(self, call: Call, task: asyncio.Task[None]) -> None:
+        self.add(call)
 
     def run_here(self, call: Call, waiting: AbstractContextManager[object]) -> Awaitable[None]:
         """Run a call in the present task: nothing is known of it unless it waits, and most do not.
@@ -104,6 +121,8 @@ class Calls:
 
     async def close(self, reason: str = "The server is closing") -> None:
         """Abort everything and wait until it has ended."""
+        for call in self._inline:
+            call.abort(reason)
         await end_all(tuple(self._active.values()), reason)
 
 

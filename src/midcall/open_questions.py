@@ -8,7 +8,7 @@ gone. The call around it is known only by what `Asker` says.
 import asyncio
 import contextlib
 import time
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Iterable, MutableMapping, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -188,7 +188,7 @@ class OpenQuestions:
         round = Round(len(wanted), loop.create_future())
         asked: dict[int, OpenQuestion] = {}
         try:
-            for place, one in sorted(enumerate(wanted), key=lambda p: _rank(p[1])):
+            for place, one in _by_urgency(wanted):
                 await asker.make_room()
                 if round.over:
                     break
@@ -316,6 +316,11 @@ def _ending(refusal: AskError) -> metrics.Ending:
     if isinstance(refusal, Cancelled):
         return "cancelled"
     return "declined" if isinstance(refusal, Declined) else "failed"
+
+
+def _by_urgency(wanted: Sequence[Wanted]) -> Iterable[tuple[int, Wanted]]:
+    """Each with its place; mostly there is only one."""
+    return enumerate(wanted) if len(wanted) == 1 else sorted(enumerate(wanted), key=lambda p: _rank(p[1]))
 
 
 def _rank(wanted: Wanted) -> int:

@@ -5,6 +5,7 @@ longest: nobody can push out what others wait for. Of what has ended, the oldest
 """
 
 from collections import OrderedDict
+from collections.abc import Mapping
 
 from midcall.journal.base import ENDED, CallRecord
 
@@ -26,15 +27,19 @@ class Bounds:
         self._ended: OrderedDict[str, int] = OrderedDict()
         self._bytes = 0
 
-    def used(self, call: CallRecord, size: int) -> list[str]:
-        """A call has changed, and has outcomes of this size. Gives the ids of calls to be forgotten."""
-        self.forgotten(call)
+    def used(self, call: CallRecord, outcomes: Mapping[int, bytes]) -> list[str]:
+        """A call has changed. Gives the ids of calls to be forgotten."""
         if call.status in ENDED:
-            self._ended[call.id] = size
+            self.forgotten(call)
+            self._ended[call.id] = size = sum(map(len, outcomes.values()))
             self._bytes += size
         else:
-            self._active.setdefault(call.principal, {})[call.id] = None
-            self._count += 1
+            mine = self._active.setdefault(call.principal, {})
+            if call.id in mine:
+                del mine[call.id]  # it comes last
+            else:
+                self._count += 1
+            mine[call.id] = None
         over = []
         if self._count > CALLS:
             most: dict[str, None] = max(self._active.values(), key=len)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from midcall.call import Call
 from midcall.errors import Diverged, Fenced, JournalError, MidcallError, TooManyCalls
 from midcall.hub import Hub
+from midcall.inline import Inline
 from midcall.journal.base import KEEP, Busy, CallRecord, Claimed, Entry, Gone, Journal, Parking, Settled
 from midcall.journal.engine import Engine, Work
 from midcall.journal.here import PARKED_CALLS, Here
@@ -79,6 +80,7 @@ class Keeper:
         self._period = 0.0
         self._subscriptions: Subscriptions | None = None
         self.here = Here(0 if replay_check else parked_calls)
+        self._work = Inline[Coroutine[Any, Any, None]](lambda work, _: work, self._waits)
         self._tasks: set[asyncio.Task[None]] = set()
         self._claiming = 0
         """How many segments are about to begin."""
@@ -92,6 +94,8 @@ class Keeper:
 
     async def open(self) -> None:
         """Make the journal ready, and begin to look after calls; once is enough."""
+        if self._is_open:
+            return
         if self._opening is None:
             self._opening = asyncio.Lock()
         async with self._opening:
@@ -129,7 +133,7 @@ class Keeper:
         await self.sweeper.stop()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(grace, WRITING)):
-                while self._claiming or self._tasks or self.here.busy:  # noqa: ASYNC110  one may begin the next
+                while self._claiming or self._work or self._tasks or self.here.busy:  # noqa: ASYNC110  one may begin the next
                     await asyncio.sleep(0.01)
         if self.engine is not None:
             await self.engine.close()
@@ -156,8 +160,10 @@ class Keeper:
         self.here.let_go()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something for a call, owned by the keeper."""
-        task = asyncio.get_running_loop().create_task(work)
+        """Do something for a call, owned by the keeper. Mostly it is done without waiting."""
+        self._work.put(work, asyncio.get_running_loop())
+
+    def _waits(self, work: Coroutine[Any, Any, None], task: asyncio.Task[None]) -> None:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -71,7 +71,7 @@ class _Memory:
 
     def push_out(self, used: _Kept) -> None:
         """Forget other calls, if there are too many with this one."""
-        for call_id in self.bounds.used(used.call, sum(map(len, used.outcomes.values()))):
+        for call_id in self.bounds.used(used.call, used.outcomes):
             if call_id != used.call.id:
                 self.forget(self.calls[call_id].call)
 

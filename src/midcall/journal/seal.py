@@ -6,6 +6,7 @@ commas, the newest first), or are made once and kept in a file of the user's sta
 """
 
 import base64
+import binascii
 import contextlib
 import hashlib
 import os
@@ -17,6 +18,9 @@ from pathlib import Path
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+_TO_URL = bytes.maketrans(b"+/", b"-_")
+_FROM_URL = bytes.maketrans(b"-_+/", b"+/  ")
+"""What is safe in URLs only, so that each sealed text has one form."""
 _NONCE = 12
 _KEY_ID = 4
 
@@ -36,14 +40,14 @@ class KeyRing:
 
     def seal(self, payload: bytes) -> str:
         """Sealed text, safe in JSON and in URLs."""
-        return base64.urlsafe_b64encode(self.seal_bytes(payload)).decode().rstrip("=")
+        text = binascii.b2a_base64(self.seal_bytes(payload), newline=False)
+        return text.translate(_TO_URL).rstrip(b"=").decode()
 
     def open(self, text: str) -> bytes:
         """What was sealed. Raises `BadSeal`."""
         try:
-            data = base64.b64decode(
-                text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True
-            )
+            padded = text.encode("ascii").translate(_FROM_URL) + b"=" * (-len(text) % 4)
+            data = binascii.a2b_base64(padded, strict_mode=True)
         except ValueError as error:
             raise BadSeal from error
         return self.open_bytes(data)

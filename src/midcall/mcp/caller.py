@@ -52,11 +52,10 @@ class Caller(Struct, frozen=True):
         can = self.capabilities
         return _kinds(
             self.revision,
-            form=can.elicitation is not None
-            and (can.elicitation.form is not None or can.elicitation.url is None),
-            url=can.elicitation is not None and can.elicitation.url is not None,
-            sample=can.sampling is not None,
-            roots=can.roots is not None,
+            can.elicitation is not None and (can.elicitation.form is not None or can.elicitation.url is None),
+            can.elicitation is not None and can.elicitation.url is not None,
+            can.sampling is not None,
+            can.roots is not None,
         )
 
     @property
@@ -70,7 +69,7 @@ class Caller(Struct, frozen=True):
 
 
 @functools.cache  # the same few callers come again and again
-def _kinds(revision: str, *, form: bool, url: bool, sample: bool, roots: bool) -> frozenset[str]:
+def _kinds(revision: str, form: bool, url: bool, sample: bool, roots: bool) -> frozenset[str]:
     kinds: set[str] = set()
     if form and revision >= revisions.ELICITATION:
         kinds |= _FORM_KINDS

@@ -43,6 +43,7 @@ class State(Struct, frozen=True, array_like=True):
     expires: int
 
 
+_encode = msgspec.json.Encoder().encode
 _decode_state = msgspec.json.Decoder(State).decode
 _decode_context = msgspec.json.Decoder(Context).decode
 
@@ -76,7 +77,7 @@ class Desk:
             KIND,
             context.ticket.target,
             arguments,
-            msgspec.json.encode(context),
+            _encode(context),
             context.ticket.principal,
             exchange.meta.idempotency_key,
             self.keeper.time_limit,
@@ -187,7 +188,7 @@ class Desk:
 
     def seal(self, call_id: str, segment: int, ticket: Ticket) -> str:
         expires = int(time.time() + self.keeper.time_limit)
-        return self._keys().seal(msgspec.json.encode(State(call_id, segment, ticket, expires)))
+        return self._keys().seal(_encode(State(call_id, segment, ticket, expires)))
 
     def unseal(self, request_state: str, ticket: Ticket) -> State:
         """What is sealed. Raises the one error that covers all that may be wrong with it."""

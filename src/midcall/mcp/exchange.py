@@ -21,7 +21,7 @@ class Plain(Protocol):
     """A call that gives nothing but its result (see `plain`)."""
 
     def start(self, loop: AbstractEventLoop | None = None) -> None:
-        """Run it in a task of its own, on the running loop."""
+        """Run it soon, on the running loop."""
 
     def run_here(self, waiting: AbstractContextManager[object]) -> Awaitable[None]:
         """Run it in the present task; `waiting` is entered if it waits for something."""

@@ -1,7 +1,7 @@
 """Plain calls: tools that neither ask nor stream, as most are. All that goes back is the result.
 
 This is the hot path, so there is no dialect: the call hands over its result, and that is the response.
-How it is run is up to the line (`Line.run`): in a task of its own, or in the one that serves the request.
+How it is run is up to the line (`Line.run`): soon, or at once in the task that serves the request.
 """
 
 from asyncio import AbstractEventLoop
@@ -33,10 +33,10 @@ class PlainCall:
         self.call.on_result = self._answer
 
     def start(self, loop: AbstractEventLoop | None = None) -> None:
-        """Run it in a task of its own, so that whoever reads requests goes on."""
+        """Run it soon, so that whoever reads requests goes on."""
         if self.exchange is not None:
             self.session.admit(self.exchange, self)
-        self.hub.calls.start(self.call, at_once=True, loop=loop)
+        self.hub.calls.run_soon(self.call, loop)
 
     def run_here(self, waiting: AbstractContextManager[object]) -> Awaitable[None]:
         """Run it in the present task; `waiting` is entered if it waits for something."""

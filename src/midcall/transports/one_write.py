@@ -1,19 +1,21 @@
 """uvicorn's HTTP, with one system call where it makes two, and with nothing behind a stream that waits.
 
 uvicorn writes the head of a response and its body apart, and each is a system call, which costs more than
-all that a plain call does here. This gathers what is written in one turn of the event loop. A stream of
-events that stays open is handed to an `OpenStream`.
+all that a plain call does here. This gathers what is written in one turn of the event loop, and takes a
+response that is all there at once. A stream of events that stays open is handed to an `OpenStream`.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from starlette.types import Scope
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from midcall.transports.event_writer import DETACH
 from midcall.transports.open_stream import OpenStream
 from midcall.transports.sse import EventStream
+from midcall.transports.whole_response import RESPOND, Fields
 
 
 class OneWrite(HttpToolsProtocol):
@@ -23,7 +25,7 @@ class OneWrite(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._gathering = Gathering(cast("asyncio.Transport", transport), self.loop)
-        self._extensions = {DETACH: self._detach}
+        self._extensions = {DETACH: self._detach, RESPOND: self._respond}
         super().connection_made(self._gathering)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -33,6 +35,30 @@ class OneWrite(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         cast("dict[str, Any]", self.scope)["extensions"] = self._extensions
+
+    def _respond(self, scope: Scope, status: int, headers: Fields, body: bytes) -> bool:
+        """Send the response to the latest request, unless something is special about it."""
+        cycle = self.cycle
+        if (
+            cast("Any", cycle.scope) is not scope  # the next request has begun
+            or cycle.response_started
+            or cycle.disconnected
+            or cycle.more_body
+            or not cycle.keep_alive
+            or cycle.access_log
+            or self.flow.write_paused
+            or scope["method"] == "HEAD"
+        ):
+            return False
+        parts = [STATUS_LINE[status]]
+        for name, value in (*cycle.default_headers, *headers):
+            parts += (name, b": ", value, b"\r\n")
+        parts += (b"\r\n", body)
+        cycle.response_started = cycle.response_complete = True
+        self._gathering.write(b"".join(parts))
+        cycle.message_event.set()
+        cycle.on_response()
+        return True
 
     def _detach(self, stream: EventStream, place: int, left: Callable[[], None] | None) -> bool:
         """Leave the connection to a stream, unless there is more on it than the request of this stream."""

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-Headers = Iterable[tuple[bytes, bytes]]
+Headers = Sequence[tuple[bytes, bytes]]
 Server = Sequence[str | int | None] | None
 """The address at which the request arrived, as ASGI tells it: a host and a port."""
 
@@ -59,17 +59,15 @@ class Gate:
 
         Header names are in small letters, as in ASGI.
         """
-        host = origin = None
-        for name, value in headers:
-            if name == b"host":
-                if host is not None:
-                    return "More than one Host header", None
-                host = value
-            elif name == b"origin":
-                if origin is not None:
-                    return "More than one Origin header", None
-                origin = value
-        return self._judge(host, origin, None if server is None else tuple(server)), origin
+        given = dict(headers)
+        if len(given) != len(headers):
+            names = [name for name, _ in headers]
+            if names.count(b"host") > 1:
+                return "More than one Host header", None
+            if names.count(b"origin") > 1:
+                return "More than one Origin header", None
+        origin = given.get(b"origin")
+        return self._judge(given.get(b"host"), origin, None if server is None else tuple(server)), origin
 
     def _judge_anew(
         self, host: bytes | None, origin: bytes | None, server: tuple[str | int | None, ...] | None

@@ -203,11 +203,15 @@ class HttpLine:
         """A stream for what comes before the response."""
         return EventStream(None)
 
-    async def wait(self) -> None:
-        """Wait until it is known how to answer."""
+    async def wait(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Wait until it is known how to answer, or nobody waits for the answer."""
         if not self.decided:
-            self._deciding = asyncio.get_running_loop().create_future()
+            self._deciding = loop.create_future()
             await self._deciding
+
+    def give_up(self) -> None:
+        """Nobody waits for the answer any more."""
+        self._decide()
 
     def _decide(self) -> None:
         if self._deciding is not None and not self._deciding.done():

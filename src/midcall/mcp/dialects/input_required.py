@@ -10,7 +10,6 @@ A call may also go on as a task: then nobody waits, and what a segment came to i
 
 import asyncio
 import functools
-import itertools
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -225,7 +224,7 @@ class InputRequired(Dialect):
         if request is None or self.call is None:
             return
         try:
-            result = msgspec.json.decode(response)
+            result = _decode(response)
             self.call.answer(request.request_id, answer_from(request.request_type, result))
         except WrongAnswer as error:
             self._notes[key] = f"(Not understood: expected {error.expected})\n"
@@ -285,7 +284,8 @@ class InputRequired(Dialect):
 
     async def _settle(self, came_to: Callable[[], Outcome], parking: Parking) -> None:
         """Write down what a segment came to, then tell it."""
-        for pause in itertools.chain(PAUSES, itertools.repeat(PAUSES[-1])):
+        tries = 0
+        while True:
             try:
                 await self._desk.keeper.open()
                 outcome, encoded = _encoded(came_to())
@@ -297,7 +297,8 @@ class InputRequired(Dialect):
                 if self.kept is None or not self.kept.journaled:
                     self._give_up()
                     return
-                await asyncio.sleep(pause)
+                await asyncio.sleep(PAUSES[min(tries, len(PAUSES) - 1)])
+                tries += 1
             else:
                 break
         self._unwritten = False
@@ -305,7 +306,7 @@ class InputRequired(Dialect):
         if parking.status == "waiting" and not self.open:
             await self._desk.keeper.go_on_alone(self)  # it was answered, or given up, meanwhile
         elif parking.status != "waiting":
-            self.call = None
+            self.call = self.kept = None  # they lead back here
 
     def _give_up(self) -> None:
         """Nobody can come back to a call that could not be written down."""
@@ -333,6 +334,9 @@ class InputRequired(Dialect):
     def _fail(self, request: Request, error: Exception) -> None:
         if self.call is not None and self.call.questions is not None:
             self.call.questions.fail(request.request_id, error)
+
+
+_decode = msgspec.json.Decoder().decode
 
 
 def _encoded(outcome: Outcome) -> tuple[Outcome, bytes]:
