@@ -150,13 +150,13 @@ class Visitor:
     def __init__(self, desk: Desk, port: int, http: uvicorn.Server) -> None:
         self.desk = desk
         self.http = http
-        self._port = port
+        self.port = port
         self._ids = itertools.count(1)
         self._session = ""
         self._lines: list[Line] = []
 
     async def line(self) -> Line:
-        line = Line(*await asyncio.open_connection("127.0.0.1", self._port))
+        line = Line(*await asyncio.open_connection("127.0.0.1", self.port))
         self._lines.append(line)
         return line
 
@@ -206,7 +206,7 @@ class Visitor:
     def _framed(self, verb: str, body: bytes, head: tuple[str, ...]) -> bytes:
         lines = (
             f"{verb} /mcp HTTP/1.1",
-            f"host: 127.0.0.1:{self._port}",
+            f"host: 127.0.0.1:{self.port}",
             "content-type: application/json",
             "accept: application/json, text/event-stream",
             f"content-length: {len(body)}",

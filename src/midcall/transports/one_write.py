@@ -2,7 +2,8 @@
 
 uvicorn writes the head of a response and its body apart, and each is a system call, which costs more than
 all that a plain call does here. This gathers what is written in one turn of the event loop, and takes a
-response that is all there at once. A stream of events that stays open is handed to an `OpenStream`.
+response that is all there at once. A stream of events that stays open is handed to an `OpenStream`. And where
+uvicorn sets a timer after each response, for connections that stay idle, there is one that goes on.
 """
 
 import asyncio
@@ -21,16 +22,25 @@ from midcall.transports.whole_response import RESPOND, Fields
 class OneWrite(HttpToolsProtocol):
     """One connection."""
 
-    __slots__ = ("_extensions", "_gathering")
+    __slots__ = ("_extensions", "_gathering", "_idle_since", "_timer")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._idle_since: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._gathering = Gathering(cast("asyncio.Transport", transport), self.loop)
         self._extensions = {DETACH: self._detach, RESPOND: self._respond}
         super().connection_made(self._gathering)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self._extensions.clear()  # they lead back here: without this, only the collector frees it
+        self._release()
+
+    def _release(self) -> None:
+        """Let go of all that leads back here: without this, only the collector frees it."""
+        self._extensions.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -50,8 +60,8 @@ class OneWrite(HttpToolsProtocol):
             or scope["method"] == "HEAD"
         ):
             return False
-        parts = [STATUS_LINE[status]]
-        for name, value in (*cycle.default_headers, *headers):
+        parts = [STATUS_LINE[status], _default_head(cycle.default_headers)]
+        for name, value in headers:
             parts += (name, b": ", value, b"\r\n")
         parts += (b"\r\n", body)
         cycle.response_started = cycle.response_complete = True
@@ -78,9 +88,47 @@ class OneWrite(HttpToolsProtocol):
         self.flow.resume_reading()
         transport, head = self._gathering.let_go()
         OpenStream(self, transport, stream, place, left).begin(head)
-        self.parser = None  # type: ignore[assignment]  # as the extensions, it leads back here
-        self._extensions.clear()
+        self.parser = None  # type: ignore[assignment]  # it leads back here too
+        self._release()
         return True
+
+    # --- connections that stay idle ----------------------------------------------------------
+
+    def _unset_keepalive_if_required(self) -> None:
+        self._idle_since = None
+
+    def on_response_complete(self) -> None:
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+            return
+        self._idle_since = self.loop.time()
+        if self._timer is None:
+            self._timer = self.loop.call_later(self.timeout_keep_alive, self._look_if_idle)
+
+    def _look_if_idle(self) -> None:
+        self._timer = None
+        if self._idle_since is None:
+            return
+        left = self._idle_since + self.timeout_keep_alive - self.loop.time()
+        if left <= 0:
+            self.timeout_keep_alive_handler()
+        else:
+            self._timer = self.loop.call_later(left, self._look_if_idle)
+
+
+_known: tuple[object, bytes] = ((), b"")
+
+
+def _default_head(headers: list[tuple[bytes, bytes]]) -> bytes:
+    """The headers that all responses have; there are new ones each second."""
+    global _known  # noqa: PLW0603  a cache of one
+    if headers is not _known[0]:
+        _known = headers, b"".join(b"%b: %b\r\n" % header for header in headers)
+    return _known[1]
 
 
 class Gathering(asyncio.Transport):

@@ -1,0 +1,216 @@
+"""What is run inline is run as in a task of its own: its task, its context, its errors and its end."""
+
+import asyncio
+import contextvars
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from driving import drive
+from midcall.inline import TURN, Inline
+
+Body = Coroutine[Any, Any, None]
+word: contextvars.ContextVar[str] = contextvars.ContextVar("word", default="nothing")
+
+
+class Trail:
+    """Runs coroutines inline, and notes what happens."""
+
+    def __init__(self) -> None:
+        self.notes: list[Any] = []
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+        self.waited: list[str] = []
+        self._inline = Inline[tuple[str, Callable[[], Body]]](self._begin, self._waits)
+
+    def put(self, name: str, body: Callable[[], Body]) -> None:
+        self._inline.put((name, body), asyncio.get_running_loop())
+
+    def __len__(self) -> int:
+        return len(self._inline)
+
+    def _begin(self, one: tuple[str, Callable[[], Body]], task: asyncio.Task[None]) -> Body:
+        self.tasks[one[0]] = task
+        return one[1]()
+
+    def _waits(self, one: tuple[str, Callable[[], Body]], task: asyncio.Task[None]) -> None:
+        assert self.tasks[one[0]] is task
+        self.waited.append(one[0])
+
+
+def test_what_does_not_wait_shares_a_task_and_comes_in_order() -> None:
+    async def main() -> None:
+        trail = Trail()
+
+        async def body(number: int) -> None:
+            trail.notes.append(number)
+
+        for number in range(5):
+            trail.put(f"{number}", lambda number=number: body(number))
+        assert trail.notes == [], "not before the next turn"
+        await asyncio.sleep(0.01)
+        assert trail.notes == list(range(5))
+        assert len(set(trail.tasks.values())) == 1
+        assert trail.waited == []
+        trail.put("later", lambda: body(5))
+        await asyncio.sleep(0.01)
+        assert trail.notes[-1] == 5
+        assert asyncio.all_tasks() == {asyncio.current_task()}, "nothing is left"
+
+    drive(main())
+
+
+def test_what_waits_keeps_its_task_and_the_others_go_on() -> None:
+    async def main() -> None:
+        trail = Trail()
+        gate = asyncio.Event()
+
+        async def waits(name: str) -> None:
+            before = asyncio.current_task()
+            async with asyncio.timeout(20):  # needs to find the same task at its end
+                await gate.wait()
+            assert asyncio.current_task() is before is trail.tasks[name]
+            trail.notes.append(name)
+
+        async def ends(name: str) -> None:
+            trail.notes.append(name)
+
+        for name, body in (("a", waits), ("b", ends), ("c", waits), ("d", ends)):
+            trail.put(name, lambda name=name, body=body: body(name))
+        await asyncio.sleep(0.01)
+        assert (trail.notes, trail.waited) == (["b", "d"], ["a", "c"])
+        gate.set()
+        await asyncio.sleep(0.01)
+        assert sorted(trail.notes) == ["a", "b", "c", "d"]
+        assert trail.tasks["a"] is not trail.tasks["c"]
+
+    drive(main())
+
+
+def test_each_has_a_context_of_its_own_also_after_it_has_waited() -> None:
+    async def main() -> None:
+        trail = Trail()
+
+        async def body(own: str, *, wait: bool) -> None:
+            found = word.get()
+            word.set(own)
+            if wait:
+                await asyncio.sleep(0)
+                await asyncio.sleep(0.01)
+            trail.notes.append((found, word.get()))
+
+        word.set("outside")
+        for name, wait in (("a", False), ("b", True), ("c", False), ("d", True)):
+            trail.put(name, lambda name=name, wait=wait: body(name, wait=wait))
+        await asyncio.sleep(0.05)
+        assert sorted(trail.notes) == [("outside", name) for name in "abcd"]
+        assert word.get() == "outside"
+
+    drive(main())
+
+
+def test_a_limit_of_time_stops_the_one_that_it_is_for() -> None:
+    async def main() -> None:
+        trail = Trail()
+
+        async def slow() -> None:
+            try:
+                async with asyncio.timeout(0.01):
+                    await asyncio.sleep(20)
+            except TimeoutError:
+                trail.notes.append("too slow")
+
+        async def group() -> None:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(asyncio.sleep(0))
+            trail.notes.append("group")
+
+        trail.put("slow", slow)
+        trail.put("group", group)
+        await asyncio.sleep(0.05)
+        assert sorted(trail.notes) == ["group", "too slow"]
+
+    drive(main())
+
+
+def test_one_that_stops_itself_stops_no_other() -> None:
+    async def main() -> None:
+        trail = Trail()
+
+        async def stops_itself() -> None:
+            trail.tasks["a"].cancel()
+            trail.notes.append("a")
+
+        async def waits() -> None:
+            await asyncio.sleep(0.01)
+            trail.notes.append("b")
+
+        trail.put("a", stops_itself)
+        trail.put("b", waits)
+        await asyncio.sleep(0.05)
+        assert trail.notes == ["a", "b"]
+
+    drive(main())
+
+
+def test_one_that_waits_can_be_cancelled() -> None:
+    async def main() -> None:
+        trail = Trail()
+
+        async def waits() -> None:
+            try:
+                await asyncio.sleep(20)
+            except asyncio.CancelledError:
+                trail.notes.append("cancelled")
+                raise
+
+        trail.put("a", waits)
+        await asyncio.sleep(0.01)
+        trail.tasks["a"].cancel()
+        await asyncio.wait([trail.tasks["a"]])
+        assert trail.tasks["a"].cancelled()
+        assert trail.notes == ["cancelled"]
+
+    drive(main())
+
+
+@pytest.mark.parametrize("wait", [False, True])
+def test_an_error_ends_one_and_the_next_is_run(wait: bool) -> None:
+    async def main() -> None:
+        trail = Trail()
+
+        async def fails() -> None:
+            if wait:
+                await asyncio.sleep(0)
+            raise ValueError("a fault")
+
+        async def ends() -> None:
+            trail.notes.append("b")
+
+        trail.put("a", fails)
+        trail.put("b", ends)
+        await asyncio.sleep(0.01)
+        assert trail.notes == ["b"]
+        with pytest.raises(ValueError, match="a fault"):
+            trail.tasks["a"].result()
+
+    drive(main())
+
+
+def test_many_let_others_run() -> None:
+    async def main() -> None:
+        trail = Trail()
+
+        async def body() -> None:
+            trail.notes.append(None)
+
+        for number in range(3 * TURN):
+            trail.put(f"{number}", body)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert TURN <= len(trail.notes) < 3 * TURN
+        assert len(trail) == 3 * TURN - len(trail.notes)
+        await asyncio.sleep(0.01)
+        assert len(trail.notes) == 3 * TURN
+
+    drive(main())
