@@ -16,10 +16,10 @@ from msgspec.structs import replace
 
 from midcall.call import Call
 from midcall.errors import JournalError, MidcallError
-from midcall.hub import Resolved
 from midcall.journal.base import CallRecord, Entry, Parking
 from midcall.journal.engine import Work
 from midcall.outlet import Outlet
+from midcall.registry import Resolved
 
 if TYPE_CHECKING:
     from midcall.journal.keeper import Keeper

@@ -22,7 +22,7 @@ from midcall.errors import (
     UnknownCall,
     UnknownQuestion,
 )
-from midcall.hub import Hub, Resolved
+from midcall.hub import Hub
 from midcall.items import (
     Data,
     Done,
@@ -36,6 +36,7 @@ from midcall.journal.kept import asked_of, context_of, kind_of, new_record
 from midcall.journal.mail import Box
 from midcall.journal.subscription import DurableSubscription, Outcome, Peer, encode_outcome, is_of
 from midcall.principal import check_scopes
+from midcall.registry import Resolved
 
 KIND = "subscription"
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from midcall.activation import Method
-from midcall.hub import Hub, Resolved
+from midcall.hub import Hub
+from midcall.registry import Resolved
 
 _PART = re.compile(r"\{(\w+)\}")
 _EXPRESSION = re.compile(r"\{[^{}]*\}")

@@ -14,7 +14,6 @@ import msgspec
 from msgspec import Raw, Struct
 
 from midcall.errors import JournalError
-from midcall.hub import Resolved
 from midcall.journal.base import Busy, CallRecord, Gone, Settled
 from midcall.journal.keeper import Keeper
 from midcall.journal.kept import asked_of, context_of, new_record
@@ -25,6 +24,7 @@ from midcall.mcp.dialects.input_required import InputRequired
 from midcall.mcp.exchange import Exchange, McpError
 from midcall.mcp.legacy import Session
 from midcall.mcp.outcomes import Context, Ticket, deliver_encoded, encode_outcome
+from midcall.registry import Resolved
 
 PATIENCE = 20.0
 """Seconds that a request waits for a segment that somebody else runs."""

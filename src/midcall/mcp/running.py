@@ -16,7 +16,7 @@ from midcall.activation import digest
 from midcall.call import Call
 from midcall.content import Passed
 from midcall.errors import InvalidArguments, MethodNotFound, MidcallError
-from midcall.hub import Hub, Resolved
+from midcall.hub import Hub
 from midcall.items import Error, to_json
 from midcall.journal.base import CallRecord
 from midcall.mcp import messages, revisions
@@ -35,6 +35,7 @@ from midcall.mcp.plain import PlainCall
 from midcall.mcp.relayed import RelayedCall, Talk
 from midcall.mcp.results import prompt_result, resource_result, tool_result
 from midcall.principal import check_scopes
+from midcall.registry import Resolved
 
 MISSING_CAPABILITY = -32021
 
