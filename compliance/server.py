@@ -466,7 +466,7 @@ def main() -> None:
 
         asyncio.run(serve_stdio(hub, raw=False))
     else:
-        from midcall.transports.http import serve_http  # noqa: PLC0415
+        from midcall.transports.http_server import serve_http  # noqa: PLC0415
 
         asyncio.run(serve_http(hub, port=options.port, log_level="warning"))
 

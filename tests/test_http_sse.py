@@ -20,7 +20,7 @@ from midcall import Ask, Hub, method
 from midcall.connection import MAX_MESSAGE
 from midcall.transports import http_sse
 from midcall.transports.auth import StaticKeys
-from midcall.transports.http import server
+from midcall.transports.http_server import server
 from peers import LARGE, close_pipes, command, environment, free_port, http_server, wait_for
 
 ANN, BOB = "ann-0123456789abcdef", "bob-0123456789abcdef"

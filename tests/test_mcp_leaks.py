@@ -18,11 +18,10 @@ from mcp_peers import FORMS, LATEST, META, MODERN
 from midcall import Hub
 from midcall.journal import bounds, keeper
 from midcall.journal.seal import KeyRing
-from midcall.mcp import McpExtension
+from midcall.mcp import McpExtension, mcp_of
 from midcall.mcp.legacy import Session
 from midcall.principal import Principal
 from midcall.transports import http_sessions, sse
-from midcall.transports.http import mcp_of
 from midcall.transports.mcp_http import McpEndpoint
 
 MANY = 10_000

@@ -21,7 +21,8 @@ from driving import LIMIT, until
 from mcp_peers import FORMS, LATEST, META, MODERN
 from midcall import Ask, Hub, method
 from midcall.transports import event_writer, open_stream
-from midcall.transports.http import asgi_app, server
+from midcall.transports.http import asgi_app
+from midcall.transports.http_server import server
 from midcall.transports.open_stream import OpenStream
 from peers import free_port
 

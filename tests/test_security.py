@@ -13,7 +13,7 @@ from websockets.exceptions import InvalidStatus
 
 from driving import drive
 from midcall import Hub
-from midcall.transports.http import server
+from midcall.transports.http_server import server
 from midcall.transports.security import Gate, is_loopback, refuse_public_bind
 from peers import command, environment, free_port, http_server
 

@@ -347,7 +347,7 @@ assert (call["parent"], call["links"]) == ("00f067aa0ba902b7", [post["span"]])
 def test_whoever_does_not_use_it_never_loads_it() -> None:
     run_python("""
 import asyncio, sys
-import midcall.cli.serve, midcall.mcp, midcall.transports.http, midcall.transports.stdio
+import midcall.cli.serve, midcall.mcp, midcall.transports.http_server, midcall.transports.stdio
 from test_mcp_leaks import Visitor
 from mcp_app import make_hub
 

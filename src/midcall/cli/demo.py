@@ -95,7 +95,7 @@ async def _demo(hub: "Hub", listener: "socket.socket", *, terminal: bool, browse
 
     from midcall.cli.screens import has_person
     from midcall.cli.serve import until_stopped
-    from midcall.transports.http import server
+    from midcall.transports.http_server import server
 
     http = server(hub, log_level="warning", parts=[hub.chat.part()])
     exit = Exit.SUCCESS

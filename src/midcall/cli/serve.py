@@ -95,7 +95,7 @@ def serve(args: argparse.Namespace, load: "Callable[[], Hub]") -> int:
             mcp_of(hub)
         serving = serve_stdio(hub, raw=not args.mcp_only, grace=args.grace)
     else:
-        from midcall.transports.http import serve_http
+        from midcall.transports.http_server import serve_http
 
         serving = serve_http(
             hub,

@@ -1,0 +1,232 @@
+"""A server for the hub's ASGI application: uvicorn, made for calls that wait.
+
+It stops in the order that waiting calls need: what waits is told, what runs may end within its time, then the
+connections close. It may stand among several that share their sockets.
+"""
+
+import asyncio
+import copy
+import logging
+import socket
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import uvicorn
+from uvicorn.config import LOGGING_CONFIG
+from uvicorn.lifespan.on import LifespanOn
+
+from midcall.connection import MAX_MESSAGE
+from midcall.hub import Hub
+from midcall.logs import is_no_frame
+from midcall.transports.auth import Authenticator
+from midcall.transports.http import Application, Part, asgi_app
+from midcall.transports.one_write import OneWrite
+from midcall.transports.open_stream import OpenStream
+from midcall.transports.security import is_loopback, refuse_public_bind
+
+FRAME_LIMIT = 4 * MAX_MESSAGE
+"""Frames up to this size are read, so that one over MAX_MESSAGE can be answered with an error; one
+beyond ends its connection."""
+
+GRACE = 5.0
+"""Seconds that calls may run on when the server is told to stop."""
+
+WRITING = 2
+"""Seconds for the last responses to be read."""
+
+log = logging.getLogger("midcall.http")
+
+
+class Place(Protocol):
+    """Where a server stands among several that share their sockets; as a text, what its log calls it."""
+
+    def listeners(self) -> list[socket.socket]:
+        """The sockets to serve on."""
+
+    def is_ready(self) -> None:
+        """It serves from now on."""
+
+
+def server(
+    hub: Hub,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    log_level: str = "info",
+    *,
+    auth: Authenticator | None = None,
+    hosts: Sequence[str] = (),
+    allow_public: bool = False,
+    sse: bool = False,
+    grace: float = GRACE,
+    place: Place | None = None,
+    admin: bool = False,
+    metrics: bool = False,
+    parts: Sequence[Part] = (),
+    web_modules: Sequence[str | Path] = (),
+    own_log: bool = True,
+) -> uvicorn.Server:
+    """A server that is ready to be run; its log goes to standard error, with its place among others.
+
+    Told to stop, it lets calls run on for up to `grace` seconds, and answers the others that it is closing.
+
+    With `own_log=False` it is logged as the process has set it up. `admin` and `metrics` are as for
+    `asgi_app`.
+
+    Raises `ValueError` for an address that others can reach, unless there is `auth` or `allow_public`.
+    """
+    fault = refuse_public_bind(host, auth is not None, allow_public)
+    if fault is not None:
+        raise ValueError(fault)
+    if admin and auth is None and not is_loopback(host):
+        raise ValueError("Without authentication, calls are administered on a loopback address only")
+    names = [*hosts, *_names_of(host)]
+    app = asgi_app(
+        hub,
+        auth=auth,
+        hosts=names,
+        sse=sse,
+        admin=admin,
+        metrics=metrics,
+        parts=parts,
+        web_modules=web_modules,
+    )
+    logging.getLogger("uvicorn.error").addFilter(is_no_frame)
+    return _Server(
+        app,
+        hub,
+        grace,
+        place,
+        uvicorn.Config(
+            app,
+            host=host,
+            port=port,
+            log_level=log_level,
+            log_config=_log_to_stderr("" if place is None else f"{place}: ") if own_log else None,
+            access_log=log_level in ("trace", "debug", "info"),  # else each line is made and thrown away
+            proxy_headers=False,  # nothing here depends on what a proxy says of the client
+            http=OneWrite,
+            ws="websockets-sansio",
+            ws_max_size=FRAME_LIMIT,
+            ws_per_message_deflate=False,  # costs 64 kB a peer, and hides a slow reader from us
+            timeout_graceful_shutdown=2 * WRITING,  # never reached: see `_Server`
+        ),
+    )
+
+
+class _Server(uvicorn.Server):
+    """A server that knows of calls: told to stop, it waits for them, and not for idle streams.
+
+    uvicorn alone waits for whoever is connected, and then cancels what serves them, with a traceback
+    each. Here the calls end first, in good order; then nothing is left to wait for but the writing.
+    """
+
+    def __init__(
+        self, app: Application, hub: Hub, grace: float, place: Place | None, config: uvicorn.Config
+    ) -> None:
+        super().__init__(config)
+        self._place = place
+        self._app = app
+        self._hub = hub
+        self._calls = hub.calls
+        self._grace = grace
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        try:
+            await super().startup(sockets)
+        except asyncio.CancelledError:  # told to stop, just before it listens for that itself
+            if isinstance(self.lifespan, LifespanOn):
+                await self.lifespan.startup_event.wait()
+                await self.lifespan.shutdown()
+            raise
+        if self._place is not None and self.started:
+            self._place.is_ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for listener in self.servers:
+            listener.close()
+        for connection in list(self.server_state.connections):
+            if isinstance(connection, OneWrite | OpenStream):  # a WebSocket would lose its calls at once
+                connection.shutdown()
+        self._app.stop_listening()
+        await self._finish_calls()
+        self._app.close()
+        hanging_up = asyncio.get_running_loop().call_later(WRITING, self._hang_up)
+        await super().shutdown(sockets)
+        hanging_up.cancel()
+
+    async def _finish_calls(self) -> None:
+        """Let what runs come to its end, and then end it; what waits and is kept is let go at once."""
+        if self._hub.keeper is not None:
+            self._hub.keeper.let_go()
+            await asyncio.sleep(0)
+        end = time.monotonic() + self._grace
+        while len(self._calls) and time.monotonic() < end and not self.force_exit:
+            await asyncio.wait([call.task for call in self._calls if call.task is not None], timeout=0.1)
+        if len(self._calls):
+            log.warning("Calls that are stopped, as the server is closing: %d", len(self._calls))
+        await self._hub.close()
+        await asyncio.sleep(0.05)  # what they said last is on its way to WebSockets
+
+    def _hang_up(self) -> None:
+        """Whoever has not read its response by now never will."""
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+
+
+async def serve_http(
+    hub: Hub,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    log_level: str = "info",
+    *,
+    auth: Authenticator | None = None,
+    hosts: Sequence[str] = (),
+    allow_public: bool = False,
+    sse: bool = False,
+    grace: float = GRACE,
+    place: Place | None = None,
+    admin: bool = False,
+    metrics: bool = False,
+    parts: Sequence[Part] = (),
+    web_modules: Sequence[str | Path] = (),
+    own_log: bool = True,
+) -> None:
+    """Serve the hub until the process is told to stop; with a `place`, on the sockets of that.
+
+    Raises `JournalError` if the hub has a journal that cannot be opened.
+    """
+    http = server(
+        hub,
+        host,
+        port,
+        log_level,
+        auth=auth,
+        hosts=hosts,
+        allow_public=allow_public,
+        sse=sse,
+        grace=grace,
+        place=place,
+        admin=admin,
+        metrics=metrics,
+        parts=parts,
+        web_modules=web_modules,
+        own_log=own_log,
+    )
+    await hub.open()  # not before there is somebody who can go on with the calls in its journal
+    await http.serve(None if place is None else place.listeners())
+
+
+def _names_of(host: str) -> list[str]:
+    """The name that a server is bound to, as a client writes it; all addresses are no name."""
+    return [] if host in ("", "0.0.0.0", "::") else [f"[{host}]" if ":" in host else host]  # noqa: S104
+
+
+def _log_to_stderr(label: str) -> dict[str, Any]:
+    config = copy.deepcopy(LOGGING_CONFIG)
+    for formatter in config["formatters"].values():
+        formatter["fmt"] = formatter["fmt"].replace("%(levelprefix)s ", f"%(levelprefix)s {label}")
+    for handler in config["handlers"].values():
+        handler["stream"] = "ext://sys.stderr"
+    return config
