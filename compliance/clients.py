@@ -2,7 +2,8 @@
 
 Each client goes over stdio and HTTP, some also over the old HTTP+SSE, in legacy, modern and auto mode: it
 lists tools, calls one, hears progress, answers a wizard of three questions (all, or it declines or cancels at
-the second), and samples.
+the second), samples, and books a flight: it must be shown the same flights and seats as somebody who books
+in the server's chat.
 Installs what it needs into .cache/compliance. Exits with 1 when a check fails, with 2 when none could be run.
 """
 
@@ -10,9 +11,10 @@ import argparse
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from harness.booking import BookingError, book_in_chat
 from harness.clients import CHECKS, CLIENTS, MODES, TRANSPORTS, Client, Outcome, Verdict, run_client
 from harness.fixture import ServerError, serve
 from harness.install import InstallError
@@ -47,25 +49,33 @@ def main() -> int:
         commands = {client.name: client.command(SCRIPTS, CACHE, _say) for client in clients}
         LOGS.mkdir(parents=True, exist_ok=True)
         with serve(APP, LOGS / "server.log") as fixture:
+            root = fixture.url.removesuffix("/mcp")
+            chat = book_in_chat(f"{root}/chat")
             servers = {
                 "stdio": [sys.executable, str(APP), "--stdio"],
                 "http": [fixture.url],
-                "sse": [fixture.url.removesuffix("/mcp") + "/sse"],
+                "sse": [f"{root}/sse"],
             }
 
             def run(client: Client, transport: str, mode: str) -> Row:
                 if mode in client.cannot:
                     reason = client.cannot[mode]
-                    outcomes = [Outcome(check, Verdict.CANNOT, reason) for check in CHECKS]
+                    outcomes = [Outcome(check, Verdict.CANNOT, reason) for check in options.check]
                 else:
                     _say(f"{client} {transport} {mode}")
                     log = LOGS / f"{client.name}-{transport}-{mode}.log"
-                    outcomes = run_client(commands[client.name], mode, servers[transport], log)
+                    shown = replace(chat, hidden=client.hidden)
+                    outcomes = run_client(
+                        commands[client.name], mode, servers[transport], log, shown, options.check
+                    )
                 return Row(client, transport, mode, outcomes)
 
             with ThreadPoolExecutor(AT_ONCE) as pool:
                 rows = list(pool.map(lambda one: run(*one), plan))
             fixture.check()
+    except BookingError as error:
+        _say(str(error))
+        return 1
     except (InstallError, ServerError) as error:
         _say(str(error))
         return 2
@@ -78,7 +88,8 @@ def report(rows: Sequence[Row]) -> str:
     reasons: dict[tuple[str, str], int] = {}
     failures: list[str] = []
     width = max(len(str(row.client)) for row in rows)
-    lines = [f"{'client':<{width}}  {'over':<5}  {'mode':<6}" + "".join(f"{check:>9}" for check in CHECKS)]
+    checks = [outcome.check for outcome in rows[0].outcomes]
+    lines = [f"{'client':<{width}}  {'over':<5}  {'mode':<6}" + "".join(f"{check:>9}" for check in checks)]
     for row in rows:
         cells = []
         for outcome in row.outcomes:
@@ -112,6 +123,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--client", action="append", choices=names, help="only this client")
     parser.add_argument("--transport", nargs="+", choices=TRANSPORTS, default=TRANSPORTS)
     parser.add_argument("--mode", nargs="+", choices=MODES, default=MODES)
+    parser.add_argument("--check", nargs="+", choices=CHECKS, default=CHECKS)
     return parser.parse_args()
 
 

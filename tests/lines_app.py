@@ -1,11 +1,15 @@
 """The hub that the tests of stdio and WebSocket talk to: `lines_app:hub`."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
 from midcall import Ask, Hub, ToolError, method
 from midcall.activations import Echo, Health, Interactive
+
+RUNS = re.compile(r"Call\.run|Inline\._lead")
+"""The tasks in which calls run."""
 
 
 class Probe:
@@ -17,11 +21,12 @@ class Probe:
     @method
     async def state(self) -> dict[str, Any]:
         """What is left running in the server, beside this very call."""
-        tasks = [t for t in asyncio.all_tasks() if "Call.run" in repr(t.get_coro())]
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        tasks = [task for task in others if RUNS.search(repr(task.get_coro()))]
         return {
-            "calls": len(hub.calls) - 1,
+            "calls": sum(not call.method.endswith(".state") for call in hub.calls.list()),
             "questions": hub.calls.open_questions,
-            "tasks": len(tasks) - 1,
+            "tasks": len(tasks),
             "trail": self.trail,
         }
 

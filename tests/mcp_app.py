@@ -1,6 +1,7 @@
 """The hub that the tests of MCP talk to: `mcp_app:hub`, and variants of it with other settings."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, Literal
 
@@ -19,6 +20,9 @@ from midcall import (
     resource,
 )
 from midcall.mcp import McpExtension
+
+RUNS = re.compile(r"Call\.run|Inline\._lead")
+"""The tasks in which calls run."""
 
 
 class Sum(BaseModel):
@@ -375,11 +379,12 @@ class Admin:
     @method
     async def state(self) -> dict[str, Any]:
         """What is left running in the server beside this very call, and what its methods did."""
-        tasks = [task for task in asyncio.all_tasks() if "Call.run" in repr(task.get_coro())]
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        tasks = [task for task in others if RUNS.search(repr(task.get_coro()))]
         return {
-            "calls": len(self._hub.calls) - 1,
+            "calls": sum(not call.method.endswith(".state") for call in self._hub.calls.list()),
             "questions": self._hub.calls.open_questions,
-            "tasks": len(tasks) - 1,
+            "tasks": len(tasks),
             "trail": self._seek.trail,
         }
 

@@ -1,10 +1,13 @@
 """Where conversations are kept: one contract, three stores."""
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
 
+import asyncpg
 import pytest
 
 import postgres_server
@@ -14,6 +17,7 @@ from midcall.chat.events import ElicitRequest
 from midcall.chat.postgres_store import PostgresStore
 from midcall.chat.sqlite_store import SqliteStore
 from midcall.chat.store import ChatStore, Conflict, MemoryStore
+from midcall.errors import JournalError
 from midcall.models.base import Message, ToolCall
 
 Make = Callable[[], ChatStore]
@@ -101,6 +105,42 @@ def new_with_id(id: str) -> Conversation:
     return conversation
 
 
+def test_whatever_a_person_writes_can_be_kept(make: Make) -> None:
+    async def main() -> None:
+        async with opened(make) as store:
+            conversation = new_conversation("ada")
+            conversation.say(Message("user", "one\0two \u2028 \U0001f600"))
+            await store.save(conversation)
+            found = await store.load(conversation.id, "ada")
+            assert found is not None
+            assert found.messages == conversation.messages
+            assert found.title == "one two \U0001f600"
+
+    drive(main())
+
+
+def test_tables_that_could_not_be_made_are_made_the_next_time() -> None:
+    async def main() -> None:
+        url = postgres_server.shared()
+        connection = await asyncpg.connect(url)
+        try:
+            await connection.execute('CREATE DATABASE "later"')
+            await connection.execute('ALTER DATABASE "later" SET default_transaction_read_only = on')
+            store = PostgresStore(urlunsplit(urlsplit(url)._replace(path="/later")))
+            with pytest.raises(JournalError, match="read-only"):
+                await store.open()
+            await connection.execute('ALTER DATABASE "later" RESET default_transaction_read_only')
+            await store.open()
+            await store.save(talk())
+            assert len(await store.list("ada")) == 1
+            await store.close()
+        finally:
+            await connection.execute('DROP DATABASE IF EXISTS "later" WITH (FORCE)')
+            await connection.close()
+
+    drive(main())
+
+
 def test_nobody_gets_or_forgets_what_belongs_to_another(make: Make) -> None:
     async def main() -> None:
         async with opened(make) as store:
@@ -183,12 +223,29 @@ def test_what_is_written_together_stands_or_falls_alone(make: Make) -> None:
                 *(store.save(one) for one in talks),
                 return_exceptions=True,
             )
-            assert [at for at, outcome in enumerate(outcomes) if outcome is not None] == [7]
+            assert [at for at, outcome in enumerate(outcomes) if isinstance(outcome, Exception)] == [7]
             assert isinstance(outcomes[7], Conflict)
             for run in runs:
                 assert list(await store.lines(run, 0)) == ([b"first"] if run == runs[7] else [b"1", b"2"])
             found = [await store.load(one.id, "ada") for one in talks]
             assert found == talks
+
+    drive(main())
+
+
+def test_a_run_is_told_that_it_is_to_stop_and_no_other_is(make: Make) -> None:
+    async def main() -> None:
+        async with opened(make) as here, opened(make) as there:
+            one, other = str(uuid.uuid4()), str(uuid.uuid4())
+            for run in (one, other):
+                await here.begin_run(run, "c", "ada")
+                assert not await here.append(run, 1, (b"1",), ended=False)
+            await there.stop_run(one)
+            await there.stop_run(one)
+            told = await asyncio.gather(*(here.append(run, 2, (), ended=False) for run in (one, other)))
+            assert told == [True, False]
+            await here.sweep()
+            assert await here.append(one, 2, (b"2",), ended=True)
 
     drive(main())
 

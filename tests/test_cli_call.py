@@ -320,6 +320,17 @@ def test_an_answer_that_does_not_fit_ends_the_call_and_says_what_was_expected() 
     assert done.returncode == NOT_ANSWERED
 
 
+def test_what_an_mcp_server_adds_to_a_question_for_programs_is_not_shown_to_a_person() -> None:
+    server = (
+        f"{sys.executable} -m midcall serve midcall.activations.demo:hub --stdio --mcp-only --journal memory"
+    )
+    trip = ("flights.book_flight", "--origin", "Paris", "--destination", "Rome")
+    done = midcall("call", server, *trip, "--answer", "number=none")
+    assert "Pick your flight from Paris to Rome" in done.stderr
+    assert "model-context" not in done.stderr
+    assert done.returncode == NOT_ANSWERED
+
+
 def test_no_answer_makes_a_terminal_a_model() -> None:
     done = call("talk.sample", "--answer", "sample=hi")
     assert "cannot answer a question of kind sample" in done.stderr

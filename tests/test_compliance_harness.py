@@ -2,7 +2,9 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +12,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "compliance"))
 
 from clients import Row, report  # noqa: E402
+from harness.booking import Booking  # noqa: E402
 from harness.clients import (  # noqa: E402
     CHECKS,
     CLIENTS,
@@ -86,8 +89,28 @@ def said(*lines: dict[str, object]) -> str:
     return "".join(json.dumps(line) + "\n" for line in lines)
 
 
-def verdicts(written: str, mode: str = "modern") -> dict[str, Verdict]:
-    return {outcome.check: outcome.verdict for outcome in judge_client(written, mode)}
+FLIGHT = {"id": "sk-1", "number": "SK-1", "price": 99}
+SEATS = {"flight": FLIGHT, "seatMap": {"rows": 1, "columns": ["A", "B"], "taken": ["1A"]}}
+CHAT = Booking(("sk-1 for $99", "Seats of SK-1 (taken: 1A)"), ({"flights": [FLIGHT]}, SEATS))
+
+
+def verdicts(written: str, mode: str = "modern", chat: Booking = CHAT) -> dict[str, Verdict]:
+    return {outcome.check: outcome.verdict for outcome in judge_client(written, mode, chat)}
+
+
+def booked(*, hidden: str = "", **ticket: object) -> dict[str, Any]:
+    """What a client reports that has booked as the chat did."""
+    answers: list[dict[str, object]] = [{"flightId": "sk-1"}, {"row": 1, "seat": "B"}]
+    shown = [
+        {"text": text, "inMessage": context, "inSchema": context, "answer": answer}
+        | ({hidden: None} if hidden else {})
+        for text, context, answer in zip(CHAT.texts, CHAT.contexts, answers, strict=True)
+    ]
+    good = {"ticketNumber": "TK0123ABCD", "flight": FLIGHT, "seat": "1B", "price": 99, "tip": "all is well"}
+    return {
+        "check": "book",
+        "saw": {"asked": ["flightId", "row seat"], "shown": shown, "ticket": good | ticket},
+    }
 
 
 def test_a_client_passes_a_check_only_by_what_it_saw():
@@ -114,9 +137,46 @@ def test_only_a_legacy_client_that_cannot_be_asked_is_shown_the_respond_tool():
     assert verdicts(said(shown), "legacy")["list"] is Verdict.FAILED
 
 
+def test_a_booking_passes_only_with_the_ticket_that_was_chosen():
+    assert verdicts(said(booked()))["book"] is Verdict.PASSED
+    assert verdicts(said(booked(seat="1A")))["book"] is Verdict.FAILED
+    assert verdicts(said(booked(ticketNumber="")))["book"] is Verdict.FAILED
+    assert verdicts(said({**booked(), "saw": {**booked()["saw"], "ticket": None}}))["book"] is Verdict.FAILED
+
+
+def test_a_booking_without_a_tip_is_for_a_client_without_a_model():
+    assert verdicts(said(booked(tip="")))["book"] is Verdict.FAILED
+    without = {"check": "sample", "cannot": "has no model"}
+    assert verdicts(said(without, booked(tip="")))["book"] is Verdict.PASSED
+
+
+@pytest.mark.parametrize("place", ["inSchema", "inMessage"])
+def test_a_client_must_be_shown_the_context_of_the_chat_in_each_place_that_it_does_not_hide(place):
+    assert verdicts(said(booked(hidden=place)))["book"] is Verdict.FAILED
+    hiding = replace(CHAT, hidden=place)
+    assert verdicts(said(booked(hidden=place)), chat=hiding)["book"] is Verdict.PASSED
+    assert verdicts(said(booked()), chat=hiding)["book"] is Verdict.FAILED
+
+
+@pytest.mark.parametrize(
+    "texts", [("sk-1", CHAT.texts[1]), ("$99", CHAT.texts[1]), (CHAT.texts[0], "Seats of SK-1")]
+)
+def test_the_text_of_a_question_must_say_what_its_context_says(texts):
+    silent = booked()
+    for shown, text in zip(silent["saw"]["shown"], texts, strict=True):
+        shown["text"] = text
+    assert verdicts(said(silent))["book"] is Verdict.FAILED
+    assert verdicts(said(silent), chat=replace(CHAT, texts=texts))["book"] is Verdict.FAILED
+
+
+def test_a_part_of_the_checks_can_be_judged_alone():
+    (outcome,) = judge_client(said(booked()), "modern", CHAT, ["book"])
+    assert (outcome.check, outcome.verdict) == ("book", Verdict.PASSED)
+
+
 def test_a_script_that_breaks_off_fails_with_what_it_said(tmp_path):
     script = 'import sys; print(\'{"check": "call", "saw": {"total": 5}}\'); sys.exit(\'no luck\')'
-    outcomes = run_client([sys.executable, "-c", script], "modern", [], tmp_path / "log")
+    outcomes = run_client([sys.executable, "-c", script], "modern", [], tmp_path / "log", CHAT)
     assert [outcome.check for outcome in outcomes if outcome.verdict is Verdict.PASSED] == ["call"]
     assert "exit code 1; no luck" in outcomes[-1].reason
 
@@ -125,7 +185,7 @@ def test_what_a_client_cannot_do_stands_in_the_report_with_the_reason():
     outcomes = [Outcome(check, Verdict.CANNOT, "has no model") for check in CHECKS]
     text = report([Row(CLIENTS[0], "stdio", "auto", outcomes)])
     assert "[1] mcp 2.3.0 has no model" in text
-    assert "0 passed, 8 cannot, 0 failed" in text
+    assert "0 passed, 9 cannot, 0 failed" in text
 
 
 # --- a suite that tests a client, in the place of the official one ---------------------------

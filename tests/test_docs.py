@@ -14,6 +14,7 @@ from urllib.parse import unquote
 
 import pytest
 
+import midcall
 from docs_page import ROOT, read_blocks
 
 DOCS = ROOT / "docs"
@@ -80,6 +81,31 @@ def test_the_navigation_has_every_page_once() -> None:
 def test_every_page_is_linked_from_the_first_one() -> None:
     linked = {(DOCS / link.partition("#")[0]).resolve() for link in links(DOCS / "index.md")}
     assert {name_of(page) for page in PAGES if page not in linked} == {"docs/index.md"}
+
+
+COMMANDS = [
+    ["serve"], ["proxy"], ["call"], ["tools"], ["install"], ["demo"],
+    *(["calls", action] for action in ("list", "show", "answer", "abort", "export", "import")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_option_of_a_command_is_in_the_reference(command: list[str]) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "midcall", *command, "--help"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    options = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", ran.stdout.partition("examples:")[0]))
+    page = (DOCS / "reference" / "command-line.md").read_text()
+    assert options - set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", page)) == set()
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    words = set(re.findall(r"\w+", "\n".join(page.read_text() for page in (DOCS / "reference").glob("*.md"))))
+    assert set(midcall.__all__) - words == set()
 
 
 @pytest.fixture(scope="module")

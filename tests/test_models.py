@@ -1,10 +1,12 @@
 """Model providers, against a double that speaks their real wires: `@copilotkit/aimock`, which nobody here wrote."""
 
 import asyncio
+import json
 import logging
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +165,150 @@ def test_a_provider_that_is_not_there_is_told_with_a_hint(monkeypatch: pytest.Mo
     assert model.name == "ollama:llama3.2"
     with pytest.raises(ModelError, match="is Ollama running"):
         drive(said(model, user("hello")))
+
+
+# --- servers that do not do as they should ----------------------------------------------------
+
+
+@asynccontextmanager
+async def answering(
+    body: str | bytes, status: str = "200 OK", asked: list[Any] | None = None
+) -> AsyncIterator[str]:
+    """The address of a server that gives this to whoever asks, and hangs up: that is the end of the body."""
+    data = body.encode() if isinstance(body, str) else body
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+        request = await reader.readexactly(int(length.split(b":")[1]))
+        if asked is not None:
+            asked.append(json.loads(request))
+        writer.write(f"HTTP/1.1 {status}\r\nContent-Type: text/event-stream\r\n\r\n".encode() + data)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+def chunks(*deltas: dict[str, Any], reason: str | None = None) -> str:
+    """Pieces of an answer, as OpenAI sends them."""
+    choices: list[dict[str, Any]] = [{"delta": delta} for delta in deltas]
+    choices += [{"delta": {}, "finish_reason": reason}] if reason else []
+    return "".join(f"data: {json.dumps({'choices': [choice]})}\n\n" for choice in choices)
+
+
+def piece(arguments: str, **names: Any) -> dict[str, Any]:
+    """A piece of a tool call."""
+    function = {"arguments": arguments} | ({"name": "weather"} if "id" in names else {})
+    return {"tool_calls": [{**names, "function": function}]}
+
+
+@pytest.mark.parametrize("arguments", ["", '{"city": "Ro'])
+def test_a_call_of_which_a_part_is_missing_is_not_made(arguments: str) -> None:
+    async def main() -> None:
+        async with answering(chunks(piece(arguments, index=0, id="a"))) as base:
+            events = []
+            with pytest.raises(ModelError, match="broke off"):
+                async for event in OpenAI("gpt-5", base=base).stream(ModelRequest((user("go"),))):
+                    events.append(event)  # noqa: PERF401  there may be none of those before the error
+            assert events == []
+
+    drive(main())
+
+
+@pytest.mark.parametrize(
+    "indices",
+    [({"index": 0}, {"index": 1}), ({"index": 0}, {"index": 0}), ({}, {})],
+    ids=["counted", "all the same", "none"],
+)
+def test_calls_are_told_apart_however_a_server_counts_them(indices: tuple[dict[str, int], ...]) -> None:
+    deltas = [
+        delta
+        for index, id, city in zip(indices, "ab", ("Rome", "Oslo"), strict=True)
+        for delta in (piece('{"city": ', **index, id=id), piece(f'"{city}"}}', **index))
+    ]
+
+    async def main() -> None:
+        async with answering(chunks(*deltas, reason="tool_calls")) as base:
+            events = await said(OpenAI("llama3.2", base=base), user("go"))
+            calls = [event for event in events if isinstance(event, ToolCall)]
+            assert [(one.id, one.read_arguments()) for one in calls] == [
+                ("a", {"city": "Rome"}),
+                ("b", {"city": "Oslo"}),
+            ]
+
+    drive(main())
+
+
+REPEATED = json.dumps({"error": {"message": f"No such key: {SECRET}"}})
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        ("401 Unauthorized", REPEATED),
+        ("401 Unauthorized", f"No such key: {SECRET}"),
+        ("401 Unauthorized", "x" * 180 + SECRET),
+        ("200 OK", f"data: {REPEATED}\n\n"),
+    ],
+)
+def test_a_key_that_the_provider_repeats_is_not_shown(status: str, body: str) -> None:
+    async def main() -> None:
+        async with answering(body, status) as base:
+            for model in (OpenAI("gpt-5", base=base, key=SECRET), Anthropic("claude", base=base, key=SECRET)):
+                with pytest.raises(ModelError) as caught:
+                    await said(model, user("hello"))
+                assert SECRET[:12] not in str(caught.value)
+
+    drive(main())
+
+
+@pytest.mark.parametrize("body", [b'data: "\xff"\n\n', b"data: " + b"[" * 100_000 + b"\n\n"])
+def test_what_is_no_json_is_told_as_an_error_of_the_model(body: bytes) -> None:
+    async def main() -> None:
+        async with answering(body) as base:
+            with pytest.raises(ModelError, match="no JSON"):
+                await said(OpenAI("gpt-5", base=base), user("hello"))
+
+    drive(main())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("{", "not valid JSON"),
+        ("[" * 100_000, "not valid JSON"),
+        ("[]", "must be a JSON object"),
+        ('{"a": ' * 100 + "[1]" + "}" * 100, "nested more than 100 deep"),
+    ],
+)
+def test_arguments_that_nobody_can_read_are_an_error_of_the_call(arguments: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        ToolCall("a", "weather", arguments).read_arguments()
+
+
+def test_arguments_may_be_nested_and_missing() -> None:
+    assert ToolCall("a", "weather", " ").read_arguments() == {}
+    found = ToolCall("a", "weather", '{"a": ' * 99 + "[1]" + "}" * 99).read_arguments()
+    for _ in range(98):
+        found = found["a"]
+    assert found == {"a": [1]}
+
+
+def test_text_without_a_letter_is_not_given_back_to_anthropic() -> None:
+    call = ToolCall("a", "weather", '{"city": "Rome"}')
+    asked: list[dict[str, Any]] = []
+
+    async def main() -> None:
+        async with answering("", asked=asked) as base:
+            told = (user("go"), Message("assistant", "\n\n", (call,)), Message("tool", "x", tool_call_id="a"))
+            with pytest.raises(ModelError):
+                await said(Anthropic("claude", base=base, key=SECRET), *told)
+
+    drive(main())
+    assert [block["type"] for block in asked[0]["messages"][1]["content"]] == ["tool_use"]
 
 
 def test_who_stops_listening_stops_the_answer(make: Make) -> None:

@@ -441,6 +441,27 @@ class Deep:
                 raise ToolError(f"{len(branch.messages)} messages") from None
         return 0
 
+    @method
+    async def insists(self, ask: Ask) -> str:
+        """Ask for data until that has cost enough."""
+        tries = 0
+        async with ask.branch(max_tokens=100) as branch:
+            while tries < 20:
+                try:
+                    await branch.say("Where?", answer=Address)
+                except WrongType:
+                    tries += 1
+                except BranchLimit:
+                    break
+            return f"{tries} tries, {branch.spent} tokens"
+
+    @method
+    async def alone(self, ask: Ask) -> list[str]:
+        """Do without a model."""
+        async with ask.or_else(sample="nobody").branch() as branch:
+            answers = [await branch.say("Who?"), await branch.say("Where?", answer=Address)]
+            return [*map(str, answers), f"{len(branch.messages)} messages"]
+
 
 def deep() -> Hub:
     return Hub().register(Deep())
@@ -484,6 +505,15 @@ def test_data_may_be_asked_for_in_a_branch() -> None:
     assert asked(deep(), "deep.data", lambda request: said) == f"A from {said}"
     with pytest.raises(ToolError, match="0 messages"):
         asked(deep(), "deep.refused", lambda request: "no idea")
+
+
+def test_what_does_not_fit_costs_what_it_costs() -> None:
+    told = asked(deep(), "deep.insists", lambda request: {"text": "no idea", "tokens": 30})
+    assert told == "4 tries, 120 tokens"
+
+
+def test_a_branch_takes_the_fallback_where_the_caller_has_no_model() -> None:
+    assert asked(deep(), "deep.alone", None) == ["nobody", "nobody", "0 messages"]
 
 
 def test_a_branch_goes_on_after_a_restart_and_nothing_is_asked_twice(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """The server that the official clients are tried against: five tools, the same source for all of them.
 
+One is the booking of the demo, which is in its chat too: `POST /chat`.
+
 python compliance/clients/app.py --port 8000      serves it at http://127.0.0.1:8000/mcp, and at /sse
 python compliance/clients/app.py --stdio          serves it on standard input and output
 """
@@ -10,7 +12,11 @@ import asyncio
 from msgspec import Struct
 
 from midcall import Ask, Hub, method
+from midcall.activations.flights import Flights
+from midcall.activations.flights_plugin import RULES, flights_plugin
+from midcall.chat import ChatEngine
 from midcall.mcp import McpExtension
+from midcall.models.scripted import Scripted
 
 
 class Sum(Struct):
@@ -52,7 +58,8 @@ class Tools:
         return f"In short: {(await ask.sample(f'Summarize: {text}', max_tokens=50)).text}"
 
 
-hub = Hub("pizzeria").register(Tools()).with_extension(McpExtension())
+hub = Hub("pizzeria").register(Tools()).register(Flights()).with_extension(McpExtension())
+chat = ChatEngine(hub, Scripted(RULES), plugins=[flights_plugin()])
 
 
 def main() -> None:
@@ -65,9 +72,9 @@ def main() -> None:
 
         asyncio.run(serve_stdio(hub, raw=False))
     else:
-        from midcall.transports.http import serve_http  # noqa: PLC0415
+        from midcall.transports.http_server import serve_http  # noqa: PLC0415
 
-        asyncio.run(serve_http(hub, port=options.port, log_level="warning", sse=True))
+        asyncio.run(serve_http(hub, port=options.port, log_level="warning", sse=True, parts=[chat.part()]))
 
 
 if __name__ == "__main__":

@@ -2,33 +2,57 @@
 //
 // A script is started as `SCRIPT MODE SERVER...`. It gives `run` a connected client as
 // { revision(), tools(), call(name, args, onProgress) }, the person who answers its questions, and what this
-// client cannot do by its own design, with the reasons.
+// client cannot do by its own design, with the reasons. `MIDCALL_CHECKS` may name the checks to do.
 
 export const MODERN = "2026-07-28";
 export const TIMEOUT_MS = 20_000;
 export const SUMMARY = "all is well";
+const CONTEXT = "x-model-context";
+const MARKER = `\n\n--${CONTEXT}: application/json\n`;
+const ROUTE = { origin: "Paris", destination: "Rome" };
 export const [MODE, ...SERVER] = process.argv.slice(2);
 export const OVER_HTTP = SERVER[0].startsWith("http://");
 export const OVER_SSE = OVER_HTTP && SERVER[0].endsWith("/sse");
 
 const ANSWERS = { confirmed: true, text: "Ada", choice: "large" };
 
-/** Answers the questions of a wizard, all of them or up to the second. */
+/** Answers a wizard's questions, all or up to the second, and those of a booking by what they show. */
 export class Person {
   asked = [];
+  shown = [];
   #action = "accept";
 
-  begin(action) {
+  begin(action = "accept") {
     this.asked = [];
+    this.shown = [];
     this.#action = action;
   }
 
   answer({ params }) {
-    const [field] = Object.keys(params.requestedSchema.properties);
-    this.asked.push(field);
+    const fields = Object.keys(params.requestedSchema.properties);
+    this.asked.push(fields.join(" "));
     if (this.asked.length === 2 && this.#action !== "accept") return { action: this.#action };
-    return { action: "accept", content: { [field]: ANSWERS[field] } };
+    const [field] = fields;
+    if (field in ANSWERS) return { action: "accept", content: { [field]: ANSWERS[field] } };
+    const { message } = params;
+    const end = message.lastIndexOf(MARKER);
+    const inMessage = end < 0 ? null : JSON.parse(message.slice(end + MARKER.length));
+    const inSchema = params.requestedSchema[CONTEXT] ?? null;
+    const content = picked(inSchema ?? inMessage);
+    const text = end < 0 ? message : message.slice(0, end);
+    this.shown.push({ text, inMessage, inSchema, answer: content });
+    return { action: "accept", content };
   }
+}
+
+/** The cheapest flight, or the first seat that is free. */
+function picked({ flights, seatMap }) {
+  if (flights) return { flightId: flights.toSorted((a, b) => a.price - b.price)[0].id };
+  for (let row = 1; row <= seatMap.rows; row++) {
+    const seat = seatMap.columns.find((column) => !seatMap.taken.includes(`${row}${column}`));
+    if (seat) return { row, seat };
+  }
+  throw new Error("no seat is free");
 }
 
 /** What the client's model says. */
@@ -55,12 +79,19 @@ export async function run(client, person, cannot = {}) {
     decline: () => order("decline"),
     cancel: () => order("cancel"),
     sample: async () => (await client.call("summarize", { text: "a long story" })).content[0].text,
+    book: async () => {
+      person.begin();
+      const { structuredContent } = await client.call("flights.book_flight", ROUTE);
+      return { asked: person.asked, shown: person.shown, ticket: structuredContent };
+    },
   };
+  const wanted = process.env.MIDCALL_CHECKS?.split(" ") ?? Object.keys(checks);
   for (const [check, observe] of Object.entries(checks)) {
     if (check in cannot) {
       report({ check, cannot: cannot[check] });
       continue;
     }
+    if (!wanted.includes(check)) continue;
     try {
       report({ check, saw: await observe() });
     } catch (error) {

@@ -24,5 +24,6 @@ await run(
     decline: unasked,
     cancel: unasked,
     sample: "declares no sampling: --cli has no model",
+    book: unasked,
   },
 );

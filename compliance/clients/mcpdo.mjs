@@ -12,8 +12,8 @@ async function mcpdo(...args) {
 /** Answers questions until there is a result. */
 async function answered(outcome) {
   while (outcome.elicitationPending) {
-    const { elicitationId, requestedSchema } = outcome.elicitationPending;
-    const { action, content } = person.answer({ params: { requestedSchema } });
+    const { elicitationId, message, requestedSchema } = outcome.elicitationPending;
+    const { action, content } = person.answer({ params: { message, requestedSchema } });
     const answer = action === "accept" ? JSON.stringify(content) : `--${action}`;
     outcome = await mcpdo("elicitation/respond", elicitationId, answer);
   }

@@ -14,7 +14,7 @@ person = Person()
 
 
 async def elicit(message: str, response_type: Any, params: Any, context: Any) -> ElicitResult:
-    action, content = person.answer(params.requested_schema)
+    action, content = person.answer(params.message, params.requested_schema)
     return ElicitResult(action=action, content=content)
 
 

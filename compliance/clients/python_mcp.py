@@ -14,7 +14,7 @@ person = Person()
 
 
 async def elicit(context: Any, params: Any) -> types.ElicitResult:
-    action, content = person.answer(params.requested_schema)
+    action, content = person.answer(params.message, params.requested_schema)
     return types.ElicitResult(action=action, content=content)
 
 

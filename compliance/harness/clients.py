@@ -5,6 +5,7 @@ said here, once for all of them.
 """
 
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -13,14 +14,15 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from harness.booking import SAMPLED, Booking, fault
 from harness.install import node, npm_package, python_package
 
 TRANSPORTS = ("stdio", "http", "sse")
 MODES = ("legacy", "modern", "auto")
-CHECKS = ("connect", "list", "call", "progress", "accept", "decline", "cancel", "sample")
+CHECKS = ("connect", "list", "call", "progress", "accept", "decline", "cancel", "sample", "book")
 RUN_SECONDS = 120
 
-TOOLS = ["add", "count", "order", "summarize"]
+TOOLS = ["add", "count", "order", "summarize", "flights.book_flight"]
 RESPOND_TOOL = "_plexus_respond"
 SEEN: dict[str, Any] = {
     "call": {"total": 5},
@@ -32,7 +34,7 @@ SEEN: dict[str, Any] = {
     },
     "decline": {"asked": ["confirmed", "text"], "text": "The question was declined", "failed": True},
     "cancel": {"asked": ["confirmed", "text"], "text": "The question was cancelled", "failed": True},
-    "sample": "In short: all is well",
+    "sample": f"In short: {SAMPLED}",
 }
 
 
@@ -65,6 +67,8 @@ class Client:
     transports: tuple[str, ...] = ("stdio", "http")
     cannot: Mapping[str, str] = field(default_factory=dict)
     """The modes that it does not have, and why."""
+    hidden: str = ""
+    """Where its handler of questions does not see their context: inSchema or inMessage."""
 
     def __str__(self) -> str:
         return f"{self.name} {self.version}"
@@ -97,14 +101,25 @@ CLIENTS = (
         "typescript_sdk.mjs",
         transports=TRANSPORTS,
         cannot={"modern": _LEGACY_ONLY, "auto": _LEGACY_ONLY},
+        hidden="inSchema",  # it takes from a schema whatever it does not know
     ),
     Client("inspector", "@modelcontextprotocol/inspector", "2.12.0", "inspector.mjs"),
     Client("mcpdo", "@modelcontextprotocol/inspector", "2.12.0", "mcpdo.mjs"),
 )
 
 
-def run_client(command: Sequence[str], mode: str, server: Sequence[str], log: Path) -> list[Outcome]:
-    """Run a script in a mode against a server; what it says beside its checks goes to the log."""
+def run_client(
+    command: Sequence[str],
+    mode: str,
+    server: Sequence[str],
+    log: Path,
+    chat: Booking,
+    checks: Sequence[str] = CHECKS,
+) -> list[Outcome]:
+    """Run a script in a mode against a server; what it says beside its checks goes to the log.
+
+    `chat` is the booking that this server's chat has shown.
+    """
     late = ""
     with log.open("w") as errors:
         try:
@@ -113,6 +128,7 @@ def run_client(command: Sequence[str], mode: str, server: Sequence[str], log: Pa
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=errors,
+                env={**os.environ, "MIDCALL_CHECKS": " ".join(checks)},
                 timeout=RUN_SECONDS,
                 check=False,
             )
@@ -120,7 +136,8 @@ def run_client(command: Sequence[str], mode: str, server: Sequence[str], log: Pa
             late = f"exit code {code}" if code else ""
         except subprocess.TimeoutExpired as expired:
             written, late = expired.stdout or b"", f"no end within {RUN_SECONDS} s"
-    outcomes = judge(written.decode(), mode)
+    log.with_suffix(".jsonl").write_bytes(written)
+    outcomes = judge(written.decode(), mode, chat, checks)
     if late:
         said = log.read_text(errors="replace").strip()[-500:]
         outcomes = [_with_reason(outcome, f"{late}; {said}") for outcome in outcomes]
@@ -129,22 +146,28 @@ def run_client(command: Sequence[str], mode: str, server: Sequence[str], log: Pa
     return outcomes
 
 
-def judge(written: str, mode: str) -> list[Outcome]:
+def judge(written: str, mode: str, chat: Booking, checks: Sequence[str] = CHECKS) -> list[Outcome]:
     """What came of each check, from the lines that a script has written."""
     lines = {line["check"]: line for line in map(json.loads, written.splitlines())}
-    return [_outcome(check, lines.get(check, {}), _expected(check, mode, lines)) for check in CHECKS]
+
+    def wrong(check: str, saw: Any) -> str:
+        if check == "book":  # a client without a model gets no tip
+            return fault(saw, chat, "" if "cannot" in lines.get("sample", {}) else SAMPLED)
+        expected = _expected(check, mode, lines)
+        return "" if saw == expected else f"saw {saw!r}, not {expected!r}"
+
+    return [_outcome(check, lines.get(check, {}), wrong) for check in checks]
 
 
-def _outcome(check: str, line: Mapping[str, Any], expected: Any) -> Outcome:
+def _outcome(check: str, line: Mapping[str, Any], wrong: Callable[[str, Any], str]) -> Outcome:
     if "cannot" in line:
         return Outcome(check, Verdict.CANNOT, line["cannot"])
     if "failed" in line:
         return Outcome(check, Verdict.FAILED, line["failed"])
     if "saw" not in line:
         return Outcome(check, Verdict.FAILED, _UNREPORTED)
-    if line["saw"] != expected:
-        return Outcome(check, Verdict.FAILED, f"saw {line['saw']!r}, not {expected!r}")
-    return Outcome(check, Verdict.PASSED)
+    reason = wrong(check, line["saw"])
+    return Outcome(check, Verdict.FAILED, reason) if reason else Outcome(check, Verdict.PASSED)
 
 
 _UNREPORTED = "not reported"

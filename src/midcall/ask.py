@@ -32,7 +32,7 @@ from midcall.asking import (
     title_of,
     with_schema,
 )
-from midcall.branch import Branch
+from midcall.branch import Branch, kept
 from midcall.call import Call
 from midcall.errors import MidcallError
 from midcall.items import Background
@@ -301,13 +301,16 @@ class Ask:
 
         def sample(
             messages: list[dict[str, Any]], answer: type[Any] | None, **limits: Any
-        ) -> Asking[tuple[Sampled, Any]]:
+        ) -> Asking[tuple[Sampled | None, Any]]:
             question = Sample(tuple(messages), **limits)
-            if answer is None:
-                return self._asking(question, said_only, None, timeout, "normal")
-            shape = shape_for(answer)
-            asked = with_schema(question, shape.schema)
-            return self._asking(asked, data_reader(shape), None, timeout, "normal")
+            read: Callable[[dict[str, Any]], tuple[Sampled | None, Any]] = said_only
+            if answer is not None:
+                shape = shape_for(answer)
+                question, read = with_schema(question, shape.schema), kept(data_reader(shape))
+            asking = self._asking(question, read, None, timeout, "normal")
+            if asking.fallback is not MISSING:
+                asking.fallback = None, asking.fallback
+            return asking
 
         return Branch(sample, system, max_depth, max_tokens)
 

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
-from midcall.asking import Asking
-from midcall.errors import BranchLimit
+from midcall.asking import Asking, read_sample
+from midcall.errors import BranchLimit, WrongType
 from midcall.questions import Sampled
 
 T = TypeVar("T")
@@ -21,8 +21,11 @@ T = TypeVar("T")
 CHARACTERS = 4
 """Of a text, to one token, where the client does not tell what an answer has cost."""
 
-Sample = Callable[..., Asking[tuple[Sampled, Any]]]
-"""Asks the model: messages, the type of the answer, `system`, `max_tokens`, `temperature`."""
+Sample = Callable[..., Asking[tuple[Sampled | None, Any]]]
+"""Asks the model: messages, the type of the answer, `system`, `max_tokens`, `temperature`.
+
+Gives what it said, and the data in it, or the `WrongType` that they are; or nothing, and a fallback.
+"""
 
 
 class Branch:
@@ -98,8 +101,8 @@ class Branch:
     ) -> Any:
         """Say something, and get the reply; with `answer`, the data in it.
 
-        Raises `BranchLimit` if no tokens are left, and what `ask.sample` raises. What brought no reply was
-        not said.
+        Raises `BranchLimit` if no tokens are left, and what `ask.sample` raises. What brought no reply, or
+        none that fits, was not said; the latter has its cost all the same.
         """
         if self._closed:
             raise RuntimeError("This branch is closed")
@@ -114,7 +117,11 @@ class Branch:
             max_tokens=int(min(limits)) if limits else None,
             temperature=temperature,
         )
+        if said is None:
+            return data  # nobody was asked
         self._spend(said.tokens if said.tokens is not None else _estimated(asked, said))
+        if isinstance(data, WrongType):
+            raise data
         self._messages = [*asked, said.message]
         return said if answer is None else data
 
@@ -131,6 +138,20 @@ class Branch:
         self.spent += tokens
         if self._outer is not None:
             self._outer._spend(tokens)
+
+
+def kept(
+    read: Callable[[dict[str, Any]], tuple[Sampled, Any]],
+) -> Callable[[dict[str, Any]], tuple[Sampled, Any]]:
+    """Reads what a model said with its data; where these do not fit, with the error in their place."""
+
+    def read_all(value: dict[str, Any]) -> tuple[Sampled, Any]:
+        try:
+            return read(value)
+        except WrongType as error:
+            return read_sample(value), error
+
+    return read_all
 
 
 def _estimated(messages: list[dict[str, Any]], said: Sampled) -> int:

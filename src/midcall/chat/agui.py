@@ -23,7 +23,15 @@ from midcall.chat.agui_events import Translator, failed, snapshot
 from midcall.chat.conversation import Conversation
 from midcall.chat.engine import Busy, ChatEngine, NoConversation
 from midcall.chat.ndjson import principal_of, read_body, refused
-from midcall.chat.request import MAX_TEXT, BadRequest, ChatRequest, ElicitResponse, ElicitResult, Said
+from midcall.chat.request import (
+    MAX_TEXT,
+    BadRequest,
+    ChatRequest,
+    ElicitResponse,
+    ElicitResult,
+    Said,
+    read_json,
+)
 from midcall.chat.runs import FarRun, Line, Run
 from midcall.errors import MidcallError
 from midcall.principal import Principal
@@ -122,10 +130,7 @@ class Agui:
 
 
 async def _read(request: Request) -> RunInput:
-    try:
-        return msgspec.json.decode(await read_body(request), type=RunInput)
-    except msgspec.DecodeError as error:
-        raise BadRequest(f"Invalid RunAgentInput: {error}") from None
+    return read_json(await read_body(request), RunInput, "RunAgentInput")
 
 
 def _asked(given: RunInput, sessions: Mapping[str, str]) -> ChatRequest:

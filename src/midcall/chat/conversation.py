@@ -57,8 +57,11 @@ class Conversation(Struct):
             self.title = _title(message.content)
 
     def key_of(self, call: ToolCall) -> str:
-        """The idempotency key under which a tool is called, and found again in the journal."""
-        return f"{self.id}:{call.id}"
+        """The idempotency key under which a tool is called, and found again in the journal.
+
+        Of another conversation that had the same id and was deleted, nothing is found: models count anew.
+        """
+        return f"{self.id}:{self.created}:{call.id}"
 
     def unanswered(self) -> list[ToolCall]:
         """The tool calls that have no result yet, in the order in which they were made."""
@@ -94,5 +97,5 @@ def new_conversation(principal: str | None, id: str | None = None) -> Conversati
 
 
 def _title(text: str) -> str:
-    line = " ".join(text.split())
+    line = " ".join(text.replace("\0", " ").split())  # which no column of PostgreSQL takes
     return line if len(line) <= 60 else line[:57].rstrip() + "..."

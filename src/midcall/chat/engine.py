@@ -25,7 +25,7 @@ from midcall.client.client import Client
 from midcall.client.inprocess import HubWire
 from midcall.client.options import Options
 from midcall.client.targets import Target
-from midcall.errors import MidcallError
+from midcall.errors import MidcallError, RegistrationError
 from midcall.hub import Hub
 from midcall.mcp import mcp_of
 from midcall.mcp.caller import NESTED
@@ -100,11 +100,13 @@ class ChatEngine:
         self.suggestions = tuple(suggestions)
         self.closing = False
         self._sampling = sampling or Sampling()
-        self._plugins = {plugin.find(hub): plugin for plugin in plugins}
+        self._plugins = _by_method(plugins, hub)
         hub.chat = self
         self._offered = offered
         self._runs: dict[str, Run] = {}
-        self._clients: OrderedDict[str | None, Client] = OrderedDict()
+        self._clients: OrderedDict[Principal | None, Client] = OrderedDict()
+        self._in_use: dict[str, Client] = {}
+        """The clients of the turns that run, by the ids of these."""
         self._opening = asyncio.Lock()
         self._sweeping: asyncio.Task[None] | None = None
 
@@ -195,11 +197,16 @@ class ChatEngine:
             await self._check_free(conversation)
         if self.closing:
             raise Busy("The server is closing: try again")
-        toolset = Toolset(await self._client(principal), self._offered, lambda: self.closing)
         run = Run(str(uuid.uuid4()), conversation.id, name, self.store)
+        client = self._in_use[run.id] = await self._client(principal)
+        toolset = Toolset(client, self._offered, lambda: self.closing)
         conversation.run, conversation.lsn = run.id, 0
-        await self.store.begin_run(run.id, conversation.id, name)
-        await self.store.save(conversation)
+        try:
+            await self.store.begin_run(run.id, conversation.id, name)
+            await self.store.save(conversation)
+        except BaseException:
+            del self._in_use[run.id]
+            raise
         self._runs[run.id] = run
         run.begin(Turn(self, run, conversation, request, toolset).play())
         if run.task is not None:
@@ -219,13 +226,19 @@ class ChatEngine:
         return FarRun(state, self.store)
 
     async def stop(self, conversation_id: str, principal: Principal | None = None) -> bool:
-        """Stop the turn of a conversation. False if none runs here."""
+        """Stop the turn of a conversation, here or in another process. False if none runs."""
         conversation = await self._own(conversation_id, principal.name if principal is not None else None)
-        run = self._runs.get(conversation.run or "")
-        if run is None or run.task is None or run.ended:
+        if conversation.run is None or await self._running(conversation) is None:
             return False
-        run.stop()
-        await asyncio.wait((run.task,))
+        run = self._runs.get(conversation.run)
+        if run is not None and run.task is not None:
+            run.stop()
+            await asyncio.wait((run.task,))
+        else:
+            far = await self.attach(conversation.run, principal)
+            await self.store.stop_run(far.id)
+            async for _ in far.lines(conversation.lsn):
+                pass  # to its end
         return True
 
     async def conversations(self, principal: Principal | None = None) -> Sequence[Listed]:
@@ -298,23 +311,40 @@ class ChatEngine:
 
     def _ended(self, run: Run) -> None:
         """A run has ended: it is read from here for a moment longer, then from the store."""
+        self._in_use.pop(run.id, None)
         asyncio.get_running_loop().call_later(60.0, self._runs.pop, run.id, None)
 
     async def _client(self, principal: Principal | None) -> Client:
-        """The hub's tools, as this person may use them."""
-        name = principal.name if principal is not None else None
+        """The hub's tools, as this person may use them: with the scopes of now, not those of last time."""
         async with self._opening:
-            client = self._clients.get(name)
+            client = self._clients.get(principal)
             if client is None:
                 target = Target(f"hub {self.hub.name}", lambda: HubWire(self.hub, principal))
                 client = Client(target, _Chatting(), Options(era="modern"))
                 await client.open()
-                self._clients[name] = client
-                while len(self._clients) > MAX_CLIENTS:
-                    _, oldest = self._clients.popitem(last=False)
-                    await oldest.close()
-            self._clients.move_to_end(name)
+                self._clients[principal] = client
+                await self._close_idle()
+            self._clients.move_to_end(principal)
             return client
+
+    async def _close_idle(self) -> None:
+        """Let go of those that nobody has used for the longest time, if there are too many."""
+        more = len(self._clients) - MAX_CLIENTS
+        if more > 0:
+            used = {*self._in_use.values(), next(reversed(self._clients.values()))}
+            idle = [who for who, client in self._clients.items() if client not in used]
+            for who in idle[:more]:
+                await self._clients.pop(who).close()
+
+
+def _by_method(plugins: Sequence[Plugin], hub: Hub) -> dict[str, Plugin]:
+    found: dict[str, Plugin] = {}
+    for plugin in plugins:
+        name = plugin.find(hub)
+        if name in found:
+            raise RegistrationError(f"{name} has two plugins")
+        found[name] = plugin
+    return found
 
 
 class _Chatting(Answering):

@@ -13,15 +13,20 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from midcall.chat.engine import Busy, ChatEngine, NoConversation
-from midcall.chat.request import read_request
+from midcall.chat.request import StopRequest, read_json, read_request
 from midcall.chat.runs import FarRun, Run
 from midcall.chat.store import Conflict
-from midcall.errors import MidcallError
+from midcall.errors import JournalError, MidcallError
 from midcall.principal import Principal
 
 MAX_BODY = 4 * 1024 * 1024
 
-_STATUS: dict[type[MidcallError], int] = {NoConversation: 404, Busy: 409, Conflict: 409}
+_STATUS: dict[type[MidcallError], int] = {
+    NoConversation: 404,
+    Busy: 409,
+    Conflict: 409,
+    JournalError: 503,
+}
 
 
 class Ndjson:
@@ -63,13 +68,10 @@ class Ndjson:
 
     async def _stop(self, request: Request) -> Response:
         try:
-            given = msgspec.json.decode(await read_body(request) or b"{}")
-            id = given.get("conversationId") if isinstance(given, dict) else None
-            stopped = await self._engine.stop(str(id), principal_of(request))
+            which = read_json(await read_body(request), StopRequest)
+            stopped = await self._engine.stop(which.conversation_id, principal_of(request))
         except MidcallError as error:
             return refused(error)
-        except msgspec.DecodeError as error:
-            return _json({"error": {"code": "bad_request", "message": str(error)}}, 400)
         return _json({"stopped": stopped})
 
     async def _info(self, request: Request) -> Response:

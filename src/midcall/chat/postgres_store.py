@@ -31,6 +31,7 @@ CREATE TABLE IF NOT EXISTS midcall_chat.runs (
 CREATE TABLE IF NOT EXISTS midcall_chat.lines (
     run text NOT NULL, lsn bigint NOT NULL, line bytea NOT NULL, PRIMARY KEY (run, lsn)
 );
+CREATE TABLE IF NOT EXISTS midcall_chat.to_stop (run text PRIMARY KEY);
 """
 
 _LOCK = 0x6D69_6463_6861_74
@@ -46,7 +47,8 @@ class _Lines(NamedTuple):
     first: int
     lines: Sequence[bytes]
     ended: bool
-    written: "asyncio.Future[None]"
+    written: "asyncio.Future[bool]"
+    """Whether the run is to stop."""
 
 
 class PostgresStore:
@@ -60,10 +62,11 @@ class PostgresStore:
         self._writing: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
+        """Make it ready. What fails may be tried again."""
         if self._pool is not None:
             return
         try:
-            self._pool = await asyncpg.create_pool(
+            pool = await asyncpg.create_pool(
                 self._url,
                 min_size=1,
                 max_size=self._connections,
@@ -73,9 +76,15 @@ class PostgresStore:
             )
         except (OSError, asyncpg.PostgresError, TimeoutError) as error:
             raise JournalError(f"The conversations cannot be opened: {error}") from error
-        async with self._connection() as connection, connection.transaction():
-            await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
-            await connection.execute(_TABLES)
+        self._pool = pool
+        try:
+            async with self._connection() as connection, connection.transaction():
+                await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
+                await connection.execute(_TABLES)
+        except BaseException:
+            self._pool = None  # so that it is tried again
+            pool.terminate()
+            raise
 
     async def close(self) -> None:
         while self._writing is not None:
@@ -149,12 +158,18 @@ class PostgresStore:
                 "INSERT INTO midcall_chat.runs VALUES ($1, $2, $3, false)", run, conversation_id, principal
             )
 
-    async def append(self, run: str, first: int, lines: Sequence[bytes], *, ended: bool) -> None:
-        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    async def append(self, run: str, first: int, lines: Sequence[bytes], *, ended: bool) -> bool:
+        written: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Lines(run, first, lines, ended, written))
         if self._writing is None:
             self._writing = asyncio.create_task(self._write())
-        await written
+        return await written
+
+    async def stop_run(self, run: str) -> None:
+        async with self._connection() as connection:
+            await connection.execute(
+                "INSERT INTO midcall_chat.to_stop VALUES ($1) ON CONFLICT DO NOTHING", run
+            )
 
     async def _write(self) -> None:
         """Write what there is to write, and meanwhile let more of it come together."""
@@ -162,26 +177,27 @@ class PostgresStore:
             while self._waiting:
                 together, self._waiting = self._waiting, []
                 try:
-                    await self._write_together(together)
+                    to_stop = await self._write_together(together)
                 except Conflict:  # of one of them
                     for one in together:
                         await self._write_alone(one)
                 except JournalError as error:
                     _tell(together, error)
                 else:
-                    _tell(together, None)
+                    _tell(together, to_stop)
         finally:
             self._writing = None
 
     async def _write_alone(self, one: _Lines) -> None:
         try:
-            await self._write_together((one,))
+            to_stop = await self._write_together((one,))
         except (JournalError, Conflict) as error:
             _tell((one,), error)
         else:
-            _tell((one,), None)
+            _tell((one,), to_stop)
 
-    async def _write_together(self, together: Sequence[_Lines]) -> None:
+    async def _write_together(self, together: Sequence[_Lines]) -> set[str]:
+        """Write lines; gives the runs that are to stop."""
         rows = [
             (one.run, number, line) for one in together for number, line in enumerate(one.lines, one.first)
         ]
@@ -192,6 +208,10 @@ class PostgresStore:
                 await connection.executemany(
                     "UPDATE midcall_chat.runs SET ended = $2, seen = now() WHERE id = $1", runs
                 )
+                to_stop = await connection.fetch(
+                    "SELECT run FROM midcall_chat.to_stop WHERE run = ANY($1)", [one.run for one in together]
+                )
+                return {row[0] for row in to_stop}
         except JournalError as error:
             if isinstance(error.__cause__, asyncpg.UniqueViolationError):
                 raise Conflict("The run has other lines") from None
@@ -227,6 +247,9 @@ class PostgresStore:
             await connection.execute(
                 "DELETE FROM midcall_chat.lines WHERE run = ANY($1)", [row[0] for row in gone]
             )
+            await connection.execute(
+                "DELETE FROM midcall_chat.to_stop WHERE run NOT IN (SELECT id FROM midcall_chat.runs)"
+            )
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[asyncpg.pool.PoolConnectionProxy]:
@@ -239,11 +262,11 @@ class PostgresStore:
             raise JournalError(f"The conversations cannot be reached: {error}") from error
 
 
-def _tell(together: Sequence[_Lines], error: Exception | None) -> None:
+def _tell(together: Sequence[_Lines], outcome: set[str] | Exception) -> None:
     for one in together:
         if one.written.done():
             continue  # nobody waits for it any more
-        if error is None:
-            one.written.set_result(None)
+        if isinstance(outcome, Exception):
+            one.written.set_exception(outcome)
         else:
-            one.written.set_exception(error)
+            one.written.set_result(one.run in outcome)

@@ -1,11 +1,13 @@
 """What a person's request to the chat says."""
 
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from midcall.errors import MidcallError
+
+T = TypeVar("T")
 
 MAX_TEXT = 200_000
 
@@ -37,6 +39,12 @@ class Abort(Struct, frozen=True, rename="camel"):
 
     session_id: str
     reason: str | None = None
+
+
+class StopRequest(Struct, frozen=True, rename="camel"):
+    """The turn of a conversation is to be stopped."""
+
+    conversation_id: str
 
 
 class Said(Struct, frozen=True):
@@ -71,12 +79,17 @@ class ChatRequest(Struct, frozen=True, rename="camel"):
         return None
 
 
+def read_json(body: bytes, kind: type[T], what: str = "request") -> T:
+    """Read what was sent. Raises `BadRequest`."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest(f"Invalid {what}: {error}") from None
+
+
 def read_request(body: bytes) -> ChatRequest:
     """Read a request. Raises `BadRequest`."""
-    try:
-        request = msgspec.json.decode(body, type=ChatRequest)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise BadRequest(f"Invalid request: {error}") from None
+    request = read_json(body, ChatRequest)
     text = request.text
     if text is not None and (not text.strip() or len(text) > MAX_TEXT):
         raise BadRequest(f"A message has between 1 and {MAX_TEXT} letters")

@@ -82,7 +82,9 @@ class Run:
         return self._over.is_set()
 
     def emit(self, event: Event) -> None:
-        """Tell an event to whoever reads."""
+        """Tell an event to whoever reads. After the end there is nothing to tell: a tool may run on."""
+        if self.ended:
+            return
         self._lines.append(_encode(Line(len(self._lines) + 1, event)))
         self._wake()
 
@@ -141,8 +143,10 @@ class Run:
 
     async def _flush(self, *, ended: bool) -> None:
         first, new = self._written + 1, self._lines[self._written :]
-        await self._store.append(self.id, first, new, ended=ended)
+        to_stop = await self._store.append(self.id, first, new, ended=ended)
         self._written += len(new)
+        if to_stop:  # whoever asked for it is at another process
+            self.stop()
 
 
 class FarRun:

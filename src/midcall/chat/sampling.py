@@ -5,13 +5,14 @@ the model, and `after` looks at what it said; raising `Retry` there asks again, 
 that wants a structured answer (a JSON Schema) gets one that fits, or an error after a few tries.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
 from midcall.asking import json_in
+from midcall.branch import CHARACTERS
 from midcall.models.base import (
     Message,
     Model,
@@ -61,10 +62,13 @@ class Sampling(Struct, frozen=True):
     max_tokens: int | None = None
     """The most that one answer may have."""
 
-    async def answer(self, params: dict[str, Any], model: Model) -> tuple[dict[str, Any], Usage]:
-        """The result of `sampling/createMessage`, and what it cost. Raises `ModelError`.
+    async def answer(
+        self, params: dict[str, Any], model: Model, spend: Callable[[Usage], None]
+    ) -> dict[str, Any]:
+        """The result of `sampling/createMessage`. Raises `ModelError`.
 
-        A last answer that does not fit the schema is given all the same: the tool looks at it itself.
+        `spend` is told what each try has cost, whatever comes of it. A last answer that does not fit the
+        schema is given all the same: the tool looks at it itself.
         """
         request = request_from(params, self.max_tokens)
         if self.before is not None:
@@ -73,6 +77,7 @@ class Sampling(Struct, frozen=True):
         for _ in range(MAX_TRIES):
             reply = await (self.act or ask_model)(request, model)
             usage += reply.usage
+            spend(reply.usage)
             try:
                 if self.after is not None:
                     reply = await self.after(reply, request)
@@ -86,9 +91,9 @@ class Sampling(Struct, frozen=True):
                 )
                 request = msgspec.structs.replace(request, messages=messages)
             else:
-                return _result(reply, model, usage), usage
+                return _result(reply, model, usage)
         if isinstance(why, _Misfit):
-            return _result(reply, model, usage), usage
+            return _result(reply, model, usage)
         raise ModelError(f"{model.name} gave no answer that will do, in {MAX_TRIES} tries: {why}")
 
 
@@ -105,7 +110,17 @@ async def ask_model(request: ModelRequest, model: Model) -> Reply:
                 calls.append(event)
             case Stopped():
                 stopped = event
-    return Reply("".join(texts), tuple(calls), stopped.reason, stopped.usage)
+    text = "".join(texts)
+    return Reply(text, tuple(calls), stopped.reason, cost(request, text, calls, stopped.usage))
+
+
+def cost(request: ModelRequest, text: str, calls: Iterable[ToolCall], told: Usage) -> Usage:
+    """What an answer has cost; estimated where the model does not tell, as a limit is to hold there too."""
+    if told.input or told.output:
+        return told
+    asked = len(request.system or "") + sum(len(message.content) for message in request.messages)
+    said = len(text) + sum(len(call.arguments) for call in calls)
+    return Usage(asked // CHARACTERS + 1, said // CHARACTERS + 1)
 
 
 def request_from(params: dict[str, Any], max_tokens: int | None = None) -> ModelRequest:
@@ -148,7 +163,10 @@ def _messages(one: dict[str, Any]) -> list[Message]:
                 case "tool_result":
                     inner = block.get("content") or ()
                     text = "\n".join(str(part.get("text", "")) for part in inner if isinstance(part, dict))
-                    made.append(Message("tool", text, tool_call_id=str(block.get("toolUseId"))))
+                    call_id, failed = str(block.get("toolUseId")), bool(block.get("isError"))
+                    made.append(Message("tool", text, tool_call_id=call_id, is_error=failed))
+                case kind:
+                    raise ModelError(f"The tool asks with something that is no text ({kind})")
     if texts or calls:
         speaks = one.get("role") == "assistant"
         made.append(Message("assistant" if speaks else "user", "\n".join(texts), tuple(calls)))
@@ -185,4 +203,4 @@ def _result(reply: Reply, model: Model, usage: Usage) -> dict[str, Any]:
     }
 
 
-__all__ = ["Reply", "Retry", "Sampling", "ask_model", "request_from"]
+__all__ = ["Reply", "Retry", "Sampling", "ask_model", "cost", "request_from"]

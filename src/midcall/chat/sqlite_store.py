@@ -7,7 +7,9 @@ file works: SQLite's own locks order them, and the version of a conversation tel
 
 import asyncio
 import concurrent.futures
+import contextlib
 import functools
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
@@ -38,6 +40,7 @@ CREATE TABLE IF NOT EXISTS runs (
 CREATE TABLE IF NOT EXISTS lines (
     run TEXT NOT NULL, lsn INTEGER NOT NULL, line BLOB NOT NULL, PRIMARY KEY (run, lsn)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS to_stop (run TEXT PRIMARY KEY) WITHOUT ROWID;
 """
 
 _decode = msgspec.json.Decoder(Conversation).decode
@@ -62,17 +65,25 @@ class SqliteStore:
         self._working: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
+        """Make it ready. What fails may be tried again."""
         if self._thread is None:
             self._thread = concurrent.futures.ThreadPoolExecutor(1, "midcall-chat")
-            await self._in_thread(self._open)
+        if self._connection is None:
+            self._connection = await self._in_thread(self._opened)
 
-    def _open(self) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+    def _opened(self) -> sqlite3.Connection:
+        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with contextlib.suppress(FileExistsError):  # nobody else may read it; SQLite's files beside it follow
+            os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         connection = sqlite3.connect(self._path, timeout=BUSY, isolation_level=None, check_same_thread=False)
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.executescript(_SCHEMA)
-        self._connection = connection
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.executescript(_SCHEMA)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     async def close(self) -> None:
         while self._working is not None:
@@ -157,20 +168,27 @@ class SqliteStore:
 
         await self._write(write)
 
-    async def append(self, run: str, first: int, lines: Sequence[bytes], *, ended: bool) -> None:
-        def write(connection: sqlite3.Connection) -> None:
+    async def append(self, run: str, first: int, lines: Sequence[bytes], *, ended: bool) -> bool:
+        def write(connection: sqlite3.Connection) -> bool:
             connection.executemany(
                 "INSERT INTO lines VALUES (?, ?, ?)",
                 [(run, number, line) for number, line in enumerate(lines, first)],
             )
             connection.execute("UPDATE runs SET ended = ?, seen = ? WHERE id = ?", (ended, time.time(), run))
+            return connection.execute("SELECT 1 FROM to_stop WHERE run = ?", (run,)).fetchone() is not None
 
         try:
-            await self._write(write)
+            return await self._write(write)
         except JournalError as error:
             if isinstance(error.__cause__, sqlite3.IntegrityError):
                 raise Conflict("The run has other lines") from None
             raise
+
+    async def stop_run(self, run: str) -> None:
+        def write(connection: sqlite3.Connection) -> None:
+            connection.execute("INSERT INTO to_stop VALUES (?) ON CONFLICT DO NOTHING", (run,))
+
+        await self._write(write)
 
     async def run(self, run: str) -> RunState | None:
         def read(connection: sqlite3.Connection) -> RunState | None:
@@ -205,6 +223,7 @@ class SqliteStore:
                 "DELETE FROM runs WHERE seen < ? AND NOT EXISTS (SELECT 1 FROM lines WHERE run = runs.id)",
                 (before,),
             )
+            connection.execute("DELETE FROM to_stop WHERE run NOT IN (SELECT id FROM runs)")
 
         await self._write(remove)
 
@@ -273,7 +292,8 @@ def _done(connection: sqlite3.Connection, together: Sequence[_Work]) -> list[Any
             outcomes.append(outcome)
         connection.execute("COMMIT")
     except BaseException:
-        connection.execute("ROLLBACK")
+        if connection.in_transaction:  # a full disk has ended it already
+            connection.execute("ROLLBACK")
         raise
     return outcomes
 

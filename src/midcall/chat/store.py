@@ -73,8 +73,14 @@ class ChatStore(Protocol):
     async def begin_run(self, run: str, conversation_id: str, principal: str | None) -> None:
         """A run begins."""
 
-    async def append(self, run: str, first: int, lines: Sequence[bytes], *, ended: bool) -> None:
-        """Add lines to a run, of which the first has this number; without lines, a sign of life."""
+    async def append(self, run: str, first: int, lines: Sequence[bytes], *, ended: bool) -> bool:
+        """Add lines to a run, of which the first has this number; without lines, a sign of life.
+
+        True if the run is to stop. Raises `Conflict`.
+        """
+
+    async def stop_run(self, run: str) -> None:
+        """Have a run stopped, wherever its worker is."""
 
     async def run(self, run: str) -> RunState | None:
         """What is known of a run."""
@@ -92,6 +98,7 @@ class MemoryStore:
     def __init__(self) -> None:
         self._conversations: dict[str, Conversation] = {}
         self._runs: dict[str, tuple[str, str | None, list[bytes], bool]] = {}
+        self._to_stop: set[str] = set()
 
     async def open(self) -> None:
         """Nothing to do."""
@@ -124,15 +131,22 @@ class MemoryStore:
     async def begin_run(self, run: str, conversation_id: str, principal: str | None) -> None:
         self._runs[run] = (conversation_id, principal, [], False)
         while len(self._runs) > 10_000:
-            del self._runs[next(iter(self._runs))]
+            oldest = next(iter(self._runs))
+            del self._runs[oldest]
+            self._to_stop.discard(oldest)
 
-    async def append(self, run: str, first: int, lines: Sequence[bytes], *, ended: bool) -> None:
+    async def append(self, run: str, first: int, lines: Sequence[bytes], *, ended: bool) -> bool:
         if run not in self._runs:
-            return  # there were too many
+            return False  # there were too many
         conversation_id, principal, kept, _ = self._runs[run]
         if lines and len(kept) != first - 1:
             raise Conflict("The run has other lines")
         self._runs[run] = (conversation_id, principal, [*kept, *lines], ended)
+        return run in self._to_stop
+
+    async def stop_run(self, run: str) -> None:
+        if run in self._runs:
+            self._to_stop.add(run)
 
     async def run(self, run: str) -> RunState | None:
         found = self._runs.get(run)

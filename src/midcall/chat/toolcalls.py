@@ -53,6 +53,9 @@ class Meter:
         self.usage = Usage()
         self._budget = budget
 
+    def spend(self, usage: Usage) -> None:
+        self.usage += usage
+
     @property
     def spent(self) -> bool:
         return self._budget is not None and self.usage.input + self.usage.output >= self._budget
@@ -178,6 +181,10 @@ class ToolCalls:
                     self._conversation.pending[call.id] = pending  # with its answers
                 raise  # to be tried again some other time, under the same key or with the same answers
             await self._end(call, str(error))
+        except Exception:
+            # A call without a result would be made again, and fail again, with all that is ever said.
+            log.exception("a call of %s failed inside midcall", call.name)
+            await self._end(call, "Internal error")
 
     async def _settle(self, pending: Pending, name: str, outcome: Finished | Asked) -> None:
         """Take what came of a round; answer what needs no person, and go on until one is needed."""
@@ -241,7 +248,8 @@ class ToolCalls:
             self._tell(call, "The turn has cost too much already to ask the model again")
             return NO_ANSWER
         try:
-            result, used = await self._engine.sampling_for(name).answer(params, self._engine.model)
+            sampling = self._engine.sampling_for(name)
+            return await sampling.answer(params, self._engine.model, self._meter.spend)
         except ModelError as error:
             self._tell(call, f"The model gave no answer: {error}")
             return NO_ANSWER
@@ -249,8 +257,6 @@ class ToolCalls:
             log.exception("the sampling of %s failed", name)
             self._tell(call, "The model could not be asked")
             return NO_ANSWER
-        self._meter.usage += used
-        return result
 
     async def take(self, pending: Pending, response: ElicitResponse) -> None:
         """Take the person's answer to one question; it is said if it is no answer to any."""
@@ -266,7 +272,10 @@ class ToolCalls:
         if result.action != "accept":
             pending.answers[key] = {"action": result.action}
         elif question.component is None:
-            pending.answers[key] = {"action": "accept", "content": result.content or {}}
+            pending.answers[key] = {
+                "action": "accept",
+                "content": {} if result.content is None else result.content,
+            }
         else:
             rendered = pending.rendered.setdefault(key, [])
             rendered.append(result.content)

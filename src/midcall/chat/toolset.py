@@ -6,13 +6,15 @@ after a crash it is found again, not made again.
 """
 
 import asyncio
+import hashlib
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from msgspec import Struct
 
 from midcall.client.client import Client
-from midcall.client.native import native_name
+from midcall.client.native import MOST_LETTERS, native_name
 from midcall.client.responses import Waiter, result_of
 from midcall.client.results import text_of
 from midcall.client.wire import About
@@ -73,14 +75,16 @@ class Toolset:
 
     async def definitions(self) -> tuple[ToolDefinition, ...]:
         """The tools, under names that every provider takes."""
-        tools = await self._client.tools()
+        tools = {str(tool.get("name")): tool for tool in await self._client.tools()}
+        if self._offered is not None:
+            tools = {name: tool for name, tool in tools.items() if self._offered(name)}
+        taken = Counter(native_name("", name) for name in tools)
         names: dict[str, str] = {}
         found = []
-        for tool in tools:
-            name = str(tool.get("name"))
-            if self._offered is not None and not self._offered(name):
-                continue
+        for name, tool in tools.items():
             native = native_name("", name)
+            if taken[native] > 1:
+                native = _told_apart(native, name)
             names[native] = name
             schema = tool.get("inputSchema") or {"type": "object", "properties": {}}
             found.append(ToolDefinition(native, str(tool.get("description") or ""), schema))
@@ -190,6 +194,12 @@ class _Waiting(Waiter):
     def noticed(self, method: str, params: dict[str, Any]) -> None:
         if method == "notifications/progress":
             self._report(params)
+
+
+def _told_apart(native: str, name: str) -> str:
+    """A name that several tools would have, with a mark of its own for each."""
+    mark = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{native[: MOST_LETTERS - 9]}_{mark}"
 
 
 def _described(content: Any) -> str:

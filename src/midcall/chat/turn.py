@@ -37,6 +37,7 @@ from midcall.chat.events import (
 from midcall.chat.events import ToolCalls as ToolCallsMade
 from midcall.chat.request import ChatRequest
 from midcall.chat.runs import Run, finished
+from midcall.chat.sampling import cost
 from midcall.chat.toolcalls import Meter, ToolCalls
 from midcall.chat.toolset import Toolset
 from midcall.errors import MidcallError
@@ -195,8 +196,8 @@ class Turn:
                     calls.append(self._own(event, calls))
                 case Stopped():
                     stopped = event
-        self._meter.usage += stopped.usage
         text, self._said = "".join(self._said), []
+        self._meter.spend(cost(request, text, calls, stopped.usage))
         self._conversation.say(
             Message("assistant", text, tuple(calls), thinking="".join(thinking), extra=stopped.extra)
         )

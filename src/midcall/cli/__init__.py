@@ -23,11 +23,11 @@ from midcall.version import __version__
 
 _EXAMPLES = """\
 examples:
-  midcall demo                                     a tour in this terminal
+  midcall demo                                     a chat in the browser, in which a tool asks
   midcall tools app:hub                            what can be called
   midcall call app:hub files.delete --ids a        call it, and be asked here
   midcall call app:hub files.delete --ids a --yes  the same in a script
-  midcall serve app:hub --port 8000                WebSocket at ws://127.0.0.1:8000/ws
+  midcall serve app:hub --port 8000                MCP at http://127.0.0.1:8000/mcp, WebSocket at /ws
   midcall serve app:hub --stdio                    JSON-RPC 2.0, one message a line
   midcall calls list --target app:hub              what waits for a person
   midcall install claude-code app:hub --write      make it known to an MCP client

@@ -167,7 +167,10 @@ def _add_answer(parser: argparse.ArgumentParser) -> None:
 def _add_abort(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", help="the id of the call")
     parser.add_argument(
-        "--reason", default="An administrator aborted the call", help="what its caller is told"
+        "--reason",
+        metavar="TEXT",
+        default="An administrator aborted the call",
+        help="what its caller is told",
     )
 
 

@@ -15,14 +15,17 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from midcall.cli.answers import Answers
 from midcall.cli.exits import Exit, Interrupted
 from midcall.cli.screens import Screen, Tone
 from midcall.errors import NotSupported, TimedOut, UnknownQuestion, WrongAnswer
 from midcall.invocation import Invocation
 from midcall.items import Error, Item, Request, RequestCancelled
+from midcall.mcp.model_context import without_context
 from midcall.open_questions import TIMED_OUT
-from midcall.questions import CANCELLED, PRIORITIES, read_answer
+from midcall.questions import CANCELLED, PRIORITIES, Form, read_answer
 
 if TYPE_CHECKING:
     from midcall.cli.prompts import Prompts
@@ -94,6 +97,7 @@ class Conversation:
         await self._show(item)
 
     async def _take_question(self, request: Request) -> None:
+        request = _for_a_person(request)
         self._asked[request.request_id] = request
         question = request.request_type
         given = self._answers.find(request, len(self._asked))
@@ -238,3 +242,12 @@ def interrupts_to(stop: Callable[[str], None]) -> Iterator[None]:
 
 def _urgency(request: Request) -> int:
     return PRIORITIES.index(request.priority)
+
+
+def _for_a_person(request: Request) -> Request:
+    """The question without the data for programs that an MCP server may put below its message."""
+    question = request.request_type
+    if not isinstance(question, Form):
+        return request
+    readable = msgspec.structs.replace(question, message=without_context(question.message))
+    return msgspec.structs.replace(request, request_type=readable)

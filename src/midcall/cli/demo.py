@@ -28,11 +28,13 @@ midcall demo: a tool that can stop in the middle and ask.
 The chat is answered by {model}.{hint}
 
 What you can type in another terminal:
-  midcall tools http://{host}:{port}/mcp
-  midcall call http://{host}:{port}/mcp flights.book_flight --origin Paris --destination Rome
+  {midcall} tools http://{host}:{port}/mcp
+  {midcall} call http://{host}:{port}/mcp flights.book_flight \\
+    --origin Paris --destination Rome
 """
 _HINT = """ For a real model:
-  midcall demo --model ollama:llama3.2      (or openai:NAME, anthropic:NAME; keys from the environment)"""
+  {midcall} demo --model ollama:llama3.2
+  (or openai:NAME, anthropic:NAME, with the key in the environment)"""
 _TOUR = "The tour is one call of {method}, a plain `async` function that asks three times:\n"
 _SCRIPTED = "No terminal here: what follows is played by a SCRIPT, not by a person.\n"
 _AFTER = "Ctrl-C ends the demo."
@@ -125,9 +127,10 @@ async def _show(hub: "Hub", host: str, port: int, *, terminal: bool, browser: bo
     person = has_person()
     screen: Screen = Terminal() if person else Plain()
     model = hub.chat.model
-    hint = _HINT if model.scripted else ""
+    midcall = _command()
+    hint = _HINT.format(midcall=midcall) if model.scripted else ""
     name = "a script, not by a model" if model.scripted else model.name
-    screen.say(_WELCOME.format(host=host, port=port, model=name, hint=hint))
+    screen.say(_WELCOME.format(host=host, port=port, model=name, hint=hint, midcall=midcall))
     if not person:
         screen.say(_SCRIPTED)
         return await _play(hub, screen)
@@ -137,6 +140,17 @@ async def _show(hub: "Hub", host: str, port: int, *, terminal: bool, browser: bo
     if exit == Exit.SUCCESS:
         screen.say(_AFTER)
     return exit
+
+
+def _command() -> str:
+    """How to start `midcall` here: after `make demo` it is in a folder that the shell does not search."""
+    import shutil
+    import sys
+    from pathlib import Path
+
+    if shutil.which("midcall"):
+        return "midcall"
+    return sys.argv[0] if Path(sys.argv[0]).stem == "midcall" else f"{sys.executable} -m midcall"
 
 
 async def _tour(hub: "Hub", screen: "Screen") -> Exit:

@@ -35,8 +35,9 @@ def add_parser(commands: Any) -> None:
     """Add the command to the command line."""
     parser = commands.add_parser(
         "serve",
-        help="serve a hub over WebSocket or stdio",
-        description="Serve a hub: WebSocket at /ws, or JSON-RPC 2.0 on standard input and output.",
+        help="serve a hub over HTTP (MCP, WebSocket, a page) or stdio",
+        description="Serve a hub over HTTP: MCP at /mcp, a WebSocket at /ws, a page at /.\n"
+        "With --stdio, on standard input and output: JSON-RPC 2.0, MCP, or both.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

@@ -18,7 +18,7 @@ from midcall.models.base import (
     ToolCall,
     Usage,
 )
-from midcall.models.streamed import Streamed, decoded
+from midcall.models.streamed import Streamed
 
 KEY = "ANTHROPIC_API_KEY"
 BASE = "ANTHROPIC_BASE_URL"
@@ -58,13 +58,13 @@ class Anthropic:
         self._model = model
         self._options = dict(options or {})
         headers = {"x-api-key": key, "anthropic-version": VERSION}
-        self._wire = Streamed(self.name, f"{base}/v1/messages", headers)
+        self._wire = Streamed(self.name, f"{base}/v1/messages", headers, key=key)
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
         blocks: dict[int, dict[str, str]] = {}
         thoughts: list[dict[str, str]] = []
         reason, spent, made = "", 0, 0
-        async with aclosing(decoded(self._wire.events(self._body(request)), self.name)) as events:
+        async with aclosing(self._wire.objects(self._body(request))) as events:
             async for event in events:
                 match event.get("type"):
                     case "message_start":
@@ -175,7 +175,8 @@ def _said(message: Message) -> tuple[str, list[dict[str, Any]]]:
             "content": message.content,
         }
         return "user", [result | ({"is_error": True} if message.is_error else {})]
-    text = [{"type": "text", "text": message.content}] if message.content else []
+    # Text without a letter in it is refused.
+    text = [{"type": "text", "text": message.content}] if message.content.strip() else []
     if message.role != "assistant":
         return "user", list(text)
     blocks: list[dict[str, Any]] = [*message.extra.get(THINKING, ()), *text]

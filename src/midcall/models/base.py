@@ -13,6 +13,10 @@ from msgspec import Struct
 
 from midcall.errors import MidcallError
 
+MAX_DEPTH = 100
+"""How deep arguments may be nested. A model that is caught in a loop opens brackets without end, and what is
+just shallow enough for one reader is too deep for the next."""
+
 
 class ToolCall(Struct, frozen=True, omit_defaults=True):
     """A model wants a tool to be called. `arguments` is what it wrote, which may be no valid JSON."""
@@ -27,10 +31,12 @@ class ToolCall(Struct, frozen=True, omit_defaults=True):
             return {}
         try:
             found = msgspec.json.decode(self.arguments)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise ValueError(f"The arguments are not valid JSON: {error}") from None
         if not isinstance(found, dict):
             raise ValueError("The arguments must be a JSON object")  # noqa: TRY004  what a model wrote
+        if _deeper_than(MAX_DEPTH, found):
+            raise ValueError(f"The arguments are nested more than {MAX_DEPTH} deep")
         return found
 
 
@@ -118,6 +124,19 @@ class ModelError(MidcallError):
         super().__init__(message)
         self.recoverable = recoverable
         self.status = status
+
+
+def _deeper_than(depth: int, value: Any) -> bool:
+    level = [value]
+    while level and depth >= 0:
+        level = [
+            inner
+            for one in level
+            if isinstance(one, dict | list)
+            for inner in (one.values() if isinstance(one, dict) else one)
+        ]
+        depth -= 1
+    return bool(level)
 
 
 class Model(Protocol):

@@ -5,6 +5,8 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any
 
+from msgspec import Struct
+
 from midcall.models.base import (
     Message,
     ModelError,
@@ -16,7 +18,7 @@ from midcall.models.base import (
     ToolCall,
     Usage,
 )
-from midcall.models.streamed import Streamed, decoded
+from midcall.models.streamed import Streamed
 
 KEY = "OPENAI_API_KEY"
 BASE = "OPENAI_BASE_URL"
@@ -63,12 +65,12 @@ class OpenAI:
         self._official = base.startswith(OPENAI)
         self._options = dict(options or {})
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-        self._wire = Streamed(self.name, f"{base.rstrip('/')}/chat/completions", headers, hint=hint)
+        self._wire = Streamed(self.name, f"{base.rstrip('/')}/chat/completions", headers, key=key, hint=hint)
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
-        calls: dict[int, dict[str, str]] = {}
+        calls: list[_Call] = []
         reason, usage = "", Usage()
-        async with aclosing(decoded(self._wire.events(self._body(request)), self.name)) as chunks:
+        async with aclosing(self._wire.objects(self._body(request))) as chunks:
             async for chunk in chunks:
                 usage = _usage(chunk) or usage
                 for choice in chunk.get("choices") or ():
@@ -81,10 +83,10 @@ class OpenAI:
                     for part in delta.get("tool_calls") or ():
                         _add(calls, part)
                     reason = choice.get("finish_reason") or reason
-        if not reason and not calls:
+        if not reason:  # with calls too: half of the arguments may be missing
             raise ModelError(f"The answer of {self.name} broke off", recoverable=True)
-        for call in calls.values():
-            yield ToolCall(call["id"], call["name"], call["arguments"] or "{}")
+        for call in calls:
+            yield ToolCall(call.id, call.name, call.arguments or "{}")
         yield Stopped("tool_calls" if calls else _REASONS.get(reason, reason or "stop"), usage)
 
     async def close(self) -> None:
@@ -140,16 +142,28 @@ def _message(message: Message) -> dict[str, Any]:
     return {"role": message.role, "content": message.content or None, "tool_calls": calls}
 
 
-def _add(calls: dict[int, dict[str, str]], part: dict[str, Any]) -> None:
-    """A piece of a tool call: the first one names it, the others add to its arguments."""
-    index = part.get("index")
-    call = calls.setdefault(
-        index if isinstance(index, int) else len(calls), {"id": "", "name": "", "arguments": ""}
-    )
+class _Call(Struct):
+    """A tool call, as far as it has come."""
+
+    index: int | None
+    id: str
+    name: str
+    arguments: str = ""
+
+
+def _add(calls: list[_Call], part: dict[str, Any]) -> None:
+    """A piece of a tool call: the first one names it, the others add to its arguments.
+
+    Servers differ: some give no index, and some the same one to all calls of an answer.
+    """
     function = part.get("function") or {}
-    call["id"] = call["id"] or str(part.get("id") or "")
-    call["name"] = call["name"] or str(function.get("name") or "")
-    call["arguments"] += str(function.get("arguments") or "")
+    index, id, name = part.get("index"), str(part.get("id") or ""), str(function.get("name") or "")
+    call = next((one for one in reversed(calls) if one.index == index), None)
+    if call is None or (name and (index is None or id not in ("", call.id))):
+        call = _Call(index, id, name)
+        calls.append(call)
+    call.name = call.name or name
+    call.arguments += str(function.get("arguments") or "")
 
 
 def _usage(chunk: dict[str, Any]) -> Usage | None:

@@ -28,12 +28,23 @@ HEAD = 120.0
 SILENCE = 120.0
 """Seconds that an answer may stand still."""
 
+SECRET = 8
+"""Letters that a key has at least; what is shorter is a placeholder, for servers that want none."""
+
+MAX_SAID = 500
+"""Letters of what a provider says of an error."""
+
+NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What the decoder raises for what is no JSON, or too deep."""
+
 
 class Streamed:
     """Requests to one provider."""
 
-    def __init__(self, name: str, url: str, headers: Mapping[str, str], *, hint: str = "") -> None:
-        """`hint` is added where the provider cannot be reached."""
+    def __init__(
+        self, name: str, url: str, headers: Mapping[str, str], *, key: str | None = None, hint: str = ""
+    ) -> None:
+        """`key` is the secret in the headers; `hint` is added where the provider cannot be reached."""
         self.name = name
         self._url = Url(url)
         self._headers = [
@@ -41,6 +52,7 @@ class Streamed:
             ("Accept", "text/event-stream"),
             *headers.items(),
         ]
+        self._key = key or ""
         self._hint = hint
         self._http: HttpClient | None = None
 
@@ -64,6 +76,28 @@ class Streamed:
                     yield event
         finally:
             response.close()
+
+    async def objects(self, body: dict[str, Any]) -> AsyncGenerator[dict[str, Any]]:
+        """Send a request; gives the JSON objects in the events of its answer, up to `[DONE]`.
+
+        Raises `ModelError`, also for what is no JSON, and for errors in it.
+        """
+        async with aclosing(self.events(body)) as source:
+            async for event in source:
+                if event.data == b"[DONE]":
+                    return
+                if not event.data:
+                    continue
+                try:
+                    found = msgspec.json.decode(event.data)
+                except NO_JSON as error:
+                    raise ModelError(f"{self.name} sent what is no JSON: {error}") from None
+                if not isinstance(found, dict):
+                    continue
+                if found.get("error"):
+                    said = self._shown(_message_in(event.data)) or "error"
+                    raise ModelError(f"{self.name}: {said}", recoverable=True)
+                yield found
 
     async def close(self) -> None:
         http, self._http = self._http, None
@@ -96,7 +130,7 @@ class Streamed:
 
     async def _refusal(self, response: Response) -> ModelError:
         try:
-            text = _message_in(await response.read())
+            text = self._shown(_message_in(await response.read()))
         except HttpError:
             text = ""
         finally:
@@ -117,41 +151,24 @@ class Streamed:
         spent = "insufficient_quota" in text or "credit balance" in text
         return ModelError(what, recoverable=status in AGAIN and not spent, status=status)
 
-
-async def decoded(events: AsyncGenerator[Event], name: str) -> AsyncGenerator[dict[str, Any]]:
-    """The JSON objects in events, up to `[DONE]`.
-
-    Raises `ModelError` for what is none, and for errors in it.
-    """
-    async with aclosing(events) as source:
-        async for event in source:
-            if event.data == b"[DONE]":
-                return
-            if not event.data:
-                continue
-            try:
-                found = msgspec.json.decode(event.data)
-            except msgspec.DecodeError as error:
-                raise ModelError(f"{name} sent what is no JSON: {error}") from None
-            if not isinstance(found, dict):
-                continue
-            if found.get("error"):
-                raise ModelError(f"{name}: {_message_in(event.data) or 'error'}", recoverable=True)
-            yield found
+    def _shown(self, text: str) -> str:
+        """What a provider says, which may repeat the key that it does not accept."""
+        text = text.replace(self._key, "***") if len(self._key) >= SECRET else text
+        return text.strip()[:MAX_SAID]
 
 
 def _message_in(body: bytes) -> str:
     """What a provider says of an error, in one of the forms that providers have."""
     try:
         found = msgspec.json.decode(body)
-    except msgspec.DecodeError:
-        return body[:200].decode(errors="replace").strip()
+    except NO_JSON:
+        return body.decode(errors="replace")
     error = found.get("error", found) if isinstance(found, dict) else found
     if isinstance(error, dict):
         code = error.get("code") or error.get("type")
         text = str(error.get("message") or error.get("detail") or "")
         return f"{text} ({code})" if code == "insufficient_quota" else text
-    return str(error)[:200]
+    return str(error)
 
 
 def _retry_after(response: Response) -> float | None:
