@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.peers import chart, wire
-from bench.peers.http import HttpLoad
+from bench.peers.http import CONNECTIONS, HttpLoad
 from bench.stdio import HERE, memory_of
 from midcall.journal.base import CallRecord, Entry, Parking
 from midcall.journal.kept import new_record
@@ -53,17 +53,13 @@ class Waiting(HttpLoad):
     def ask_many(self, count: int) -> bytes:
         """Start calls that wait; gives what the last one said."""
         head, first = self._head("bench.ask"), wire.call("bench.ask", {}, modern=True)
-        left, last = count, b""
-
-        def ended(said: bytes) -> bytes | None:
-            nonlocal left, last
-            wire.check(said)
-            last = said
-            left -= 1
-            return None
-
-        while left > 0:
-            self._drive(min(left / 500, 2.0), lambda: self._post(head, first % next(self._number)), ended)
+        connections, last = self._connections(CONNECTIONS), b""
+        for begin in range(0, count, CONNECTIONS):
+            batch = connections[: count - begin]
+            for connection in batch:
+                connection.sendall(self._post(head, first % next(self._number)))
+            for connection in batch:
+                last = self._receive(connection)
         return last
 
     def answer(self, said: bytes) -> float:

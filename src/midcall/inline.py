@@ -24,12 +24,21 @@ TURN = 64
 class Inline(Generic[T]):
     """What is about to run in this way."""
 
-    __slots__ = ("_begin", "_leader", "_queue", "_waits")
+    __slots__ = ("_begin", "_leader", "_left", "_queue", "_waits")
 
-    def __init__(self, begin: Callable[[T, Task], Body], waits: Callable[[T, Task], None]) -> None:
-        """`begin` gives the coroutine of one, and the task that runs it; `waits` is told when it waits."""
+    def __init__(
+        self,
+        begin: Callable[[T, Task], Body],
+        waits: Callable[[T, Task], None],
+        left: Callable[[T], None] = lambda _: None,
+    ) -> None:
+        """`begin` gives the coroutine of one, told which task runs it; `waits` is told when it waits.
+
+        `left` is told of those that are not run, as the event loop ends before.
+        """
         self._begin = begin
         self._waits = waits
+        self._left = left
         self._queue: deque[T] = deque()
         self._leader: Task | None = None
 
@@ -44,8 +53,12 @@ class Inline(Generic[T]):
         """Run one in the next turn of the loop."""
         self._queue.append(one)
         leader = self._leader
-        if leader is None or leader.done() or leader.get_loop() is not loop:
-            self._leader = loop.create_task(self._lead())
+        if leader is None or leader.get_loop() is not loop:
+            self._appoint(loop)
+
+    def _appoint(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._leader = loop.create_task(self._lead())
+        self._leader.add_done_callback(self._over)
 
     async def _lead(self) -> None:
         leader = cast("Task", asyncio.current_task())
@@ -73,7 +86,16 @@ class Inline(Generic[T]):
     def _hand_over(self, leader: Task) -> None:
         """This task leads no more."""
         if self._leader is leader:
-            self._leader = leader.get_loop().create_task(self._lead()) if self._queue else None
+            self._leader = None
+            if self._queue:
+                self._appoint(leader.get_loop())
+
+    def _over(self, leader: Task) -> None:
+        """A leader that was cancelled before it began: the loop is about to end."""
+        if self._leader is leader:
+            self._leader = None
+            while self._queue:
+                self._left(self._queue.popleft())
 
 
 class _Rest:

@@ -75,6 +75,12 @@ class Conversation(Struct):
             return False
         return self.messages[-1].role != "assistant" or bool(self.unanswered())
 
+    def has_said(self, message_id: str | None) -> bool:
+        """Whether the person has said this."""
+        return message_id is not None and any(
+            message.extra.get(MESSAGE_ID) == message_id for message in self.messages if message.role == "user"
+        )
+
     def name_of(self, call_id: str) -> str:
         """The name of a tool that was called."""
         return next((c.name for message in self.messages for c in message.tool_calls if c.id == call_id), "")

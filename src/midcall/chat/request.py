@@ -63,7 +63,8 @@ class ChatRequest(Struct, frozen=True, rename="camel"):
     conversation_id: str | None = None
     message: str | None = None
     message_id: str | None = None
-    """Of what is said now, if the caller gives it one: sent again after a failure, it is not said twice."""
+    """Of what is said now, if the caller gives it one: sent again, as its answer was lost, it is not said
+    twice."""
     messages: tuple[Said, ...] = ()
     plugin_elicit_responses: tuple[ElicitResponse, ...] = ()
     plugin_abort: Abort | None = None

@@ -17,6 +17,7 @@ called under an idempotency key, so that a turn that a crash has cut off is take
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from enum import StrEnum
@@ -38,6 +39,7 @@ from midcall.chat.events import ToolCalls as ToolCallsMade
 from midcall.chat.request import ChatRequest
 from midcall.chat.runs import Run, finished
 from midcall.chat.sampling import cost
+from midcall.chat.store import Conflict
 from midcall.chat.toolcalls import Meter, ToolCalls
 from midcall.chat.toolset import Toolset
 from midcall.errors import MidcallError
@@ -114,6 +116,8 @@ class Turn:
             while phase is not None:
                 phase = await self._table[phase]()
         except MidcallError as error:
+            if isinstance(error, Conflict):
+                await self._end_if_deleted()
             await self._finish(Failure(str(error), error.code, error.recoverable))
         except Exception:
             log.exception("a turn failed inside midcall")
@@ -149,7 +153,12 @@ class Turn:
 
     async def _process_message(self) -> Phase:
         text, id = self._request.text, self._request.message_id
-        if text is not None and not self._conversation.awaits_answer_to(id):
+        again = self._conversation.awaits_answer_to(id)
+        if self._request.message is not None:
+            # Whoever brings the history along may have the last of it answered once more; who does not, has
+            # lost the answer.
+            again = again or self._conversation.has_said(id)
+        if text is not None and not again:
             await self._tools.make(self._tools.unmade)  # left over by a crash: they have a result first
             for pending in list(self._conversation.pending.values()):
                 await self._tools.abort(pending, INSTEAD)
@@ -251,6 +260,13 @@ class Turn:
             await self._finish(Failure(str(error), error.code, error.recoverable))
         else:
             await self._finish(Complete("stopped", self._meter.told))
+
+    async def _end_if_deleted(self) -> None:
+        """End what was begun for a conversation that is gone; one that was changed goes on elsewhere."""
+        gone = self._conversation
+        with contextlib.suppress(MidcallError):
+            if await self._engine.store.load(gone.id, gone.principal) is None:
+                await self._tools.stop()
 
     async def _finish(self, event: Event) -> None:
         """The last event, which is told also if nothing can be saved any more."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from midcall.journal.base import CallRecord
 from midcall.journal.kept import Kept
 
-PARKED_CALLS = 4_000
+PARKED_CALLS = 2_000
 """How many coroutines wait in memory; beyond that the coldest are dropped, and run again when answered."""
 
 
@@ -61,6 +61,8 @@ class Here:
         self.forget(kept)
         if kept.front.call is not None:
             kept.front.call.drop(over=over)
+        if kept.parked:
+            kept.front.dropped()
 
     def forget(self, kept: Kept) -> None:
         """A call is not to be found here any more."""

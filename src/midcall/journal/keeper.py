@@ -80,7 +80,7 @@ class Keeper:
         self._period = 0.0
         self._subscriptions: Subscriptions | None = None
         self.here = Here(0 if replay_check else parked_calls)
-        self._work = Inline[Coroutine[Any, Any, None]](lambda work, _: work, self._waits)
+        self._work = Inline[Coroutine[Any, Any, None]](lambda work, _: work, self._waits, Coroutine.close)
         self._tasks: set[asyncio.Task[None]] = set()
         self._claiming = 0
         """How many segments are about to begin."""
@@ -349,8 +349,10 @@ class Keeper:
             await self.journal.release(kept.id, kept.record.fence)
 
     async def go_on_alone(self, front: Front) -> bool:
-        """A parked call goes on without an answer: take its next segment. False if others have."""
-        kept = _kept(front)
+        """A parked call goes on without an answer: take its next segment. False if that is for others."""
+        kept = front.kept
+        if kept is None:
+            return False  # it was dropped meanwhile
         async with kept.lock:
             if not kept.parked:
                 return True

@@ -38,6 +38,9 @@ class Front(Outlet, Protocol):
     def begin_again(self) -> None:
         """The call is run again from its journal; it stands at the beginning of a segment."""
 
+    def dropped(self) -> None:
+        """The call waited, and its coroutine is not here any more: whoever comes back gets another front."""
+
     def released(self) -> None:
         """This worker does not end the segment: tell whoever waits to come back for it."""
 

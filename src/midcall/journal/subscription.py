@@ -346,6 +346,9 @@ class DurableSubscription:
         self._contents.clear()
         self._size = 0
 
+    def dropped(self) -> None:
+        """Who is attached stays so, and is told what another one has to tell."""
+
     def released(self) -> None:
         """Another worker goes on with the call."""
         self._lost(self)

@@ -12,6 +12,8 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from midcall.models.base import ModelError, ModelEvent, ModelRequest
 from midcall.models.openai import OpenAI
 
@@ -39,8 +41,8 @@ class Local:
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
         model = await self._ready()
         # A model of this size takes tools for something to talk about.
-        plain = ModelRequest(
-            request.messages, (), request.system, request.max_tokens or 512, request.temperature
+        plain = msgspec.structs.replace(
+            request, tools=(), tool_choice="auto", max_tokens=request.max_tokens or 512
         )
         answer = model.stream(plain)
         async with contextlib.aclosing(answer) as events:

@@ -205,6 +205,9 @@ class InputRequired(Dialect):
         if self.call is not None and (cancelled or not findable):
             self.call.abort(reason)
 
+    def dropped(self) -> None:
+        self.call = self.kept = None  # they know each other: only the collector would free them
+
     def released(self) -> None:
         if self.kept is not None:
             record = self.kept.record
@@ -303,10 +306,11 @@ class InputRequired(Dialect):
                 break
         self._unwritten = False
         self._tell(outcome)
-        if parking.status == "waiting" and not self.open:
-            await self._desk.keeper.go_on_alone(self)  # it was answered, or given up, meanwhile
-        elif parking.status != "waiting":
-            self.call = self.kept = None  # they lead back here
+        if parking.status == "waiting":
+            if not self.open:
+                await self._desk.keeper.go_on_alone(self)  # it was answered, or given up, meanwhile
+        else:
+            self.call = self.kept = None  # as in `dropped`
 
     def _give_up(self) -> None:
         """Nobody can come back to a call that could not be written down."""
