@@ -1,7 +1,7 @@
 # Everything that a newcomer needs: `make demo` and `make test`. Each sets up what it needs in .venv.
 PYTHON ?= python3
 VENV := .venv
-JOBS ?= 2
+JOBS ?= 4
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 

@@ -219,7 +219,10 @@ class Conversation:
 
 @contextmanager
 def interrupts_to(stop: Callable[[str], None]) -> Iterator[None]:
-    """Call `stop` in the event loop at the first Ctrl-C or SIGTERM; at the second, leave at once."""
+    """Call `stop` in the event loop at the first Ctrl-C or SIGTERM; at the second, leave at once.
+
+    Also if that comes afterwards, while the process waits for a thread that does not end.
+    """
     loop = asyncio.get_running_loop()
     pressed = False
 
@@ -236,8 +239,9 @@ def interrupts_to(stop: Callable[[str], None]) -> Iterator[None]:
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        if not pressed:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def _urgency(request: Request) -> int:

@@ -82,9 +82,9 @@ def asgi_app(
 
     async def root(request: Request) -> Response:
         names = "" if auth else "\n".join(("Methods:", *(f"  {name}" for name, _ in hub.methods()), ""))
-        return PlainTextResponse(
-            f"midcall {__version__}, hub {hub.name}\n\nWebSocket: {request.url.path.rstrip('/')}/ws\n{names}"
-        )
+        here = request.url.path.rstrip("/")
+        ways = f"MCP: {here}/mcp\nWebSocket: {here}/ws\n"
+        return PlainTextResponse(f"midcall {__version__}, hub {hub.name}\n\n{ways}{names}")
 
     async def health(request: Request) -> Response:
         body = {"status": "ok", "hub": hub.name, "hash": hub.hash, "calls": len(hub.calls)}
