@@ -24,7 +24,7 @@ from postgres_server import Server
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.peers", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=15, help="how often each is measured (default: 15)")
+    parser.add_argument("--rounds", type=int, default=21, help="how often each is measured (default: 21)")
     parser.add_argument("--seconds", type=float, default=0.3, help="how long each time (default: 0.3)")
     parser.add_argument("--waiting", type=int, default=1200, help="calls that wait (default: 1200)")
     parser.add_argument("--only", default="", help="only servers whose name has this in it; implies --dry")
@@ -78,10 +78,12 @@ def take_turns(
             load.plain_for(seconds)  # what is compiled or allocated once
         for number in range(rounds):
             print(f"{transport}: round {number + 1} of {rounds}", flush=True)
-            for name, load in loads.items():
-                plain[name].append(load.plain_for(seconds))
-            for name, found in asks.items():
-                found.append(loads[name].ask_for(seconds))
+            order = list(loads) if number % 2 else list(reversed(loads))  # whoever is first may be better off
+            for name in order:
+                plain[name].append(loads[name].plain_for(seconds))
+            for name in order:
+                if name in asks:
+                    asks[name].append(loads[name].ask_for(seconds))
     return {
         f"{transport} plain": {name: Paces(found) for name, found in plain.items()},
         f"{transport} ask": {name: Paces(found) for name, found in asks.items()},
