@@ -54,7 +54,8 @@ class Calls:
 
         It is listed from then on. Raises `TooManyCalls` at the limit.
         """
-        self.check_room()
+        if len(self._active) >= self.limit:
+            self.check_room()
         self._inline.put(call, loop or asyncio.get_running_loop())
 
     def _begin(self, call: Call, task: asyncio.Task[None]) -> Coroutine[Any, Any, None]:

@@ -156,8 +156,7 @@ class McpExtension:
         fault: msgspec.DecodeError | None = None
         params: Any = None
         try:
-            read = method.read if method is not None else messages.read_any
-            params = read(message.params)
+            params = (messages.read_any if method is None else method.read)(message.params)
             meta: Meta = getattr(params, "meta", _NO_META)
         except msgspec.DecodeError as error:
             fault = error
