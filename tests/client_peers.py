@@ -185,6 +185,11 @@ class HttpPeer:
         """Close all connections, wherever they are."""
         assert self._server is not None
         self._open = False
+        loop = asyncio.get_running_loop()
+        for listener in self._server.sockets:
+            loop.remove_reader(listener.fileno())
+        for _ in range(3):
+            await asyncio.sleep(0)  # a connection that asyncio accepts just now would never be closed
         self._server.close()
         tasks = dict(self._tasks)
         for task, writer in tasks.items():
