@@ -1,16 +1,18 @@
 """The server that is fuzzed: `python fuzzing/app.py --port N`, or `--stdio`.
 
-Its tools do no harm, and a question waits for two seconds at most, as a fuzzer does not answer.
+Its tools do no harm, and a question waits for two seconds at most, as a fuzzer does not answer. What streams
+is short: the fuzzer calls a tool that is told to take hours a hang, and loses its place after a line of 64 kB.
 """
 
 import argparse
 import asyncio
-from typing import Any
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
 from midcall import Ask, Hub, method, prompt, resource
-from midcall.activations import Echo, Health
+from midcall.activations import Health
 from midcall.mcp import McpExtension
 
 
@@ -43,6 +45,15 @@ class Target:
         return await ask.or_else(prompt="nobody").prompt(question, timeout=2)
 
     @method
+    async def stream(
+        self, word: str, count: Annotated[int, Field(ge=1, le=20)] = 1
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Say a word several times."""
+        for number in range(count):
+            await asyncio.sleep(0.01)
+            yield {"word": word[:100], "number": number}
+
+    @method
     async def fail(self, message: str = "") -> None:
         """Fail as a tool with a bug does."""
         raise RuntimeError(message)
@@ -63,7 +74,7 @@ class Target:
         return f"Write {length} words about {topic}"
 
 
-hub = Hub("fuzzed").register(Target()).register(Echo()).register(Health()).with_extension(McpExtension())
+hub = Hub("fuzzed").register(Target()).register(Health()).with_extension(McpExtension())
 
 
 def main() -> None:
@@ -76,7 +87,7 @@ def main() -> None:
 
         asyncio.run(serve_stdio(hub))
     else:
-        from midcall.transports.http import serve_http  # noqa: PLC0415
+        from midcall.transports.http_server import serve_http  # noqa: PLC0415
 
         asyncio.run(serve_http(hub, port=options.port, log_level="warning"))
 
