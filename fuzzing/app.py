@@ -1,7 +1,7 @@
 """The server that is fuzzed: `python fuzzing/app.py --port N`, or `--stdio`.
 
 Its tools do no harm, and a question waits for two seconds at most, as a fuzzer does not answer. What streams
-is short: the fuzzer calls a tool that is told to take hours a hang, and loses its place after a line of 64 kB.
+is short: a tool that is told to take hours counts as a hang, and after a line of 64 kB the fuzzer is lost.
 """
 
 import argparse
