@@ -11,7 +11,7 @@ from typing import Any
 
 from midcall.call import PROCESS, Call, CallInfo
 from midcall.errors import TooManyCalls, UnknownQuestion
-from midcall.inline import Inline
+from midcall.inline import Inline, rest_of
 
 log = logging.getLogger("midcall.call")
 
@@ -54,8 +54,7 @@ class Calls:
 
         It is listed from then on. Raises `TooManyCalls` at the limit.
         """
-        if len(self._active) >= self.limit:
-            self.check_room()
+        self.check_room()
         self._inline.put(call, loop or asyncio.get_running_loop())
 
     def _begin(self, call: Call, task: asyncio.Task[None]) -> Coroutine[Any, Any, None]:
@@ -146,24 +145,7 @@ class _Here:
         self._call.task = asyncio.current_task()
         self._calls.add(self._call)
         with self._waiting:
-            yield from _rest(body, waits_for)
-
-
-def _rest(body: Coroutine[Any, Any, None], waits_for: Any) -> Generator[Any, Any, None]:
-    """Await what is left of a coroutine that waits already."""
-    while True:
-        try:
-            try:
-                given = yield waits_for
-            except GeneratorExit:
-                body.close()
-                raise
-            except BaseException as error:  # noqa: BLE001  the coroutine's to handle
-                waits_for = body.throw(error)
-            else:
-                waits_for = body.send(given)
-        except StopIteration:
-            return
+            yield from rest_of(body, waits_for)
 
 
 async def end_all(calls: Sequence[Call], reason: str) -> None:

@@ -106,11 +106,8 @@ class Connection:
             return
         if isinstance(message, Batch):
             self._take_batch(message)
-            return
-        for speaker in self._speakers:
-            if speaker.take(message, self._send):
-                return
-        self._take_raw(message, self._send)
+        else:
+            self._take(message, self._send)
 
     def refuse_large(self) -> None:
         """Tell the peer that a message was too large to be read."""
@@ -127,11 +124,9 @@ class Connection:
                 self._take(member, reply)
 
     def _take(self, message: Envelope, reply: Send) -> None:
-        if not any(speaker.take(message, reply) for speaker in self._speakers):
-            self._take_raw(message, reply)
-
-    def _take_raw(self, message: Envelope, reply: Send) -> None:
-        """Take a message of the hub's own protocol."""
+        for speaker in self._speakers:
+            if speaker.take(message, reply):
+                return
         if message.method is UNSET:
             return  # a response, though nothing was asked this way: ignored, as the specification says
         if message.id is UNSET:

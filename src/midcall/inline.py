@@ -109,17 +109,25 @@ class _Rest:
         self._context = context
 
     def __await__(self) -> Generator[Any, Any, None]:
-        body, run, waits_for = self._body, self._context.run, self._waits_for
-        while True:
+        return rest_of(self._body, self._waits_for, self._context.run)
+
+
+def rest_of(
+    body: Body,
+    waits_for: Any,
+    run: Callable[[Callable[[Any], Any], Any], Any] = lambda step, value: step(value),
+) -> Generator[Any, Any, None]:
+    """Await what is left of a coroutine that waits already; `run` takes each of its steps."""
+    while True:
+        try:
             try:
-                try:
-                    given = yield waits_for
-                except GeneratorExit:
-                    body.close()
-                    raise
-                except BaseException as error:  # noqa: BLE001  the coroutine's to handle
-                    waits_for = run(body.throw, error)
-                else:
-                    waits_for = run(body.send, given)
-            except StopIteration:
-                return
+                given = yield waits_for
+            except GeneratorExit:
+                body.close()
+                raise
+            except BaseException as error:  # noqa: BLE001  the coroutine's to handle
+                waits_for = run(body.throw, error)
+            else:
+                waits_for = run(body.send, given)
+        except StopIteration:
+            return
