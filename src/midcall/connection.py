@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET
 
 from midcall import jsonrpc
 from midcall.call import Call
@@ -30,6 +30,7 @@ from midcall.items import Background, Data, Done, Error, Item, Log, encode_item,
 from midcall.jsonrpc import Batch, BatchReply, Envelope, Fault, Id
 from midcall.principal import Principal, check_scopes
 from midcall.questions import KINDS, PERSON_KINDS
+from midcall.raw_params import Attach, Respond, Subscribe, Unsubscribe, read_params
 
 log = logging.getLogger("midcall.connection")
 
@@ -163,7 +164,7 @@ class Connection:
     # --- the methods of the connection itself ------------------------------------------------
 
     def _subscribe(self, raw: bytes) -> str:
-        asked = _read(raw, _Subscribe, _SubscribeList)
+        asked = read_params(raw, Subscribe)
         supported = PERSON_KINDS if asked.supports is None else KINDS.intersection(asked.supports)
         if asked.durable:
             return self._durable().subscribe(self, asked.method, bytes(asked.params), supported)  # type: ignore[no-any-return]
@@ -176,7 +177,7 @@ class Connection:
         return call.id
 
     def _respond(self, raw: bytes) -> dict[str, bool] | Awaitable[dict[str, bool]]:
-        given = _read(raw, _Respond, _RespondList)
+        given = read_params(raw, Respond)
         if (
             given.subscription is not None
             and given.subscription not in self._subscriptions
@@ -197,7 +198,7 @@ class Connection:
         return {"success": True}
 
     def _attach(self, raw: bytes) -> Awaitable[str]:
-        asked = _read(raw, _Attach, _AttachList)
+        asked = read_params(raw, Attach)
         return self._durable().attach(self, asked.call, asked.after)  # type: ignore[no-any-return]
 
     def _durable(self) -> Any:
@@ -207,7 +208,7 @@ class Connection:
         return self._hub.keeper.subscriptions
 
     def _unsubscribe(self, raw: bytes) -> bool | Awaitable[bool]:
-        id = _read(raw, _Unsubscribe, _UnsubscribeList).subscription
+        id = read_params(raw, Unsubscribe).subscription
         subscription = self._subscriptions.get(id)
         if subscription is None and self._hub.keeper is not None:
             return self._durable().abort(self, id, "The caller unsubscribed")  # type: ignore[no-any-return]
@@ -381,70 +382,6 @@ class Subscription:
 
     async def drain(self) -> None:
         await self._connection.drain()
-
-
-# --- parameters, as objects and as arrays ---------------------------------------------------
-
-
-class _Subscribe(Struct, forbid_unknown_fields=True):
-    method: str
-    params: Raw = Raw()
-    supports: list[str] | None = None
-    durable: bool = False
-
-
-class _Attach(Struct, forbid_unknown_fields=True):
-    call: str
-    after: int = 0
-
-
-class _AttachList(_Attach, array_like=True):
-    pass
-
-
-class _SubscribeList(_Subscribe, array_like=True):
-    pass
-
-
-class _Respond(Struct, forbid_unknown_fields=True):
-    request_id: str
-    payload: Any = UNSET
-    response_data: Any = UNSET
-    subscription: str | None = None
-
-
-class _RespondList(Struct, array_like=True, forbid_unknown_fields=True):
-    subscription: str
-    request_id: str
-    payload: Any
-    response_data: Any = UNSET
-
-
-class _Unsubscribe(Struct, forbid_unknown_fields=True):
-    subscription: str
-
-
-class _UnsubscribeList(_Unsubscribe, array_like=True):
-    pass
-
-
-_DECODERS: dict[type, msgspec.json.Decoder[Any]] = {
-    kind: msgspec.json.Decoder(kind)
-    for kind in (
-        _Subscribe,
-        _SubscribeList,
-        _Attach,
-        _AttachList,
-        _Respond,
-        _RespondList,
-        _Unsubscribe,
-        _UnsubscribeList,
-    )
-}
-
-
-def _read(raw: bytes, named: type, listed: type) -> Any:
-    return _DECODERS[listed if raw[:1] == b"[" else named].decode(raw or b"{}")
 
 
 def _error_for(id: Id, method: str, error: Exception) -> bytes:
