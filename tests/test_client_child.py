@@ -280,15 +280,18 @@ def test_no_resource_is_left_to_the_garbage_collector() -> None:
 import asyncio, gc, sys
 sys.path.insert(0, {str(HERE)!r})
 from client_peers import calls, connect, echo, http_peer, scripted, speaking
+from midcall.client import keeping
 async def main():
     for name, words in (("plain", ()), ("dying", ("exit",)), ("dying", ("output",)), ("silent", ())):
         async with scripted(name, *words) as client:
             await client.call_tools(calls(2), parallel=True, timeout=0.5)
+    keeping.STARTING, patience = 0.5, keeping.STARTING
     try:
         async with scripted("mute", era="legacy") as client:
             pass
     except Exception as error:
         print(error)
+    keeping.STARTING = patience
     for modern in (False, True):
         async with http_peer(speaking(echo, modern=modern, session="s")) as peer:
             async with connect(peer.url) as client:
@@ -298,8 +301,6 @@ async def main():
                 waiting = asyncio.create_task(client.call_tools(calls(5), parallel=True))
                 await asyncio.sleep(0.1)
             print(len(await waiting))
-from midcall.client import keeping
-keeping.STARTING = 0.5
 asyncio.run(main(), debug=True)
 gc.collect()
 """
