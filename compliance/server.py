@@ -466,9 +466,9 @@ def main() -> None:
 
         asyncio.run(serve_stdio(hub, raw=False))
     else:
-        from midcall.transports.http_server import serve_http  # noqa: PLC0415
+        from midcall.transports.http_server import server  # noqa: PLC0415
 
-        asyncio.run(serve_http(hub, port=options.port, log_level="warning"))
+        asyncio.run(server(hub, port=options.port, log_level="warning").serve())
 
 
 if __name__ == "__main__":

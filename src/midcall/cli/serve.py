@@ -96,9 +96,9 @@ def serve(args: argparse.Namespace, load: "Callable[[], Hub]") -> int:
             mcp_of(hub)
         serving = serve_stdio(hub, raw=not args.mcp_only, grace=args.grace)
     else:
-        from midcall.transports.http_server import serve_http
+        from midcall.transports.http_server import server
 
-        serving = serve_http(
+        serving = server(
             hub,
             args.host,
             args.port,
@@ -114,7 +114,7 @@ def serve(args: argparse.Namespace, load: "Callable[[], Hub]") -> int:
             parts=() if hub.chat is None else (hub.chat.part(),),
             web_modules=args.web_module,
             own_log=args.log_format == "text",
-        )
+        ).serve()
     _calm_collector()
     with asyncio.Runner(loop_factory=_fast_loop()) as runner:
         threads = ThreadPoolExecutor(thread_name_prefix=_WORKER)

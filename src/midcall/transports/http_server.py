@@ -67,7 +67,7 @@ def server(
     web_modules: Sequence[str | Path] = (),
     own_log: bool = True,
 ) -> uvicorn.Server:
-    """A server that is ready to be run; its log goes to standard error, with its place among others.
+    """A server that is ready to `serve`; its log goes to standard error, with its place among others.
 
     Told to stop, it lets calls run on for up to `grace` seconds, and answers the others that it is closing.
 
@@ -132,6 +132,16 @@ class _Server(uvicorn.Server):
         self._calls = hub.calls
         self._grace = grace
 
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve until the process is told to stop; without `sockets`, on those of its place if it has one.
+
+        Raises `JournalError` if the hub has a journal that cannot be opened.
+        """
+        if sockets is None and self._place is not None:
+            sockets = self._place.listeners()
+        await self._hub.open()  # not before there is somebody who can go on with the calls in its journal
+        await super().serve(sockets)
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         try:
             await super().startup(sockets)
@@ -173,49 +183,6 @@ class _Server(uvicorn.Server):
         """Whoever has not read its response by now never will."""
         for connection in list(self.server_state.connections):
             connection.transport.abort()
-
-
-async def serve_http(
-    hub: Hub,
-    host: str = "127.0.0.1",
-    port: int = 8000,
-    log_level: str = "info",
-    *,
-    auth: Authenticator | None = None,
-    hosts: Sequence[str] = (),
-    allow_public: bool = False,
-    sse: bool = False,
-    grace: float = GRACE,
-    place: Place | None = None,
-    admin: bool = False,
-    metrics: bool = False,
-    parts: Sequence[Part] = (),
-    web_modules: Sequence[str | Path] = (),
-    own_log: bool = True,
-) -> None:
-    """Serve the hub until the process is told to stop; with a `place`, on the sockets of that.
-
-    Raises `JournalError` if the hub has a journal that cannot be opened.
-    """
-    http = server(
-        hub,
-        host,
-        port,
-        log_level,
-        auth=auth,
-        hosts=hosts,
-        allow_public=allow_public,
-        sse=sse,
-        grace=grace,
-        place=place,
-        admin=admin,
-        metrics=metrics,
-        parts=parts,
-        web_modules=web_modules,
-        own_log=own_log,
-    )
-    await hub.open()  # not before there is somebody who can go on with the calls in its journal
-    await http.serve(None if place is None else place.listeners())
 
 
 def _names_of(host: str) -> list[str]:
