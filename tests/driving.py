@@ -38,6 +38,18 @@ async def assert_nothing_left(hub: Hub) -> None:
     assert hub.calls.open_questions == 0
 
 
+def call_tasks() -> list[asyncio.Task[Any]]:
+    """The tasks in which calls run or wait, beside the present one."""
+    return [task for task in asyncio.all_tasks() - {asyncio.current_task()} if _runs_call(task)]
+
+
+def _runs_call(task: asyncio.Task[Any]) -> bool:
+    coroutine: Any = task.get_coro()
+    if coroutine.__qualname__ == "Inline._lead":  # it runs others, of which one may wait
+        coroutine = coroutine.cr_frame and coroutine.cr_frame.f_locals.get("body")
+    return getattr(coroutine, "__qualname__", None) == "Call.run"
+
+
 async def until(condition: Any) -> None:
     """Wait until the condition holds."""
     async with asyncio.timeout(LIMIT):

@@ -1,15 +1,12 @@
 """The hub that the tests of stdio and WebSocket talk to: `lines_app:hub`."""
 
 import asyncio
-import re
 from collections.abc import AsyncIterator
 from typing import Any
 
+from driving import call_tasks
 from midcall import Ask, Hub, ToolError, method
 from midcall.activations import Echo, Health, Interactive
-
-RUNS = re.compile(r"Call\.run|Inline\._lead")
-"""The tasks in which calls run."""
 
 
 class Probe:
@@ -21,12 +18,10 @@ class Probe:
     @method
     async def state(self) -> dict[str, Any]:
         """What is left running in the server, beside this very call."""
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        tasks = [task for task in others if RUNS.search(repr(task.get_coro()))]
         return {
             "calls": sum(not call.method.endswith(".state") for call in hub.calls.list()),
             "questions": hub.calls.open_questions,
-            "tasks": len(tasks),
+            "tasks": len(call_tasks()),
             "trail": self.trail,
         }
 

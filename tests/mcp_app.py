@@ -1,12 +1,12 @@
 """The hub that the tests of MCP talk to: `mcp_app:hub`, and variants of it with other settings."""
 
 import asyncio
-import re
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
+from driving import call_tasks
 from midcall import (
     Ask,
     Hub,
@@ -20,9 +20,6 @@ from midcall import (
     resource,
 )
 from midcall.mcp import McpExtension
-
-RUNS = re.compile(r"Call\.run|Inline\._lead")
-"""The tasks in which calls run."""
 
 
 class Sum(BaseModel):
@@ -379,12 +376,10 @@ class Admin:
     @method
     async def state(self) -> dict[str, Any]:
         """What is left running in the server beside this very call, and what its methods did."""
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        tasks = [task for task in others if RUNS.search(repr(task.get_coro()))]
         return {
             "calls": sum(not call.method.endswith(".state") for call in self._hub.calls.list()),
             "questions": self._hub.calls.open_questions,
-            "tasks": len(tasks),
+            "tasks": len(call_tasks()),
             "trail": self._seek.trail,
         }
 

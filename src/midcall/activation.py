@@ -47,7 +47,6 @@ class Method:
         "_ask_parameter",
         "_function",
         "_names",
-        "_renamed",
         "_run",
         "_shape",
         "description",
@@ -85,7 +84,7 @@ class Method:
         )
 
         try:
-            self._shape, self._renamed = arguments_shape(function.__name__, fields)
+            self._shape = arguments_shape(function.__name__, fields)
         except TypeError as error:
             raise RegistrationError(f"{_where(function)}: {error}") from error
         self.params = {"properties": {}, **self._shape.schema}
@@ -122,10 +121,10 @@ class Method:
         if not self._names and raw in _NOTHING:
             return {}
         try:
-            arguments: dict[str, Any] = self._shape.validate_json(raw).__dict__
+            arguments: dict[str, Any] = self._shape.validate_json(raw)
         except ValueError:
             arguments = self._read_unusual(raw, name)
-        return dict(zip(self._names, arguments.values(), strict=True)) if self._renamed else arguments
+        return arguments
 
     def _read_unusual(self, raw: bytes, name: str) -> dict[str, Any]:
         """What is no object: nothing at all, or an array; and all that is wrong."""
@@ -134,7 +133,7 @@ class Method:
                 raw = b"{}"
             elif raw.lstrip()[:1] == b"[":
                 raw = self._by_name(raw)
-            arguments: dict[str, Any] = self._shape.validate_json(raw).__dict__
+            arguments: dict[str, Any] = self._shape.validate_json(raw)
         except ValueError as error:
             raise InvalidArguments(name or self.name, _faults(error)) from None
         return arguments

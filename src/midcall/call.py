@@ -48,6 +48,9 @@ class Status(StrEnum):
     ABORTED = "aborted"
 
 
+_COMPLETED = Status.COMPLETED  # looking up a member takes a while in Python 3.11
+
+
 class Runnable(Protocol):
     """What a call runs: a method, as `activation` reads it."""
 
@@ -323,7 +326,7 @@ class Call(Struct, eq=False):
         return {"call": self.id if self.number else None, "method": self.name}
 
     def _finish(self, failure: Error | None, content: Any) -> None:
-        self.outcome = Status.COMPLETED if failure is None else Status.FAILED
+        self.outcome = _COMPLETED if failure is None else Status.FAILED
         if self.reason is not None:
             self.outcome = Status.ABORTED
             failure = Error(self.stamp(), self.reason, Aborted.code)

@@ -105,10 +105,10 @@ class Connection:
         except Fault as fault:
             self._send(fault.response())
             return
-        if isinstance(message, Batch):
-            self._take_batch(message)
-        else:
+        if isinstance(message, Envelope):
             self._take(message, self._send)
+        else:
+            self._take_batch(message)
 
     def refuse_large(self) -> None:
         """Tell the peer that a message was too large to be read."""

@@ -49,12 +49,24 @@ class Session:
     A modern request over HTTP has one for itself, so it is quickly made.
     """
 
-    __slots__ = ("__weakref__", "caller", "principal", "requests", "running", "send", "state", "watched")
+    __slots__ = (
+        "__weakref__",
+        "caller",
+        "open",
+        "principal",
+        "requests",
+        "running",
+        "send",
+        "state",
+        "watched",
+    )
 
     def __init__(self, send: Callable[[bytes], None], principal: Principal | None = None) -> None:
         self.send = send
         """Sends what belongs to no request: changes of lists and resources."""
         self.state = State.UNINITIALIZED
+        self.open = False
+        """Whether requests are answered."""
         self.caller = (
             _STRANGER if principal is None else msgspec.structs.replace(_STRANGER, principal=principal.name)
         )
@@ -70,6 +82,7 @@ class Session:
         following = _NEXT.get((self.state, event))
         if following is not None:
             self.state = following
+            self.open = True
         return following is not None
 
     def ended(self, id: Id, line: Line) -> None:
@@ -77,10 +90,6 @@ class Session:
         running = self.running.get(id)
         if running is not None and running[0].line is line:
             del self.running[id]
-
-    @property
-    def open(self) -> bool:
-        return self.state is not State.UNINITIALIZED
 
     def begin(self, asked: Initialize) -> None:
         """Remember what the client said of itself."""

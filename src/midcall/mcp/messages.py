@@ -25,7 +25,7 @@ class Capabilities(Struct):
     extensions: dict[str, Any] = {}
 
 
-class Meta(Struct):
+class Meta(Struct, frozen=True):
     """The `_meta` of a request. The modern revision says there what a legacy one said at the start."""
 
     revision: str | None = field(default=None, name=f"{META}protocolVersion")
@@ -43,7 +43,7 @@ class Meta(Struct):
 class Params(Struct):
     """The parameters that any request may have."""
 
-    meta: Meta = field(default_factory=Meta, name="_meta")
+    meta: Meta = field(default=Meta(), name="_meta")
 
 
 class Initialize(Struct):

@@ -9,6 +9,8 @@ from collections.abc import Awaitable
 from contextlib import AbstractContextManager
 from typing import Any
 
+from msgspec import Struct
+
 from midcall.call import Call
 from midcall.hub import Hub
 from midcall.items import Error
@@ -19,18 +21,22 @@ from midcall.mcp.results import tool_result
 from midcall.outlet import NOWHERE
 
 
-class PlainCall:
-    """The call of one request."""
+def run_plain(exchange: Exchange, session: Session, hub: Hub, tool: Tool, arguments: bytes) -> None:
+    """Run a tool, and respond with its result. Raises `InvalidArguments`, and what `PlainCall.start` does."""
+    call = hub.prepare(tool.found, arguments, NOWHERE)
+    plain = PlainCall(exchange, session, hub, tool, call)
+    call.on_result = plain.answer
+    exchange.line.run(plain)
 
-    __slots__ = ("_tool", "call", "exchange", "hub", "session")
 
-    def __init__(self, exchange: Exchange, session: Session, hub: Hub, tool: Tool, arguments: bytes) -> None:
-        self.exchange: Exchange | None = exchange
-        self.session = session
-        self.hub = hub
-        self._tool = tool
-        self.call: Call = hub.prepare(tool.found, arguments, NOWHERE)
-        self.call.on_result = self._answer
+class PlainCall(Struct, eq=False):
+    """The call of one request. (A struct, as `Call` is: its making is hot.)"""
+
+    exchange: Exchange | None
+    session: Session
+    hub: Hub
+    tool: Tool
+    call: Call
 
     def start(self, loop: AbstractEventLoop | None = None) -> None:
         """Run it soon, so that whoever reads requests goes on."""
@@ -51,13 +57,14 @@ class PlainCall:
         self.exchange = None
         self.call.abort(reason)
 
-    def _answer(self, content: Any, failure: Error | None) -> None:
+    def answer(self, content: Any, failure: Error | None) -> None:
+        """Respond with what it came to, unless nobody waits for that any more."""
         exchange, self.exchange = self.exchange, None
         if exchange is None:
             return
         try:
             contents = () if content is None else (content,)
-            result = tool_result(contents, failure, self._tool, exchange.caller.revision)
+            result = tool_result(contents, failure, self.tool, exchange.caller.revision)
         except McpError as error:
             exchange.error(error)
         except (TypeError, ValueError) as error:  # something that JSON cannot carry

@@ -31,7 +31,7 @@ from midcall.mcp.exchange import Exchange, McpError
 from midcall.mcp.legacy import Session
 from midcall.mcp.outcomes import Context, Ticket
 from midcall.mcp.passed import passed_result
-from midcall.mcp.plain import PlainCall
+from midcall.mcp.plain import run_plain
 from midcall.mcp.relayed import RelayedCall, Talk
 from midcall.mcp.results import prompt_result, resource_result, tool_result
 from midcall.principal import check_scopes
@@ -80,7 +80,7 @@ class Runner:
                 and exchange.meta.idempotency_key is None
                 and exchange.span is None  # else it needs a task, in which the span is the current one
             ):
-                exchange.line.run(PlainCall(exchange, session, self._server.hub, tool, arguments))
+                run_plain(exchange, session, self._server.hub, tool, arguments)
             elif (
                 tool.remote
                 and params.request_state is None

@@ -7,7 +7,7 @@ same pipe.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
 from midcall.call import Call
 from midcall.connection import Connection, Send
@@ -27,67 +27,56 @@ class McpSpeaker:
 
     def __init__(self, extension: "McpExtension", connection: Connection) -> None:
         self._extension = extension
-        self._connection = connection
-        self._session = Session(connection.send, connection.principal)
+        self.connection = connection
+        self.session = Session(connection.send, connection.principal)
         self._names = extension.names
 
     def take(self, message: Envelope, reply: Send) -> bool:
         """Take a message of MCP; false if it belongs to the raw protocol."""
         if message.method is UNSET:
-            self._extension.response(message, self._session)
+            self._extension.response(message, self.session)
             return True
         if message.method not in self._names and _MODERN not in bytes(message.params):
             return False
         if message.id is UNSET:
-            self._extension.notice(message, self._session)
+            self._extension.notice(message, self.session)
         else:
-            self._extension.take(message, _Pipe(self, message.id, reply), self._session)
+            self._extension.take(message, _Pipe(self, message.id, reply), self.session)
         return True
 
     def calls(self) -> Sequence[Call]:
-        dialects = [dialect for _, dialect in self._session.running.values() if dialect is not None]
+        dialects = [dialect for _, dialect in self.session.running.values() if dialect is not None]
         return [dialect.call for dialect in dialects if dialect.call is not None]
 
     def close(self, reason: str) -> None:
         """The peer is gone. What waits for answers stays parked: they may come by another line."""
-        self._extension.gone(self._session, reason)
-
-    @property
-    def session(self) -> Session:
-        return self._session
-
-    @property
-    def connection(self) -> Connection:
-        return self._connection
+        self._extension.gone(self.session, reason)
 
 
-class _Pipe:
+class _Pipe(Struct, eq=False):
     """The line of one request: all go to the same pipe."""
 
-    __slots__ = ("_id", "_reply", "_speaker")
-
-    def __init__(self, speaker: McpSpeaker, id: Id, reply: Send) -> None:
-        self._speaker = speaker
-        self._id = id
-        self._reply = reply
+    speaker: McpSpeaker
+    id: Id
+    reply: Send
 
     @property
     def full(self) -> bool:
-        return self._speaker.connection.full
+        return self.speaker.connection.full
 
     def send(self, message: bytes) -> None:
-        self._speaker.connection.send(message)
+        self.speaker.connection.send(message)
 
     def respond(self, message: bytes, *, status: int = 200) -> None:
-        self._speaker.session.ended(self._id, self)
-        self._reply(message)
+        self.speaker.session.ended(self.id, self)
+        self.reply(message)
 
     def close(self) -> None:
-        if isinstance(self._reply, BatchReply):
-            self._reply.skip()
+        if isinstance(self.reply, BatchReply):
+            self.reply.skip()
 
     async def drain(self) -> None:
-        await self._speaker.connection.drain()
+        await self.speaker.connection.drain()
 
     def run(self, call: Plain) -> None:
-        call.start(self._speaker.connection.loop)
+        call.start(self.speaker.connection.loop)

@@ -6,12 +6,13 @@ connections close. It may stand among several that share their sockets.
 
 import asyncio
 import copy
+import functools
 import logging
 import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import uvicorn
 from uvicorn.config import LOGGING_CONFIG
@@ -25,6 +26,7 @@ from midcall.transports.http import Application, Part, asgi_app
 from midcall.transports.one_write import OneWrite
 from midcall.transports.open_stream import OpenStream
 from midcall.transports.security import is_loopback, refuse_public_bind
+from midcall.transports.together import Together
 
 FRAME_LIMIT = 4 * MAX_MESSAGE
 """Frames up to this size are read, so that one over MAX_MESSAGE can be answered with an error; one
@@ -106,7 +108,7 @@ def server(
             log_config=_log_to_stderr("" if place is None else f"{place}: ") if own_log else None,
             access_log=log_level in ("trace", "debug", "info"),  # else each line is made and thrown away
             proxy_headers=False,  # nothing here depends on what a proxy says of the client
-            http=OneWrite,
+            http=cast("type[asyncio.Protocol]", functools.partial(OneWrite, together=Together())),
             ws="websockets-sansio",
             ws_max_size=FRAME_LIMIT,
             ws_per_message_deflate=False,  # costs 64 kB a peer, and hides a slow reader from us

@@ -11,23 +11,28 @@ from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 from starlette.types import Scope
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from midcall.transports.event_writer import DETACH
 from midcall.transports.open_stream import OpenStream
 from midcall.transports.sse import EventStream
+from midcall.transports.together import Together
 from midcall.transports.whole_response import RESPOND, Fields
 
 
 class OneWrite(HttpToolsProtocol):
     """One connection."""
 
-    __slots__ = ("_extensions", "_gathering", "_idle_since", "_timer")
+    __slots__ = ("_extensions", "_gathering", "_idle_since", "_timer", "_together")
+
+    def __init__(self, *args: Any, together: Together, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._together = together
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._idle_since: float | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._gathering = Gathering(cast("asyncio.Transport", transport), self.loop)
+        self._gathering = Gathering(cast("asyncio.Transport", transport), self._together, self.loop)
         self._extensions = {DETACH: self._detach, RESPOND: self._respond}
         super().connection_made(self._gathering)
 
@@ -45,6 +50,9 @@ class OneWrite(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         cast("dict[str, Any]", self.scope)["extensions"] = self._extensions
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._together.run_soon(cycle.run_asgi(app), self.tasks, self.loop)
 
     def _respond(self, scope: Scope, status: int, headers: Fields, body: bytes) -> bool:
         """Send the response to the latest request, unless something is special about it."""
@@ -134,16 +142,19 @@ def _default_head(headers: list[tuple[bytes, bytes]]) -> bytes:
 class Gathering(asyncio.Transport):
     """A transport that writes all of one turn together."""
 
-    __slots__ = ("_loop", "_parts", "_transport")
+    __slots__ = ("_loop", "_parts", "_together", "_transport")
 
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, transport: asyncio.Transport, together: Together, loop: asyncio.AbstractEventLoop
+    ) -> None:
         self._transport = transport
+        self._together = together
         self._loop = loop
         self._parts: list[bytes] = []
 
     def write(self, data: Any) -> None:
         if not self._parts:
-            self._loop.call_soon(self._flush)
+            self._together.write_soon(self._flush, self._loop)
         self._parts.append(data)
 
     def writelines(self, list_of_data: Iterable[Any]) -> None:
