@@ -11,7 +11,7 @@ from typing import Any
 
 from midcall.call import PROCESS, Call, CallInfo
 from midcall.errors import TooManyCalls, UnknownQuestion
-from midcall.inline import Inline, rest_of
+from midcall.inline import ENDED, Inline, rest_of
 
 log = logging.getLogger("midcall.call")
 
@@ -138,9 +138,8 @@ class _Here:
 
     def __await__(self) -> Generator[Any, Any, None]:
         body = self._call.run(self._calls.ended)
-        try:
-            waits_for = body.send(None)
-        except StopIteration:
+        waits_for = next(body.__await__(), ENDED)
+        if waits_for is ENDED:
             return
         self._call.task = asyncio.current_task()
         self._calls.add(self._call)
