@@ -21,7 +21,7 @@ class Trail:
         self.notes: list[Any] = []
         self.tasks: dict[str, asyncio.Task[None]] = {}
         self.waited: list[str] = []
-        self._inline = Inline[tuple[str, Callable[[], Body]]](self._begin, self._waits)
+        self._inline = Inline[tuple[str, Callable[[], Body]]](self._begin, waits=self._waits)
 
     def put(self, name: str, body: Callable[[], Body]) -> None:
         self._inline.put((name, body), asyncio.get_running_loop())
@@ -33,8 +33,9 @@ class Trail:
         self.tasks[one[0]] = task
         return one[1]()
 
-    def _waits(self, one: tuple[str, Callable[[], Body]], task: asyncio.Task[None]) -> None:
-        assert self.tasks[one[0]] is task
+    def _waits(self, one: tuple[str, Callable[[], Body]]) -> None:
+        assert self.tasks[one[0]] is asyncio.current_task()
+        assert self.tasks[one[0]] in self._inline.waiting
         self.waited.append(one[0])
 
 
@@ -197,6 +198,48 @@ def test_an_error_ends_one_and_the_next_is_run(wait: bool) -> None:
     drive(main())
 
 
+def test_many_that_wait_do_not_wait_for_each_other_to_begin() -> None:
+    async def main() -> None:
+        trail = Trail()
+        gate = asyncio.Event()
+
+        async def waits(number: int) -> None:
+            trail.notes.append(number)
+            await gate.wait()
+
+        async def turns_to_begin(count: int) -> int:
+            begun = len(trail.notes)
+            for number in range(begun, begun + count):
+                trail.put(f"{number}", lambda number=number: waits(number))
+            turns = 0
+            while len(trail.notes) < begun + count:
+                await asyncio.sleep(0)
+                turns += 1
+            return turns
+
+        assert await turns_to_begin(40) < 10
+        assert await turns_to_begin(30) <= 2, "it is known by now that they wait"
+        assert trail.notes == list(range(70))
+        gate.set()
+        await asyncio.sleep(0.01)
+        assert len(asyncio.all_tasks()) == 1
+
+        async def ends() -> None:
+            pass
+
+        for number in range(300):
+            trail.put(f"{number}", ends)
+            await asyncio.sleep(0)
+        tasks = trail.tasks
+        tasks.clear()
+        for number in range(30):
+            trail.put(f"{number}", ends)
+        await asyncio.sleep(0.01)
+        assert len(set(tasks.values())) == 1, "and that they do not"
+
+    drive(main())
+
+
 def test_many_let_others_run() -> None:
     async def main() -> None:
         trail = Trail()
@@ -223,7 +266,7 @@ def test_what_is_not_run_before_the_loop_ends_is_told_of_and_the_next_loop_runs_
     async def body(name: str) -> None:
         ran.append(name)
 
-    inline = Inline[str](lambda name, _: body(name), lambda *_: None, left.append)
+    inline = Inline[str](lambda name, _: body(name), left=left.append)
 
     async def end_at_once() -> None:
         loop = asyncio.get_running_loop()

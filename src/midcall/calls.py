@@ -29,7 +29,7 @@ class Calls:
         self._active: dict[int, Call] = {}
         self._asking: dict[str, Call] = {}
         self._numbers = itertools.count(1)
-        self._inline = Inline[Call](self._begin, self._waits)
+        self._inline = Inline[Call](self._begin, waits=self.add)
 
     def start(
         self, call: Call, *, at_once: bool = False, loop: asyncio.AbstractEventLoop | None = None
@@ -60,9 +60,6 @@ class Calls:
     def _begin(self, call: Call, task: asyncio.Task[None]) -> Coroutine[Any, Any, None]:
         call.task = task
         return call.run(self.ended)
-
-    def _waits(self, call: Call, task: asyncio.Task[None]) -> None:
-        self.add(call)
 
     def run_here(self, call: Call, waiting: AbstractContextManager[object]) -> Awaitable[None]:
         """Run a call in the present task: nothing is known of it unless it waits, and most do not.

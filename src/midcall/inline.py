@@ -2,9 +2,12 @@
 
 A task for each plain call costs a third of what such a call costs. Here one task, the **leader**, takes what
 is to be run from a queue and runs each up to the first thing that it waits for. Most end before that, and the
-leader takes the next one. One that waits keeps the task, and a new leader goes on with the queue: whatever
+leader takes the next one. One that waits keeps the task, and another leader goes on with the queue: whatever
 asks for the current task (a time limit, a task group) finds the same one from beginning to end. Each has a
 context of its own, as in a task.
+
+A leader begins in the next turn of the event loop. So that many that wait need not wait for each other, there
+are as many leaders as were of use lately: one while nothing waits, and up to one for each if all do.
 """
 
 import asyncio
@@ -16,6 +19,8 @@ from typing import Any, Generic, TypeAlias, TypeVar, cast
 T = TypeVar("T")
 Body: TypeAlias = Coroutine[Any, Any, None]
 Task: TypeAlias = asyncio.Task[None]
+Run: TypeAlias = Callable[..., Any]
+"""Calls a function with what else it is given, in the right context."""
 
 ENDED = object()
 """What `next(body.__await__(), ENDED)` gives if the coroutine ends without waiting.
@@ -24,29 +29,34 @@ To `send`, and to catch the exception with which it ends, takes twice as long.
 """
 
 TURN = 64
-"""After how many the leader lets others run."""
+"""After how many a leader lets others run; and how many leaders there are at most."""
 
 
 class Inline(Generic[T]):
     """What is about to run in this way."""
 
-    __slots__ = ("_begin", "_leader", "_left", "_queue", "_waits")
+    __slots__ = ("_begin", "_leaders", "_left", "_loop", "_queue", "_waits", "_wanted", "waiting")
 
     def __init__(
         self,
         begin: Callable[[T, Task], Body],
-        waits: Callable[[T, Task], None],
+        *,
+        waits: Callable[[T], None] = lambda _: None,
         left: Callable[[T], None] = lambda _: None,
     ) -> None:
-        """`begin` gives the coroutine of one, told which task runs it; `waits` is told when it waits.
+        """`begin` gives the coroutine of one, told which task runs it.
 
-        `left` is told of those that are not run, as the event loop ends before.
+        `waits` is told of those that wait, `left` of those that are not run, as the event loop ends before.
         """
         self._begin = begin
         self._waits = waits
         self._left = left
+        self.waiting: set[Task] = set()
+        """The tasks of those that wait."""
         self._queue: deque[T] = deque()
-        self._leader: Task | None = None
+        self._leaders: set[Task] = set()
+        self._wanted = 1
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def __iter__(self) -> Iterator[T]:
         """Those that have not begun."""
@@ -58,69 +68,82 @@ class Inline(Generic[T]):
     def put(self, one: T, loop: asyncio.AbstractEventLoop) -> None:
         """Run one in the next turn of the loop."""
         self._queue.append(one)
-        leader = self._leader
-        if leader is None or leader.get_loop() is not loop:
+        if loop is not self._loop:  # those of a loop that is gone lead nothing any more
+            self._loop = loop
+            self._leaders.clear()
+        if len(self._leaders) < self._wanted:
             self._appoint(loop)
 
-    def _appoint(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._leader = loop.create_task(self._lead())
-        self._leader.add_done_callback(self._over)
+    def _appoint(self, loop: asyncio.AbstractEventLoop, context: Context | None = None) -> None:
+        leader = loop.create_task(self._lead(), context=context)
+        self._leaders.add(leader)
+        leader.add_done_callback(self._over)
 
     async def _lead(self) -> None:
         leader = cast("Task", asyncio.current_task())
+        fresh = copy_context()
+        run: Run = _here  # the first one may have the context of the task: there is nothing in it yet
         done = 0
+        leader.remove_done_callback(self._over)
+        if not self._queue:
+            self._wanted = max(1, self._wanted - 1)  # the others have done it all
         try:
-            while self._queue and self._leader is leader:
+            while self._queue and leader in self._leaders:
                 one = self._queue.popleft()
-                body, context = self._begin(one, leader), copy_context()
-                waits_for = context.run(next, body.__await__(), ENDED)
+                body = self._begin(one, leader)
+                waits_for = run(next, body.__await__(), ENDED)
                 if waits_for is not ENDED:
-                    self._hand_over(leader)
-                    self._waits(one, leader)
-                    await _Rest(body, waits_for, context)
+                    self._step_down(leader, fresh)
+                    self.waiting.add(leader)
+                    self._waits(one)
+                    await _Rest(body, waits_for, run)
                     return
                 done += 1
+                run = fresh.copy().run
                 if leader.cancelling():
                     return  # it has stopped itself: what is meant for it must not hit another one
                 if done % TURN == 0:
                     await asyncio.sleep(0)
         finally:
-            self._hand_over(leader)
+            self._step_down(leader, fresh)
+            self.waiting.discard(leader)
 
-    def _hand_over(self, leader: Task) -> None:
-        """This task leads no more."""
-        if self._leader is leader:
-            self._leader = None
-            if self._queue:
-                self._appoint(leader.get_loop())
+    def _step_down(self, leader: Task, fresh: Context) -> None:
+        """This task leads no more. If it was the last one, others are needed for the rest."""
+        if leader not in self._leaders:
+            return
+        self._leaders.remove(leader)
+        if self._queue and not self._leaders:
+            self._wanted = min(2 * self._wanted, TURN)
+            for _ in range(min(self._wanted, len(self._queue))):
+                self._appoint(leader.get_loop(), fresh.copy())
 
     def _over(self, leader: Task) -> None:
         """A leader that was cancelled before it began: the loop is about to end."""
-        if self._leader is leader:
-            self._leader = None
-            while self._queue:
-                self._left(self._queue.popleft())
+        self._leaders.discard(leader)
+        while self._queue and not self._leaders:
+            self._left(self._queue.popleft())
 
 
 class _Rest:
     """What is left of a coroutine that waits already, in its context; to be awaited."""
 
-    __slots__ = ("_body", "_context", "_waits_for")
+    __slots__ = ("_body", "_run", "_waits_for")
 
-    def __init__(self, body: Body, waits_for: Any, context: Context) -> None:
+    def __init__(self, body: Body, waits_for: Any, run: Run) -> None:
         self._body = body
         self._waits_for = waits_for
-        self._context = context
+        self._run = run
 
     def __await__(self) -> Generator[Any, Any, None]:
-        return rest_of(self._body, self._waits_for, self._context.run)
+        return rest_of(self._body, self._waits_for, self._run)
 
 
-def rest_of(
-    body: Body,
-    waits_for: Any,
-    run: Callable[[Callable[[Any], Any], Any], Any] = lambda step, value: step(value),
-) -> Generator[Any, Any, None]:
+def _here(step: Callable[..., Any], *given: Any) -> Any:
+    return step(*given)
+
+
+def rest_of(body: Body, waits_for: Any, run: Run = _here) -> Generator[Any, Any, None]:
     """Await what is left of a coroutine that waits already; `run` takes each of its steps."""
     while True:
         try:

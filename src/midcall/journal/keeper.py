@@ -80,8 +80,7 @@ class Keeper:
         self._period = 0.0
         self._subscriptions: Subscriptions | None = None
         self.here = Here(0 if replay_check else parked_calls)
-        self._work = Inline[Coroutine[Any, Any, None]](lambda work, _: work, self._waits, Coroutine.close)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._work = Inline[Coroutine[Any, Any, None]](lambda work, _: work, left=Coroutine.close)
         self._claiming = 0
         """How many segments are about to begin."""
         self._opening: asyncio.Lock | None = None
@@ -133,7 +132,7 @@ class Keeper:
         await self.sweeper.stop()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(grace, WRITING)):
-                while self._claiming or self._work or self._tasks or self.here.busy:  # noqa: ASYNC110  one may begin the next
+                while self._claiming or self._work or self._work.waiting or self.here.busy:  # noqa: ASYNC110  one may begin the next
                     await asyncio.sleep(0.01)
         if self.engine is not None:
             await self.engine.close()
@@ -149,7 +148,7 @@ class Keeper:
                     await self.journal.release(kept.id, kept.record.fence)
                     kept.front.released()
             self.here.drop(kept)
-        for task in self._tasks:
+        for task in self._work.waiting:
             task.cancel()
         await self.journal.close()
         self._is_open = False
@@ -162,10 +161,6 @@ class Keeper:
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something for a call, owned by the keeper. Mostly it is done without waiting."""
         self._work.put(work, asyncio.get_running_loop())
-
-    def _waits(self, work: Coroutine[Any, Any, None], task: asyncio.Task[None]) -> None:
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     @property
     def subscriptions(self) -> "Subscriptions":

@@ -95,7 +95,8 @@ def server(
         web_modules=web_modules,
     )
     logging.getLogger("uvicorn.error").addFilter(is_no_frame)
-    return _Server(
+    together = Together()
+    http = _Server(
         app,
         hub,
         grace,
@@ -108,13 +109,15 @@ def server(
             log_config=_log_to_stderr("" if place is None else f"{place}: ") if own_log else None,
             access_log=log_level in ("trace", "debug", "info"),  # else each line is made and thrown away
             proxy_headers=False,  # nothing here depends on what a proxy says of the client
-            http=cast("type[asyncio.Protocol]", functools.partial(OneWrite, together=Together())),
+            http=cast("type[asyncio.Protocol]", functools.partial(OneWrite, together=together)),
             ws="websockets-sansio",
             ws_max_size=FRAME_LIMIT,
             ws_per_message_deflate=False,  # costs 64 kB a peer, and hides a slow reader from us
             timeout_graceful_shutdown=2 * WRITING,  # never reached: see `_Server`
         ),
     )
+    http.server_state.tasks = together.requests.waiting
+    return http
 
 
 class _Server(uvicorn.Server):

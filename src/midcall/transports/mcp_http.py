@@ -30,6 +30,7 @@ from midcall.principal import Principal
 from midcall.transports.auth import Authenticator
 from midcall.transports.event_writer import write_events
 from midcall.transports.http_sessions import BatchLine, HttpSession, HttpSessions, SessionLine
+from midcall.transports.later import Later
 from midcall.transports.relay import Post, Relay
 from midcall.transports.sse import EventStream, HttpLine
 from midcall.transports.whole_response import send_whole
@@ -78,6 +79,7 @@ class McpEndpoint:
         self._auth = auth
         self._sessions = HttpSessions(extension)
         self._relay: Relay | None = None
+        self._later = Later(WATCH_AFTER)
 
     def share_sessions(self, post: Post) -> Callable[[bytes], None]:
         """From now on, requests for sessions of other workers are passed on; gives what takes theirs."""
@@ -168,7 +170,7 @@ class McpEndpoint:
         self._extension.take(message, line, session, headers)
         if line.plain is not None:
             await line.plain.run_here(_Watch(line.plain, receive))
-        elif not line.decided and not await _until_decided(line, receive):
+        elif not line.decided and not await self._until_decided(line, receive):
             self._gone(session)
             return None
         return self._answer(line, session=session)
@@ -196,7 +198,7 @@ class McpEndpoint:
         if not found.session.open:
             self._sessions.end(found)  # `initialize` was refused
             begins = False
-        if not line.decided and not await _until_decided(line, receive):
+        if not line.decided and not await self._until_decided(line, receive):
             return None
         return self._answer(line, ((b"mcp-session-id", found.id.encode()),) if begins else ())
 
@@ -225,7 +227,7 @@ class McpEndpoint:
                 self._extension.take(member, part, found.session)
         if not expected:
             return Answer(202)
-        if not line.decided and not await _until_decided(line, receive):
+        if not line.decided and not await self._until_decided(line, receive):
             return None
         return self._answer(line)
 
@@ -241,6 +243,18 @@ class McpEndpoint:
             if home and home != self._sessions.home:
                 return Elsewhere(home)
         return found or Answer(404, jsonrpc.error_response(None, -32001, "Session not found"))
+
+    async def _until_decided(self, line: HttpLine, receive: Receive) -> bool:
+        """Wait for the first word of the server; false if the client leaves before."""
+        loop = asyncio.get_running_loop()
+        leaving = _Leaving(loop, line, receive)
+        watching = self._later.call(leaving.watch, loop)
+        try:
+            await line.wait(loop)
+            return line.decided
+        finally:
+            watching.cancel()
+            leaving.forget()
 
     def _answer(self, line: HttpLine, extra: Extra = (), session: Session | None = None) -> Answer | Events:
         """JSON if the response is all there is, else events."""
@@ -299,19 +313,6 @@ class _Watch:
     async def _watch(self) -> None:
         await _until_gone(self._receive)
         self._call.abort("The caller went away")
-
-
-async def _until_decided(line: HttpLine, receive: Receive) -> bool:
-    """Wait for the first word of the server; false if the client leaves before."""
-    loop = asyncio.get_running_loop()
-    leaving = _Leaving(loop, line, receive)
-    timer = loop.call_later(WATCH_AFTER, leaving.watch)
-    try:
-        await line.wait(loop)
-        return line.decided
-    finally:
-        timer.cancel()
-        leaving.forget()
 
 
 class _Leaving:

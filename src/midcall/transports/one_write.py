@@ -52,7 +52,7 @@ class OneWrite(HttpToolsProtocol):
         cast("dict[str, Any]", self.scope)["extensions"] = self._extensions
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        self._together.run_soon(cycle.run_asgi(app), self.tasks, self.loop)
+        self._together.requests.put(cycle.run_asgi(app), self.loop)
 
     def _respond(self, scope: Scope, status: int, headers: Fields, body: bytes) -> bool:
         """Send the response to the latest request, unless something is special about it."""

@@ -1,0 +1,48 @@
+"""Calls to come, of which most are cancelled: in order, in time, with one timer."""
+
+import asyncio
+
+from driving import drive
+from midcall.transports.later import Later
+
+
+def test_what_is_not_cancelled_is_called_in_order_and_not_before_its_time() -> None:
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        later = Later(0.5)
+        called: list[tuple[int, float]] = []
+        begun = loop.time()
+        entries = []
+        for number in range(6):
+            entries.append(
+                later.call(lambda number=number: called.append((number, loop.time() - begun)), loop)
+            )
+            await asyncio.sleep(0.01)
+        entries[0].cancel()
+        entries[3].cancel()
+        async with asyncio.timeout(30):
+            while len(called) < 4:
+                await asyncio.sleep(0.01)
+        assert [number for number, _ in called] == [1, 2, 4, 5]
+        for number, after in called:
+            assert after >= 0.5 + number * 0.01 - 0.002
+        entries[1].cancel()  # too late, and no harm
+        later.call(lambda: called.append((6, 0.0)), loop)
+        async with asyncio.timeout(30):
+            while len(called) < 5:
+                await asyncio.sleep(0.01)
+
+    drive(run())
+
+
+def test_the_next_loop_calls_only_what_it_is_given() -> None:
+    later = Later(0.01)
+    called: list[str] = []
+
+    async def run(name: str, wait: float) -> None:
+        later.call(lambda: called.append(name), asyncio.get_running_loop())
+        await asyncio.sleep(wait)
+
+    drive(run("first", 0))
+    drive(run("second", 0.2))
+    assert called == ["second"]
