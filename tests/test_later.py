@@ -1,6 +1,7 @@
 """Calls to come, of which most are cancelled: in order, in time, with one timer."""
 
 import asyncio
+import time
 
 from driving import drive
 from midcall.transports.later import Later
@@ -31,6 +32,28 @@ def test_what_is_not_cancelled_is_called_in_order_and_not_before_its_time() -> N
         async with asyncio.timeout(30):
             while len(called) < 5:
                 await asyncio.sleep(0.01)
+
+    drive(run())
+
+
+def test_it_can_be_cancelled_up_to_the_moment_of_its_call() -> None:
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        later = Later(0.01)
+        called: list[str] = []
+
+        def first() -> None:
+            called.append("first")
+            second.cancel()
+            loop.call_soon(third.cancel)  # too late: it is called in this turn
+
+        later.call(first, loop)
+        second = later.call(lambda: called.append("second"), loop)
+        third = later.call(lambda: called.append("third"), loop)
+        later.call(lambda: called.append("fourth"), loop)
+        time.sleep(0.02)  # all are due together
+        await asyncio.sleep(0.05)
+        assert called == ["first", "third", "fourth"]
 
     drive(run())
 

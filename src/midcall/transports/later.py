@@ -33,7 +33,7 @@ class Later:
         while self._entries and (self._entries[0].function is None or self._entries[0].due <= now):
             function = self._entries.popleft().function
             if function is not None:
-                loop.call_soon(function)
+                function()  # at once: until then it can be cancelled
         if self._entries:
             loop.call_at(self._entries[0].due, self._look, loop)
 
