@@ -37,6 +37,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from ports import free_port
+
 ROOT = Path(__file__).parent.parent
 PORT = "8000"
 
@@ -77,7 +79,7 @@ class Page:
 
     def __init__(self, path: Path) -> None:
         self.name = str(path.relative_to(ROOT))
-        self.port = _free_port()
+        self.port = free_port()
         text = path.read_text().replace(PORT, str(self.port))
         self.blocks = list(read_blocks(text))
         self.module = types.ModuleType("page")
@@ -223,12 +225,6 @@ def _wire_pattern(line: str, known: dict[str, str]) -> str:
         return f'"(?P<{name}>[^"]+)"'
 
     return _NAME.sub(named, pattern)
-
-
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def main(path: str) -> None:

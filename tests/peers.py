@@ -4,7 +4,6 @@ import asyncio
 import itertools
 import json
 import os
-import socket
 import sys
 import time
 import urllib.request
@@ -14,6 +13,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from websockets.asyncio.client import ClientConnection, connect
+
+from ports import free_port
 
 HERE = Path(__file__).parent
 LARGE = 128 * 1024 * 1024
@@ -25,12 +26,6 @@ def command(*arguments: str) -> list[str]:
 
 def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(HERE), "PYTHONDONTWRITEBYTECODE": "1"}
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
 
 
 class Wire(Protocol):

