@@ -3,8 +3,9 @@
 A task for each plain call costs a third of what such a call costs. Here one task, the **leader**, takes what
 is to be run from a queue and runs each up to the first thing that it waits for. Most end before that, and the
 leader takes the next one. One that waits keeps the task, and another leader goes on with the queue: whatever
-asks for the current task (a time limit, a task group) finds the same one from beginning to end. Each has a
-context of its own, as in a task.
+asks for the current task (a time limit, a task group) finds the same one from beginning to end. Only at a
+`Pause` one is put aside, and may go on in another task: who waits there knows that nobody asks for it. Each
+has a context of its own, as in a task.
 
 A leader begins in the next turn of the event loop. So that many that wait need not wait for each other, there
 are as many leaders as were of use lately: one while nothing waits, and up to one for each if all do.
@@ -13,8 +14,9 @@ are as many leaders as were of use lately: one while nothing waits, and up to on
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterator
-from contextvars import Context, copy_context
-from typing import Any, Generic, TypeAlias, TypeVar, cast
+from contextvars import copy_context
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, cast
 
 T = TypeVar("T")
 Body: TypeAlias = Coroutine[Any, Any, None]
@@ -53,20 +55,23 @@ class Inline(Generic[T]):
         self._left = left
         self.waiting: set[Task] = set()
         """The tasks of those that wait."""
-        self._queue: deque[T] = deque()
+        self._queue: deque[T | _Begun] = deque()
         self._leaders: set[Task] = set()
         self._wanted = 1
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def __iter__(self) -> Iterator[T]:
         """Those that have not begun."""
-        return iter(tuple(self._queue))
+        return iter([one for one in self._queue if not isinstance(one, _Begun)])
 
     def __len__(self) -> int:
         return len(self._queue)
 
     def put(self, one: T, loop: asyncio.AbstractEventLoop) -> None:
         """Run one in the next turn of the loop."""
+        self._put(one, loop)
+
+    def _put(self, one: "T | _Begun", loop: asyncio.AbstractEventLoop) -> None:
         self._queue.append(one)
         if loop is not self._loop:  # those of a loop that is gone lead nothing any more
             self._loop = loop
@@ -74,15 +79,13 @@ class Inline(Generic[T]):
         if len(self._leaders) < self._wanted:
             self._appoint(loop)
 
-    def _appoint(self, loop: asyncio.AbstractEventLoop, context: Context | None = None) -> None:
-        leader = loop.create_task(self._lead(), context=context)
+    def _appoint(self, loop: asyncio.AbstractEventLoop) -> None:
+        leader = loop.create_task(self._lead())
         self._leaders.add(leader)
         leader.add_done_callback(self._over)
 
     async def _lead(self) -> None:
         leader = cast("Task", asyncio.current_task())
-        fresh = copy_context()
-        run: Run = _here  # the first one may have the context of the task: there is nothing in it yet
         done = 0
         leader.remove_done_callback(self._over)
         if not self._queue:
@@ -90,25 +93,30 @@ class Inline(Generic[T]):
         try:
             while self._queue and leader in self._leaders:
                 one = self._queue.popleft()
-                body = self._begin(one, leader)
+                if type(one) is _Begun:
+                    body, run = one
+                else:
+                    body, run = self._begin(one, leader), copy_context().run  # type: ignore[arg-type]
                 waits_for = run(next, body.__await__(), ENDED)
-                if waits_for is not ENDED:
-                    self._step_down(leader, fresh)
+                if type(waits_for) is Pause:
+                    waits_for.go_on = partial(self._put, _Begun(body, run), leader.get_loop())
+                elif waits_for is not ENDED:
+                    self._step_down(leader)
                     self.waiting.add(leader)
-                    self._waits(one)
+                    if type(one) is not _Begun:
+                        self._waits(one)  # type: ignore[arg-type]
                     await _Rest(body, waits_for, run)
                     return
                 done += 1
-                run = fresh.copy().run
                 if leader.cancelling():
                     return  # it has stopped itself: what is meant for it must not hit another one
                 if done % TURN == 0:
                     await asyncio.sleep(0)
         finally:
-            self._step_down(leader, fresh)
+            self._step_down(leader)
             self.waiting.discard(leader)
 
-    def _step_down(self, leader: Task, fresh: Context) -> None:
+    def _step_down(self, leader: Task) -> None:
         """This task leads no more. If it was the last one, others are needed for the rest."""
         if leader not in self._leaders:
             return
@@ -116,13 +124,64 @@ class Inline(Generic[T]):
         if self._queue and not self._leaders:
             self._wanted = min(2 * self._wanted, TURN)
             for _ in range(min(self._wanted, len(self._queue))):
-                self._appoint(leader.get_loop(), fresh.copy())
+                self._appoint(leader.get_loop())
 
     def _over(self, leader: Task) -> None:
         """A leader that was cancelled before it began: the loop is about to end."""
         self._leaders.discard(leader)
         while self._queue and not self._leaders:
-            self._left(self._queue.popleft())
+            one = self._queue.popleft()
+            if isinstance(one, _Begun):
+                one.body.close()
+            else:
+                self._left(one)
+
+
+class _Begun(NamedTuple):
+    """One that is to go on after a pause."""
+
+    body: Body
+    run: Run
+
+
+class Pause:
+    """Something to wait for that this process does itself, once.
+
+    What runs inline is put aside meanwhile, and takes no task. What is not must say so, and waits as usual.
+    """
+
+    __slots__ = ("_inline", "go_on", "over")
+
+    def __init__(self, *, inline: bool) -> None:
+        self._inline = inline
+        self.over = False
+        self.go_on: Callable[[], object] | None = None
+        """What has the coroutine go on."""
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        if not self.over:
+            if self._inline:
+                yield self
+            else:
+                yield from self.as_future().__await__()
+
+    def as_future(self) -> asyncio.Future[None]:
+        """The same, for a task to wait for."""
+        future = asyncio.get_running_loop().create_future()
+        self.go_on = partial(_wake, future)
+        return future
+
+    def end(self) -> None:
+        """It is done: whoever waits goes on."""
+        self.over = True
+        go_on, self.go_on = self.go_on, None
+        if go_on is not None:
+            go_on()
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 class _Rest:
@@ -148,7 +207,11 @@ def rest_of(body: Body, waits_for: Any, run: Run = _here) -> Generator[Any, Any,
     while True:
         try:
             try:
-                given = yield waits_for
+                given = None
+                if isinstance(waits_for, Pause):
+                    yield from waits_for.as_future().__await__()
+                else:
+                    given = yield waits_for
             except GeneratorExit:
                 body.close()
                 raise

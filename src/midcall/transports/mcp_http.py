@@ -33,6 +33,7 @@ from midcall.transports.http_sessions import BatchLine, HttpSession, HttpSession
 from midcall.transports.later import Later
 from midcall.transports.relay import Post, Relay
 from midcall.transports.sse import EventStream, HttpLine
+from midcall.transports.together import INLINE
 from midcall.transports.whole_response import send_whole
 
 Extra: TypeAlias = tuple[tuple[bytes, bytes], ...]
@@ -133,7 +134,6 @@ class McpEndpoint:
     async def _post(self, scope: Scope, receive: Receive) -> Answer | Events | Elsewhere | None:
         """The answer to a POST; nothing if the client has left before there is one."""
         headers = dict(scope["headers"])
-        principal: Principal | None = scope.get("midcall.principal")
         body = await _body(receive)
         if body is None:
             text = f"Invalid Request: a message may have {MAX_MESSAGE} bytes at most"
@@ -148,19 +148,19 @@ class McpEndpoint:
         except Fault as fault:
             return Answer(400, fault.response())
         if isinstance(message, Batch):
-            return _with_body(await self._batch(message, headers, principal, receive), body)
+            return _with_body(await self._batch(message, headers, scope, receive), body)
         version = headers.get(b"mcp-protocol-version")
         if version in _MODERN or (version not in _LEGACY and _REVISION in bytes(message.params)):
-            return await self._modern(message, headers, principal, receive)
+            return await self._modern(message, headers, scope, receive)
         if version is not None and version not in _LEGACY:
             text = f"Bad Request: unsupported MCP-Protocol-Version {version.decode('latin-1')}"
             return _refusal(400, text)
-        return _with_body(await self._legacy(message, headers, principal, receive), body)
+        return _with_body(await self._legacy(message, headers, scope, receive), body)
 
     async def _modern(
-        self, message: Envelope, headers: Headers, principal: Principal | None, receive: Receive
+        self, message: Envelope, headers: Headers, scope: Scope, receive: Receive
     ) -> Answer | Events | None:
-        session = Session(_nowhere, principal)
+        session = Session(_nowhere, scope.get("midcall.principal"))
         if message.method is UNSET:
             return _refusal(400, "Bad Request: a response to nothing")
         if message.id is UNSET:
@@ -170,7 +170,7 @@ class McpEndpoint:
         self._extension.take(message, line, session, headers)
         if line.plain is not None:
             await line.plain.run_here(_Watch(line.plain, receive))
-        elif not line.decided and not await self._until_decided(line, receive):
+        elif not line.decided and not await self._until_decided(line, scope, receive):
             self._gone(session)
             return None
         return self._answer(line, session=session)
@@ -181,8 +181,9 @@ class McpEndpoint:
     # --- legacy ------------------------------------------------------------------------------
 
     async def _legacy(
-        self, message: Envelope, headers: Headers, principal: Principal | None, receive: Receive
+        self, message: Envelope, headers: Headers, scope: Scope, receive: Receive
     ) -> Answer | Events | Elsewhere | None:
+        principal: Principal | None = scope.get("midcall.principal")
         begins = message.method == "initialize" and b"mcp-session-id" not in headers
         found = self._sessions.create(principal) if begins else self._find(headers, principal)
         if isinstance(found, Answer | Elsewhere):
@@ -198,14 +199,14 @@ class McpEndpoint:
         if not found.session.open:
             self._sessions.end(found)  # `initialize` was refused
             begins = False
-        if not line.decided and not await self._until_decided(line, receive):
+        if not line.decided and not await self._until_decided(line, scope, receive):
             return None
         return self._answer(line, ((b"mcp-session-id", found.id.encode()),) if begins else ())
 
     async def _batch(
-        self, batch: Batch, headers: Headers, principal: Principal | None, receive: Receive
+        self, batch: Batch, headers: Headers, scope: Scope, receive: Receive
     ) -> Answer | Events | Elsewhere | None:
-        found = self._find(headers, principal)
+        found = self._find(headers, scope.get("midcall.principal"))
         if isinstance(found, Answer | Elsewhere):
             return found
         if found.session.caller.revision != revisions.BATCHES:
@@ -227,7 +228,7 @@ class McpEndpoint:
                 self._extension.take(member, part, found.session)
         if not expected:
             return Answer(202)
-        if not line.decided and not await self._until_decided(line, receive):
+        if not line.decided and not await self._until_decided(line, scope, receive):
             return None
         return self._answer(line)
 
@@ -244,13 +245,13 @@ class McpEndpoint:
                 return Elsewhere(home)
         return found or Answer(404, jsonrpc.error_response(None, -32001, "Session not found"))
 
-    async def _until_decided(self, line: HttpLine, receive: Receive) -> bool:
+    async def _until_decided(self, line: HttpLine, scope: Scope, receive: Receive) -> bool:
         """Wait for the first word of the server; false if the client leaves before."""
         loop = asyncio.get_running_loop()
         leaving = _Leaving(loop, line, receive)
         watching = self._later.call(leaving.watch, loop)
         try:
-            await line.wait(loop)
+            await line.wait(inline=INLINE in scope.get("extensions", ()))
             return line.decided
         finally:
             watching.cancel()

@@ -16,7 +16,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from midcall.transports.event_writer import DETACH
 from midcall.transports.open_stream import OpenStream
 from midcall.transports.sse import EventStream
-from midcall.transports.together import Together
+from midcall.transports.together import INLINE, Together
 from midcall.transports.whole_response import RESPOND, Fields
 
 
@@ -33,7 +33,7 @@ class OneWrite(HttpToolsProtocol):
         self._idle_since: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._gathering = Gathering(cast("asyncio.Transport", transport), self._together, self.loop)
-        self._extensions = {DETACH: self._detach, RESPOND: self._respond}
+        self._extensions = {DETACH: self._detach, RESPOND: self._respond, INLINE: True}
         super().connection_made(self._gathering)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -7,6 +7,7 @@ can go on after the last one that it got. Streams of modern requests have no ids
 import asyncio
 from collections.abc import Callable
 
+from midcall.inline import Pause
 from midcall.mcp.exchange import Plain
 
 KEPT_EVENTS = 1000
@@ -161,7 +162,7 @@ class HttpLine:
         self.status = 200
         self.stream: EventStream | None = None
         """What was said before the response; a stream without events if there is none."""
-        self._deciding: asyncio.Future[None] | None = None
+        self._deciding: Pause | None = None
 
     @property
     def decided(self) -> bool:
@@ -203,10 +204,10 @@ class HttpLine:
         """A stream for what comes before the response."""
         return EventStream(None)
 
-    async def wait(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Wait until it is known how to answer, or nobody waits for the answer."""
+    async def wait(self, *, inline: bool) -> None:
+        """Wait until it is known how to answer, or nobody waits for that; `inline` is as for `Pause`."""
         if not self.decided:
-            self._deciding = loop.create_future()
+            self._deciding = Pause(inline=inline)
             await self._deciding
 
     def give_up(self) -> None:
@@ -214,5 +215,5 @@ class HttpLine:
         self._decide()
 
     def _decide(self) -> None:
-        if self._deciding is not None and not self._deciding.done():
-            self._deciding.set_result(None)
+        if self._deciding is not None:
+            self._deciding.end()

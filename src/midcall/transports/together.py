@@ -9,6 +9,9 @@ from collections.abc import Callable
 
 from midcall.inline import Body, Inline
 
+INLINE = "midcall.inline"
+"""An extension of ASGI: the request is run inline, so that it may wait for a `Pause`."""
+
 
 class Together:
     """Runs the requests of a server, and writes its responses."""
