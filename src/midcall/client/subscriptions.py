@@ -174,6 +174,8 @@ class Subscriptions:
             await self._again.wait()
         else:
             await _either(stream.ended.wait(), self._again.wait())
+            if stream.ended.is_set():
+                self._cache.stale()  # from now on changes are not heard
 
     def _filter(self, session: Session) -> dict[str, Any]:
         wanted: dict[str, Any] = {}
