@@ -649,7 +649,7 @@ class JournalContract:
         call_id = await parked(journal)
         call = await claimed(journal, call_id, 1)
         waiters = [
-            asyncio.create_task(worker.wait(call_id, 1, 30)) for worker in (journal, other) for _ in range(5)
+            asyncio.create_task(worker.wait(call_id, 1, 10)) for worker in (journal, other) for _ in range(5)
         ]
         ahead = asyncio.create_task(other.wait(call_id, 2, 0.3))
         await asyncio.sleep(0.1)
@@ -657,7 +657,7 @@ class JournalContract:
         started = time.monotonic()
         await journal.settle(call_id, call.fence, 1, b"second", WAITING)
         assert await asyncio.gather(*waiters) == [b"second"] * 10
-        assert time.monotonic() - started < 15
+        assert time.monotonic() - started < 1
         assert await ahead is None
 
     @in_store
@@ -678,7 +678,7 @@ class JournalContract:
             )
             == [None] * 3
         )
-        assert time.monotonic() - started < 10
+        assert time.monotonic() - started < 2
 
     @in_store
     async def test_a_cancelled_wait_does_not_disturb_the_others(self, store: Store) -> None:
@@ -714,7 +714,7 @@ class JournalContract:
         runner, journal = await store.worker(), await store.worker()
         call_id = await parked(runner)
         call = await claimed(runner, call_id, 1)
-        waiters = [asyncio.create_task(worker.wait(call_id, 1, 30)) for worker in (runner, journal)]
+        waiters = [asyncio.create_task(worker.wait(call_id, 1, 10)) for worker in (runner, journal)]
         await asyncio.sleep(0.05)
         expires = time.time() + 99
         assert await journal.end(call_id, "aborted", b"stopped", expires)

@@ -22,7 +22,7 @@ KEY = base64.b64encode(b"k" * 32).decode()
 LEGACY = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 LATEST = "2025-11-25"
 FORMS: dict[str, Any] = {"elicitation": {}}
-LIMIT = 30.0
+LIMIT = 10.0
 
 Connect: TypeAlias = Callable[..., AbstractAsyncContextManager[Any]]
 """Opens a client: takes the revision and the capabilities that it declares."""

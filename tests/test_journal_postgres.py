@@ -103,8 +103,7 @@ def test_a_notice_wakes_who_waits_in_another_process_within_100_ms() -> None:
     async def main() -> None:
         async with postgres_store() as store, worker(dsn=store.dsn, schema=store.schema) as other:
             journal = await store.worker()
-            took = []
-            for _ in range(10):
+            for _ in range(5):
                 call_id = await parked(journal)
                 call = await claimed(journal, call_id, 1)
                 waiting = asyncio.create_task(other.do("wait", call_id, 1, 10))
@@ -113,8 +112,7 @@ def test_a_notice_wakes_who_waits_in_another_process_within_100_ms() -> None:
                 await journal.settle(call_id, call.fence, 1, b"second", WAITING)
                 answer = await waiting
                 assert answer["result"] == "second"
-                took.append(answer["at"] - settled)
-            assert min(took) < 0.1, "the fastest, as the machine may do other things too"
+                assert answer["at"] - settled < 0.1
 
     drive(main())
 
@@ -131,7 +129,7 @@ def test_the_segment_of_a_killed_process_is_free_at_once() -> None:
             while isinstance(claim := await journal.claim(call_id, 1), Busy):
                 await asyncio.sleep(0.01)
             assert isinstance(claim, Claimed)
-            assert time.monotonic() - killed < 5
+            assert time.monotonic() - killed < 1
 
     drive(main())
 
@@ -155,7 +153,7 @@ def test_a_frozen_process_loses_its_lease_and_is_fenced_when_it_goes_on() -> Non
             while isinstance(claim := await journal.claim(call_id, 1), Busy):
                 await asyncio.sleep(0.05)
             assert isinstance(claim, Claimed)
-            assert lease / 2 < time.monotonic() - stopped < 10 * lease
+            assert lease / 2 < time.monotonic() - stopped < 2 * lease
             assert {call.id for call in await journal.due()} == {untouched}
             frozen.go_on()
             assert (await frozen.do("append", call_id, fence, ["late"]))["error"] == "Fenced"
@@ -252,7 +250,7 @@ def test_while_the_database_is_away_everything_says_so_and_then_goes_on(
                 await ask()
             assert "password" not in str(raised.value)
             assert raised.value.recoverable
-        assert time.monotonic() - started < 30
+        assert time.monotonic() - started < 10
         await asyncio.to_thread(server.start)
         async with asyncio.timeout(10):
             while True:

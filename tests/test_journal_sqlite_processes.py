@@ -144,7 +144,7 @@ def test_an_outcome_reaches_who_waits_in_another_process(path: Path) -> None:
                 started = time.monotonic()
                 await journal.settle("a", claim.call.fence, 1, b"result", Parking(status="completed"))
                 assert await asyncio.to_thread(other.read) == str(b"result")
-                assert time.monotonic() - started < 5
+                assert time.monotonic() - started < 1
 
                 assert other.do("create", "b") == "done"
                 assert other.do("claim", "b", 1) == "Claimed"
@@ -221,12 +221,12 @@ def test_processes_that_write_at_once_lose_nothing(path: Path) -> None:
     with process(path) as one, process(path) as two:
         for name, running in (("one", one), ("two", two)):
             running.ask("churn", name)
-        time.sleep(1.5)
+        time.sleep(0.7)
         said = []
         for running in (one, two):
             running.send(signal.SIGKILL)
             settled = [line.split()[1] for line in running.rest() if line.startswith("settled")]
-            assert len(settled) > 5
+            assert len(settled) > 20
             said += settled
 
     async def main() -> None:
@@ -248,7 +248,7 @@ def test_a_process_that_writes_all_the_time_lets_others_in(path: Path) -> None:
                     started = time.monotonic()
                     await journal.create(record(f"{number}"), (), b"asked")
                     taken.append(time.monotonic() - started)
-                assert sorted(taken)[40] < 1, taken
+                assert sorted(taken)[40] < 0.2, taken
 
     drive(main())
 

@@ -176,7 +176,7 @@ def test_ten_thousand_abandoned_questions_leave_memory_flat() -> None:
         await visitor.hub.close()
         assert len(visitor.hub.calls) == visitor.hub.calls.open_questions == 0
 
-    drive(run())
+    drive(run(), 100)  # fifteen thousand calls
 
 
 def test_whoever_parks_most_calls_is_the_one_to_lose_some(monkeypatch: pytest.MonkeyPatch) -> None:
