@@ -67,11 +67,8 @@ class Inline(Generic[T]):
     def __len__(self) -> int:
         return len(self._queue)
 
-    def put(self, one: T, loop: asyncio.AbstractEventLoop) -> None:
+    def put(self, one: "T | _Begun", loop: asyncio.AbstractEventLoop) -> None:
         """Run one in the next turn of the loop."""
-        self._put(one, loop)
-
-    def _put(self, one: "T | _Begun", loop: asyncio.AbstractEventLoop) -> None:
         self._queue.append(one)
         if loop is not self._loop:  # those of a loop that is gone lead nothing any more
             self._loop = loop
@@ -99,7 +96,7 @@ class Inline(Generic[T]):
                     body, run = self._begin(one, leader), copy_context().run  # type: ignore[arg-type]
                 waits_for = run(next, body.__await__(), ENDED)
                 if type(waits_for) is Pause:
-                    waits_for.go_on = partial(self._put, _Begun(body, run), leader.get_loop())
+                    waits_for.go_on = partial(self.put, _Begun(body, run), leader.get_loop())
                 elif waits_for is not ENDED:
                     self._step_down(leader)
                     self.waiting.add(leader)
