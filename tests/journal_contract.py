@@ -571,6 +571,49 @@ class JournalContract:
             await other.append(call_id, claim.call.fence, [step("late")])
 
     @in_store
+    async def test_the_answers_that_start_a_segment_are_written_with_its_claim(self, store: Store) -> None:
+        journal, other = await store.worker(), await store.worker()
+        call_id = await parked(journal)
+        claims = await asyncio.gather(
+            *(
+                worker.claim(call_id, 1, [Entry("2", "prompt", "given", b"%d" % n)])
+                for n, worker in enumerate((journal, other, journal, other))
+            )
+        )
+        (taken,) = [claim for claim in claims if isinstance(claim, Claimed)]
+        answer = Entry("2", "prompt", "given", b"%d" % claims.index(taken))
+        assert list(taken.entries) == [step("1"), answer]
+        loaded = await journal.load(call_id)
+        assert loaded is not None
+        assert list(loaded[1]) == [step("1"), answer]
+        for segment in (0, 1, 2):
+            assert not isinstance(await other.claim(call_id, segment, [step("late")]), Claimed)
+        assert await other.load(call_id) == loaded
+
+    @in_store
+    async def test_what_a_waiting_call_waits_for_can_change(self, store: Store) -> None:
+        journal, other = await store.worker(), await store.worker()
+        call_id = await parked(journal, wake=5.0)
+        before = await now(journal, call_id)
+        more = Parking(status="waiting", wake=None, questions=b"more", expires=before.expires + 5)
+        await journal.append(call_id, 0, [step("2")], more)
+        assert timeless(await now(other, call_id)) == replace(
+            timeless(before), wake=None, questions=b"more", expires=before.expires + 5
+        )
+        await journal.append(call_id, 0, [], Parking(status="waiting", wake=7.0, questions=b"less"))
+        kept = await now(other, call_id)
+        assert (kept.wake, kept.questions, kept.expires) == (7.0, b"less", before.expires + 5)
+        with pytest.raises(Fenced):
+            await journal.append(call_id, 1, [step("x")], more)
+        claim = await other.claim(call_id, 1)
+        assert isinstance(claim, Claimed)
+        assert [entry.key for entry in claim.entries] == ["1", "2"]
+        for worker, fence in ((journal, 0), (other, claim.call.fence)):
+            with pytest.raises(Fenced):
+                await worker.append(call_id, fence, [step("x")], more)
+        assert timeless(await now(journal, call_id)) == timeless(claim.call)
+
+    @in_store
     async def test_settling_clears_what_the_parking_does_not_say_but_not_the_expiry(
         self, store: Store
     ) -> None:

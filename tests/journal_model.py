@@ -53,6 +53,10 @@ parkings = st.builds(
     expires=st.none() | expiries,
 )
 
+changes = st.builds(
+    Parking, status=st.just("waiting"), wake=wakes, questions=values, expires=st.none() | expiries
+)
+
 
 class Create(Struct, frozen=True):
     worker: int
@@ -71,6 +75,7 @@ class TakeSegment(Struct, frozen=True):
     call: int
     offset: int
     """From the present segment."""
+    answers: list[Entry]
 
 
 class Append(Struct, frozen=True):
@@ -81,6 +86,7 @@ class Append(Struct, frozen=True):
     held: bool
     """With the fence that the worker was given, not the present one."""
     entries: list[Entry]
+    parking: Parking | None
 
 
 class Settle(Struct, frozen=True):
@@ -139,7 +145,7 @@ creations = st.builds(
     expiries,
     entries,
 )
-claims = st.builds(TakeSegment, workers, calls, offsets)
+claims = st.builds(TakeSegment, workers, calls, offsets, entries)
 mostly_not = st.sampled_from([False, False, False, True])
 mostly = st.sampled_from([True, True, True, False])
 operations: st.SearchStrategy[Operation] = st.one_of(
@@ -148,7 +154,8 @@ operations: st.SearchStrategy[Operation] = st.one_of(
     claims,
     claims,
     claims,
-    st.builds(Append, workers, calls, mostly_not, mostly, entries),
+    st.builds(Append, workers, calls, mostly_not, mostly, entries, st.none()),
+    st.builds(Append, workers, calls, mostly_not, mostly, entries, changes),
     st.builds(Settle, workers, calls, mostly_not, mostly, offsets, values, parkings, entries),
     st.builds(Settle, workers, calls, mostly_not, mostly, offsets, values, parkings, entries),
     st.builds(Release, workers, calls, mostly_not, mostly, st.booleans()),
@@ -209,14 +216,16 @@ class Side:
                 )
                 self.fences[worker.worker, record.id] = 0
                 return await worker.create(record, given, outcome)
-            case TakeSegment(_, call, offset):
-                claim = await worker.claim(f"call {call}", await self._segment(call) + offset)
+            case TakeSegment(_, call, offset, answers):
+                segment = await self._segment(call) + offset
+                claim = await worker.claim(f"call {call}", segment, answers)
                 if isinstance(claim, Claimed):
                     self.fences[worker.worker, claim.call.id] = claim.call.fence
                 return claim
-            case Append(_, call, late, held, given):
+            case Append(_, call, late, held, given, parking):
                 worker = self._actor(worker, late)
-                return await worker.append(f"call {call}", await self._fence(worker, call, held), given)
+                fence = await self._fence(worker, call, held)
+                return await worker.append(f"call {call}", fence, given, parking)
             case Settle(_, call, late, held, offset, outcome, parking, given):
                 worker = self._actor(worker, late)
                 fence = await self._fence(worker, call, held)

@@ -22,7 +22,8 @@ from msgspec import Struct
 
 from midcall.errors import Diverged
 
-State: TypeAlias = Literal["begun", "done", "failed"]
+State: TypeAlias = Literal["begun", "given", "done", "failed"]
+"""Where an entry stands. A question whose answer was `given` has it in the journal, but has not read it yet."""
 
 
 class Entry(Struct, frozen=True, array_like=True):

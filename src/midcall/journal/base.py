@@ -142,22 +142,28 @@ class Journal(Protocol):
         If it is cancelled, the call is not left running.
         """
 
-    async def claim(self, call_id: str, segment: int) -> Claim:
+    async def claim(self, call_id: str, segment: int, answers: Sequence[Entry] = ()) -> Claim:
         """Start a segment, once: of any number of claims, on any worker, one is `Claimed`.
+
+        `answers` are what starts it: entries that are written with the claim, and only if it is granted.
 
         Every claim raises the fence; `wake` and `questions` stay until the segment is settled. A `running`
         segment whose worker is gone can be claimed again. After `MOST_CLAIMS` of them the call is `poisoned`.
         A call past its `expires` that no live worker runs is `expired`. Both stay known for `KEEP` seconds,
         without an outcome. The next segment of an ended call, and what is not known, is `Gone`.
 
-        If it is cancelled, the segment is as if it had not been claimed.
+        If it is cancelled, the segment is as if it had not been claimed, though its answers may stay.
         """
 
-    async def append(self, call_id: str, fence: int, entries: Sequence[Entry]) -> None:
+    async def append(
+        self, call_id: str, fence: int, entries: Sequence[Entry], parking: Parking | None = None
+    ) -> None:
         """Add entries to a call that this worker runs, after those that are there.
 
         Also while it waits, as long as nobody has claimed it since: a branch of the call may still be at
-        work when another one asks. Raises `Fenced` if the fence is another one, or the call has ended.
+        work when another one asks. With a `parking`, what a waiting call waits for changes too: its `wake`,
+        `questions` and `expires`. Raises `Fenced` if the fence is another one, or the call has ended, or does
+        not wait though there is a `parking`.
         """
 
     async def settle(

@@ -131,7 +131,7 @@ class MemoryJournal:
         memory.add(_Kept(call, list(entries), {} if outcome is None else {0: outcome}))
         return None
 
-    async def claim(self, call_id: str, segment: int) -> Claim:
+    async def claim(self, call_id: str, segment: int, answers: Sequence[Entry] = ()) -> Claim:
         memory = self._use()
         kept = memory.calls.get(call_id)
         if kept is None:
@@ -153,13 +153,20 @@ class MemoryJournal:
         call = replace(
             call, status="running", owner=self.worker, fence=call.fence + 1, claims=call.claims + 1
         )
+        kept.entries.extend(answers)
         memory.change(kept, call)
         return Claimed(kept.call, tuple(kept.entries))
 
-    async def append(self, call_id: str, fence: int, entries: Sequence[Entry]) -> None:
+    async def append(
+        self, call_id: str, fence: int, entries: Sequence[Entry], parking: Parking | None = None
+    ) -> None:
         kept = self._use().calls.get(call_id)
         if kept is not None and kept.call.status == "waiting" and kept.call.fence == fence:
             kept.entries.extend(entries)  # nobody has claimed it since this worker has let it go
+            if parking is not None:
+                self._memory.change(kept, _waits_for(kept.call, parking))
+        elif parking is not None:
+            raise _fenced(call_id)
         else:
             self._mine(call_id, fence).entries.extend(entries)
 
@@ -175,17 +182,8 @@ class MemoryJournal:
         kept = self._mine(call_id, fence, segment)
         kept.entries.extend(entries)
         kept.outcomes[segment] = outcome
-        call = replace(
-            kept.call,
-            status=parking.status,
-            segment=segment + 1,
-            wake=parking.wake,
-            questions=parking.questions,
-            expires=kept.call.expires if parking.expires is None else parking.expires,
-            owner=None,
-            claims=0,
-        )
-        self._memory.change(kept, call)
+        call = replace(kept.call, status=parking.status, segment=segment + 1, owner=None, claims=0)
+        self._memory.change(kept, _waits_for(call, parking))
         self._memory.tell(call_id, segment, outcome)
 
     async def release(self, call_id: str, fence: int, *, diverged: bool = False) -> None:
@@ -320,8 +318,17 @@ class MemoryJournal:
             or kept.call.fence != fence
             or segment not in (None, kept.call.segment)
         ):
-            raise Fenced(f"This worker does not run the call {call_id} any more")
+            raise _fenced(call_id)
         return kept
+
+
+def _fenced(call_id: str) -> Fenced:
+    return Fenced(f"This worker does not run the call {call_id} any more")
+
+
+def _waits_for(call: CallRecord, parking: Parking) -> CallRecord:
+    expires = call.expires if parking.expires is None else parking.expires
+    return replace(call, wake=parking.wake, questions=parking.questions, expires=expires)
 
 
 def _wake(call: CallRecord) -> float:

@@ -28,7 +28,7 @@ from midcall.journal.postgres_line import Line, worker_name
 from midcall.journal.postgres_posts import Posts
 from midcall.journal.postgres_queue import Queue
 from midcall.journal.postgres_reach import Reach, Unreachable
-from midcall.journal.postgres_rows import Addition, Creation, Settlement
+from midcall.journal.postgres_rows import Addition, Creation, Settlement, Taking
 from midcall.journal.postgres_schema import check_name, migrate
 from midcall.journal.postgres_sql import Statements
 from midcall.journal.seal import KeyRing
@@ -108,7 +108,7 @@ class PostgresJournal:
             await self._reach.close()
             raise
         self._creations = self._queue(self._calls.create)
-        self._claims: Queue[tuple[str, int], Claim] = self._queue(self._calls.claim)
+        self._claims: Queue[Taking, Claim] = self._queue(self._calls.claim)
         self._additions = self._queue(self._calls.append)
         self._settlements = self._queue(self._calls.settle)
         self._letters = self._queue(self._posts.send)
@@ -149,22 +149,25 @@ class PostgresJournal:
                 self._spawn(self._until_done(lambda: self._uncreate(call)))
             raise
 
-    async def claim(self, call_id: str, segment: int) -> Claim:
+    async def claim(self, call_id: str, segment: int, answers: Sequence[Entry] = ()) -> Claim:
         async def undo(claim: Claim) -> None:
             if isinstance(claim, Claimed):
                 await self._unclaim(call_id, segment, claim.call.fence)
 
         self._check()
         try:
-            return await self._claims.ask(call_id, (call_id, segment), 0, undo)
+            taking = Taking(call_id, segment, answers)
+            return await self._claims.ask(call_id, taking, _size(answers), undo)
         except Unreachable as error:
             if error.maybe:
                 self._spawn(self._until_done(lambda: self._unclaim(call_id, segment, None)))
             raise
 
-    async def append(self, call_id: str, fence: int, entries: Sequence[Entry]) -> None:
+    async def append(
+        self, call_id: str, fence: int, entries: Sequence[Entry], parking: Parking | None = None
+    ) -> None:
         self._check()
-        await self._additions.ask(call_id, Addition(call_id, fence, entries), _size(entries))
+        await self._additions.ask(call_id, Addition(call_id, fence, entries, parking), _size(entries))
 
     async def settle(
         self,

@@ -42,6 +42,7 @@ from midcall.journal.postgres_rows import (
     Creation,
     Rows,
     Settlement,
+    Taking,
     digest,
 )
 from midcall.journal.postgres_sql import Statements
@@ -85,28 +86,30 @@ class Calls:
         return answers
 
     async def claim(
-        self, connection: "Connection", asked: Sequence[tuple[str, int]], again: bool
+        self, connection: "Connection", asked: Sequence[Taking], again: bool
     ) -> list[Claim | JournalError]:
         answers: dict[str, Claim | JournalError] = {}
         left = list(asked)
         for _ in range(5):
-            ids, segments = [call_id for call_id, _ in left], [segment for _, segment in left]
+            ids, segments = [taking.call_id for taking in left], [taking.segment for taking in left]
             lost = [call_id not in self.running for call_id in ids]
             given = (ids, segments, lost, self._line.number, self._line.trusted)
-            rows = {row[0]: row for row in await connection.fetch(self._sql.claim, *given)}
-            for call_id, segment in left:
-                row = rows.get(call_id)
-                claim = Gone() if row is None else await self._judge(connection, row, segment)
+            closed = [self._rows.close_entries(taking.answers, taking.call_id) for taking in left]
+            rows = {row[0]: row for row in await connection.fetch(self._sql.claim, *given, closed)}
+            for taking in left:
+                row = rows.get(taking.call_id)
+                claim = Gone() if row is None else await self._judge(connection, row, taking)
                 if claim is not None:
-                    answers[call_id] = claim
-            left = [(call_id, segment) for call_id, segment in left if call_id not in answers]
+                    answers[taking.call_id] = claim
+            left = [taking for taking in left if taking.call_id not in answers]
             if not left:
                 break
             # It is to be given up, or has changed while the statement ran: look again.
             await connection.fetch(self._sql.give_up, *given)
-        for call_id, _ in left:
+        for taking in left:
+            call_id = taking.call_id
             answers[call_id] = JournalError(f"The call {call_id} changes too often to be claimed")
-        return [answers[call_id] for call_id, _ in asked]
+        return [answers[taking.call_id] for taking in asked]
 
     async def append(
         self, connection: "Connection", asked: Sequence[Addition], again: bool
@@ -114,8 +117,7 @@ class Calls:
         done = {a.call_id for a in asked if again and await self._was_appended(connection, a)}
         left = [a for a in asked if a.call_id not in done]
         if left:
-            rows = ((a.call_id, a.fence, self._rows.close_entries(a.entries, a.call_id)) for a in left)
-            columns = zip(*rows, strict=True)
+            columns = zip(*map(self._rows.addition, left), strict=True)
             done |= {row[0] for row in await connection.fetch(self._sql.append, *columns, self._line.number)}
         return [None if a.call_id in done else self._fenced(a.call_id, a.fence) for a in asked]
 
@@ -284,18 +286,22 @@ class Calls:
                 return None
         return JournalError(f"The call {call.id} cannot be written: its key changes hands too often")
 
-    async def _judge(self, connection: "Connection", row: Any, segment: int) -> Claim | None:
+    async def _judge(self, connection: "Connection", row: Any, taking: Taking) -> Claim | None:
         """What a claim came to; nothing if it is to be made again."""
         call_id, status = row[0], row[STATUS]
         if row[APPENDS] is not None:
             entries = row[ENTRIES]
-            if len(entries) != row[APPENDS]:  # some were written while it was claimed
+            seen = len(entries) + bool(taking.answers)  # what the statement writes itself, it does not see
+            if seen != row[APPENDS]:  # some were written while it was claimed
                 entries = (await connection.fetchrow(self._sql.load, call_id))[LOADED]  # type: ignore[index]
             self.running[call_id] = row[FENCE]
-            return Claimed(self._rows.record(row), self._rows.open_entries(entries, call_id))
+            opened = self._rows.open_entries(entries, call_id)
+            if seen == row[APPENDS]:
+                opened += tuple(taking.answers)
+            return Claimed(self._rows.record(row), opened)
         if row[OUTCOME] is not None:
             return Settled(self._rows.open_outcome(row[OUTCOME], call_id))
-        if segment != row[SEGMENT] or status in ENDED:
+        if taking.segment != row[SEGMENT] or status in ENDED:
             return Gone(status)
         mine = row[OWNER] == self._line.name and call_id in self.running
         if status == "running" and (mine or row[ALIVE]):

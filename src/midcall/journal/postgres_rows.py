@@ -29,10 +29,17 @@ class Creation(Struct, frozen=True):
     outcome: bytes | None
 
 
+class Taking(Struct, frozen=True):
+    call_id: str
+    segment: int
+    answers: Sequence[Entry]
+
+
 class Addition(Struct, frozen=True):
     call_id: str
     fence: int
     entries: Sequence[Entry]
+    parking: Parking | None
 
 
 class Settlement(Struct, frozen=True):
@@ -94,6 +101,14 @@ class Rows:
             self._close(settlement.outcome, "outcome", call_id),
             self.close_entries(settlement.entries, call_id),
         )
+
+    def addition(self, addition: Addition) -> tuple[Any, ...]:
+        call_id, parking = addition.call_id, addition.parking
+        row = (call_id, addition.fence, self.close_entries(addition.entries, call_id))
+        if parking is None:
+            return (*row, False, None, None, None)
+        questions = self._close(parking.questions, "questions", call_id)
+        return (*row, True, parking.wake, questions, parking.expires)
 
     def close_outcome(self, outcome: bytes, call_id: str) -> bytes:
         return self._close(outcome, "outcome", call_id)

@@ -78,14 +78,17 @@ DELETE FROM {s}.parts p USING gone WHERE p.call = gone.n"""
 
 _CLAIM = """
 WITH asked AS (
-    SELECT * FROM unnest($1::text[], $2::int[], $3::bool[]) AS a(id, segment, lost)
+    SELECT * FROM unnest($1::text[], $2::int[], $3::bool[], $6::bytea[]) AS a(id, segment, lost, answers)
 ), taken AS (
     UPDATE {s}.calls c
     SET status = 'running', before = c.status, owner = $4, fence = c.fence + 1, claims = c.claims + 1,
-        updated = {now}
+        updated = {now}, appends = c.appends + (a.answers IS NOT NULL)::int
     FROM asked a
     WHERE c.expires > {now} AND c.claims < {most} AND {free}
-    RETURNING c.*
+    RETURNING c.*, a.answers
+), kept AS (
+    INSERT INTO {s}.parts (call, kind, number, data)
+    SELECT n, 1, appends, answers FROM taken WHERE answers IS NOT NULL
 )
 SELECT {record}, c.appends, {entries}, NULL::bool, NULL::bytea
 FROM taken c
@@ -111,11 +114,18 @@ WHERE c.id = $1 AND c.segment = $2 AND c.fence = coalesce($4, c.fence) AND {mine
 
 _APPEND = """
 WITH asked AS (
-    SELECT * FROM unnest($1::text[], $2::int[], $3::bytea[]) AS a(id, fence, entries)
+    SELECT * FROM unnest($1::text[], $2::int[], $3::bytea[], $4::bool[], $5::float8[], $6::bytea[],
+        $7::float8[])
+    AS a(id, fence, entries, parks, wake, questions, expires)
 ), grown AS (
-    UPDATE {s}.calls c SET appends = c.appends + (a.entries IS NOT NULL)::int
+    UPDATE {s}.calls c
+    SET appends = c.appends + (a.entries IS NOT NULL)::int,
+        wake = CASE WHEN a.parks THEN a.wake ELSE c.wake END,
+        questions = coalesce(a.questions, c.questions), expires = coalesce(a.expires, c.expires),
+        updated = CASE WHEN a.parks THEN {now} ELSE c.updated END
     FROM asked a
-    WHERE c.id = a.id AND c.fence = a.fence AND ({mine[4]} OR (c.status || '') = 'waiting')
+    WHERE c.id = a.id AND c.fence = a.fence
+    AND ((c.status || '') = 'waiting' OR NOT a.parks AND {mine[8]})
     RETURNING c.id, c.n, c.appends, a.entries
 ), kept AS (
     INSERT INTO {s}.parts (call, kind, number, data)
@@ -292,7 +302,7 @@ class Statements:
         """Where a worker is told that there is something for it, with its number."""
         pieces: dict[str, Any] = {
             "s": schema,
-            "mine": {number: _MINE.format(me=f"${number}") for number in (2, 3, 4, 10)},
+            "mine": {number: _MINE.format(me=f"${number}") for number in (2, 3, 8, 10)},
             "lease": repr(float(lease)),
             "locks": str(lock_class(schema)),
             "channel": f"'{self.channel}'",

@@ -71,6 +71,9 @@ _PARK = (
     "UPDATE calls SET updated = ?, status = ?, segment = segment + 1, wake = ?, questions = ?,"
     " expires = coalesce(?, expires), owner = NULL, claims = 0 WHERE n = ?"
 )
+_WAIT_FOR = (
+    "UPDATE calls SET updated = ?, wake = ?, questions = ?, expires = coalesce(?, expires) WHERE n = ?"
+)
 _LET_GO = "UPDATE calls SET updated = ?, status = ?, owner = NULL, claims = claims - 1 WHERE n = ?"
 _END = (
     "UPDATE calls SET updated = ?, status = ?, expires = ?, segment = segment + ?, fence = fence + 1,"
@@ -117,7 +120,7 @@ class Calls:
         if row is not None:
             self._forget([row])
 
-    def claim(self, call_id: str, segment: int) -> tuple[Claim, Status | None]:
+    def claim(self, call_id: str, segment: int, answers: Sequence[Entry]) -> tuple[Claim, Status | None]:
         """What `Journal.claim` gives; and how the call stood before, if it was claimed."""
         row = self._sql(_BY_ID, (call_id,)).fetchone()
         if row is None:
@@ -139,6 +142,7 @@ class Calls:
             return Gone(given_up), None
         record, entries = self._whole(row)
         self._sql(_TAKE, (now, self._worker, n))
+        self._add_entries(n, answers, call_id)
         record = replace(
             record,
             status="running",
@@ -147,23 +151,25 @@ class Calls:
             claims=record.claims + 1,
             updated=now,
         )
-        return Claimed(record, entries), status
+        return Claimed(record, [*entries, *answers]), status
 
     def unclaim(self, call_id: str, fence: int, before: Status) -> None:
         """Take back a claim that nobody waits for any more."""
         with contextlib.suppress(Fenced):
             self._sql(_LET_GO, (time.time(), before, self._mine(call_id, fence, None)))
 
-    def append(self, call_id: str, fence: int, entries: Sequence[Entry]) -> None:
+    def append(self, call_id: str, fence: int, entries: Sequence[Entry], parking: Parking | None) -> None:
         row = self._sql(
             "SELECT n FROM calls WHERE id = ? AND fence = ?"
             " AND (status = 'running' AND owner = ? OR status = 'waiting')",
-            (call_id, fence, self._worker),
+            (call_id, fence, None if parking is not None else self._worker),
         ).fetchone()
         if row is None:
             raise _fenced(call_id)
-        if entries:
-            self._sql(_ADD_ENTRIES, (row[0], self._values.close(_encode(entries), "entries", call_id)))
+        self._add_entries(row[0], entries, call_id)
+        if parking is not None:
+            questions = self._values.close(parking.questions, "questions", call_id)
+            self._sql(_WAIT_FOR, (time.time(), parking.wake, questions, parking.expires, row[0]))
 
     def settle(
         self,
@@ -175,8 +181,7 @@ class Calls:
         entries: Sequence[Entry],
     ) -> None:
         n = self._mine(call_id, fence, segment)
-        if entries:
-            self._sql(_ADD_ENTRIES, (n, self._values.close(_encode(entries), "entries", call_id)))
+        self._add_entries(n, entries, call_id)
         self._sql(_ADD_PART, (n, _OUTCOME, segment, self._values.close(outcome, "outcome", call_id)))
         questions = self._values.close(parking.questions, "questions", call_id)
         self._sql(_PARK, (time.time(), parking.status, parking.wake, questions, parking.expires, n))
@@ -316,6 +321,10 @@ class Calls:
             parts.append((n, _OUTCOME, segment, self._values.close(outcome, "outcome", call.id)))
         self._sql_many(_ADD_PART, parts)
         return True
+
+    def _add_entries(self, n: int, entries: Sequence[Entry], call_id: str) -> None:
+        if entries:
+            self._sql(_ADD_ENTRIES, (n, self._values.close(_encode(entries), "entries", call_id)))
 
     def _forget(self, rows: Rows) -> None:
         self._sql_many("DELETE FROM parts WHERE call = ?", rows)
