@@ -169,9 +169,7 @@ def test_an_administrator_answers_and_the_caller_gets_the_outcome(server: Server
     assert (ended["status"], ended["questions"]) == ("completed", [])
     assert server.effects() == ["reserve tea", "pack tea", "send tea"]
     late = server.call("shop.order", state=asked, answers={"address": accept(text="elsewhere")}, item="tea")
-    assert late["inputRequests"].keys() == {"question-4"}, "what the first answer came to"
-    last = server.call("shop.order", state=late, answers={"question-4": accept(confirmed=False)}, item="tea")
-    assert text_of(last) == "tea to the harbour, paid"
+    assert text_of(late) == "tea to the harbour, paid", "how the call stands now"
     again = answer(server, call, **{"question-4": True})
     assert (again.status, again.error) == (409, "not_waiting")
     assert again.json["error"]["data"] == {"call": call["id"], "status": "completed"}

@@ -16,8 +16,8 @@ from driving import drive, until
 from mcp_app import make_hub
 from mcp_oracle import Oracle
 from mcp_peers import FORMS, META, MODERN, Client, Connect, HttpServer, http_server, over_stdio, text
+from midcall.journal import dialect
 from midcall.mcp import desk
-from midcall.mcp.dialects import input_required
 from test_mcp_leaks import KEYS, Visitor
 
 TASKS = "io.modelcontextprotocol/tasks"
@@ -669,7 +669,7 @@ def test_a_task_whose_request_fails_has_failed_and_tells_the_error(connect: Conn
 
 def test_a_task_says_how_long_it_is_sure_to_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """That is as long as it may wait for its person, or as its outcome is kept."""
-    monkeypatch.setattr(input_required, "KEPT", 0.5)
+    monkeypatch.setattr(dialect, "KEPT", 0.5)
 
     async def run() -> None:
         visitor = Visitor(make_hub(keys=KEYS))

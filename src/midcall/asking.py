@@ -45,6 +45,7 @@ class Asking(Generic[T]):
         "fallback",
         "fingerprint",
         "key",
+        "note",
         "place",
         "priority",
         "question",
@@ -72,6 +73,7 @@ class Asking(Generic[T]):
         self.place = ""
         self.fingerprint = ""
         self.since = 0.0
+        self.note = ""
         self._asked = False
         self._call = call
         self._convert = convert

@@ -9,6 +9,7 @@ none of them, nor any protocol.
 """
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import secrets
@@ -20,13 +21,13 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from midcall.errors import Aborted, MidcallError, TransportLost, UnknownQuestion
+from midcall.errors import Aborted, MidcallError, TimedOut, TransportLost, UnknownQuestion
 from midcall.items import Data, Done, Error, Item, Log, Metadata, Progress
-from midcall.open_questions import MISSING, OpenQuestions, QuestionInfo, Wanted
+from midcall.open_questions import MISSING, NOBODY, SILENT, OpenQuestions, QuestionInfo, Wanted
 from midcall.outlet import NOWHERE, Outlet
-from midcall.recalled import answered, asked, failed, recall
+from midcall.recalled import answered, asked, failed, recall, withdrawn
 from midcall.reports import Reports
-from midcall.trace import Trace
+from midcall.trace import Entry, Trace
 
 log = logging.getLogger("midcall.call")
 
@@ -185,6 +186,8 @@ class Call(Struct, eq=False):
         if self.trace is None or not self.trace.kept:
             return await self.questions.ask(wanted)
         answers = recall(self.trace, wanted)
+        if any(answer is SILENT for answer in answers):
+            await _silence(min((one.timeout for one in wanted if one.timeout is not None), default=None))
         missing = [n for n, answer in enumerate(answers) if answer is MISSING]
         if missing:
             for n, answer in zip(
@@ -260,6 +263,24 @@ class Call(Struct, eq=False):
         if self.trace is not None and wanted.place:
             self.trace.note(asked(wanted))
 
+    def hold_answer(self, request_id: str, payload: Any) -> Entry:
+        """Take an answer that is to be kept before the tool gets it: what is to be written down of it.
+
+        Raises `UnknownQuestion` or `WrongAnswer`. Then come `give_answer`, or `let_go_answer`.
+        """
+        if self.questions is None:
+            raise UnknownQuestion(request_id)
+        return answered(self.questions.hold(request_id, payload), payload)
+
+    def give_answer(self, request_id: str) -> bool:
+        """The answer is kept: the tool goes on. False if it does not wait for it any more."""
+        return self.questions is not None and self.questions.give(request_id)
+
+    def let_go_answer(self, request_id: str) -> None:
+        """The answer could not be kept."""
+        if self.questions is not None:
+            self.questions.let_go(request_id)
+
     def answered(self, wanted: Wanted, payload: Any) -> None:
         """A question is answered, also with a refusal."""
         if self.trace is not None and wanted.place:
@@ -269,6 +290,11 @@ class Call(Struct, eq=False):
         """A question ends without an answer, though somebody could still have given one."""
         if self.trace is not None and wanted.place:
             self.trace.note(failed(wanted, error))
+
+    def withdrawn(self, wanted: Wanted) -> None:
+        """The code that had asked was cancelled while the question waited, but not with the call."""
+        if self.trace is not None and wanted.place and self.reason is None:
+            self.trace.note(withdrawn(wanted))
 
     # --- running -----------------------------------------------------------------------------
 
@@ -342,6 +368,14 @@ class Call(Struct, eq=False):
         if failure is not None:
             self.outlet.put(failure)
         self.outlet.put(Done(self.stamp()))
+
+
+async def _silence(limit: float | None) -> None:
+    """What has cancelled a question before does so again; if not, nobody has answered in time."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(limit):
+            await asyncio.get_running_loop().create_future()
+    raise TimedOut(NOBODY)
 
 
 def _lost() -> TransportLost:

@@ -71,6 +71,7 @@ class Connection:
         principal: Principal | None = None,
     ) -> None:
         self.principal = principal
+        self.closed = False
         self.loop = asyncio.get_running_loop()
         self._hub = hub
         self._raw = raw
@@ -163,7 +164,7 @@ class Connection:
 
     # --- the methods of the connection itself ------------------------------------------------
 
-    def _subscribe(self, raw: bytes) -> str:
+    def _subscribe(self, raw: bytes) -> str | Awaitable[str]:
         asked = read_params(raw, Subscribe)
         supported = PERSON_KINDS if asked.supports is None else KINDS.intersection(asked.supports)
         if asked.durable:
@@ -310,6 +311,7 @@ class Connection:
 
     async def close(self, reason: str = "The connection was closed") -> None:
         """The peer is gone: its calls are aborted, nothing is sent any more."""
+        self.closed = True
         self._send = _discard
         self.resume()
         if self._hub.keeper is not None:

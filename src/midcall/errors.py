@@ -12,6 +12,7 @@
     ├── NotDurable             the server keeps no calls
     ├── UnknownCall            no such call is kept for this caller
     ├── NotWaiting             the call does not wait for an answer (any more)
+    ├── AttachedElsewhere      a durable call is followed at another worker now
     ├── AskError               what a tool sees when its question brings no answer
     │   ├── NotSupported       this caller cannot be asked
     │   ├── TimedOut           nobody answered in time
@@ -167,6 +168,17 @@ class NotWaiting(MidcallError):
     @property
     def data(self) -> dict[str, Any]:
         return {"call": self.call_id, "status": self.status}
+
+
+class AttachedElsewhere(MidcallError):
+    """Somebody follows the call on a connection to another worker now; it can be attached to again."""
+
+    code = "attached_elsewhere"
+    recoverable = True
+
+    def __init__(self, call_id: str) -> None:
+        self.call_id = call_id
+        super().__init__(f"Call {call_id} is followed at another worker now: attach again to follow it here")
 
 
 class AskError(MidcallError):

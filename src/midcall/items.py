@@ -48,7 +48,11 @@ class Request(Struct, frozen=True, tag_field="type", tag="request", omit_default
     priority: Priority = "normal"
     key: str | None = None
     place: str = ""
-    """Where in the call it is asked; not sent (see `trace`)."""
+    """Where in the call it is asked; neither this nor what follows is sent (see `trace`)."""
+    fingerprint: str = ""
+    """What is asked there, for whoever answers when the call is not in memory."""
+    note: str = ""
+    """Why it is asked again: what would have been expected of the last answer."""
 
 
 class RequestCancelled(Struct, frozen=True, tag_field="type", tag="request_cancelled"):

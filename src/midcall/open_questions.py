@@ -30,6 +30,9 @@ from midcall.questions import PRIORITIES, AnyQuestion, Priority, Sample
 MISSING: Any = object()
 """No value yet."""
 
+SILENT: Any = object()
+"""No value, as before: whoever had asked was cancelled, and will be again. Nobody is asked meanwhile."""
+
 NOBODY = "Nobody answered in time"
 
 TIMED_OUT = "timed out"
@@ -49,6 +52,8 @@ class Wanted(Protocol):
     fingerprint: str
     since: float
     """When it was first asked, also if that was in another process; 0 if it was not yet."""
+    note: str
+    """What would have been expected of an answer that was given before and could not be read."""
 
     def read(self, payload: Any) -> Any:
         """The answer's value for the tool, or `WrongAnswer`.
@@ -87,6 +92,9 @@ class Asker(Protocol):
 
     def failed(self, wanted: Wanted, error: MidcallError) -> None:
         """A question ends without an answer, though somebody could still have given one."""
+
+    def withdrawn(self, wanted: Wanted) -> None:
+        """The code that had asked was cancelled while the question waited."""
 
 
 class QuestionInfo(Struct, frozen=True):
@@ -131,7 +139,7 @@ class Round:
 class OpenQuestion:
     """A question that waits."""
 
-    __slots__ = ("asked", "round", "timer", "value", "wanted")
+    __slots__ = ("asked", "held", "round", "timer", "value", "wanted")
 
     def __init__(self, wanted: Wanted, round: Round) -> None:
         self.wanted = wanted
@@ -139,6 +147,9 @@ class OpenQuestion:
         self.asked = time.monotonic()
         self.timer: asyncio.TimerHandle | None = None
         self.value: Any = None
+        self.held: Any = MISSING
+        """An answer that is on its way into the journal: meanwhile the question neither times out nor takes
+        another one."""
 
 
 class OpenQuestions:
@@ -198,34 +209,69 @@ class OpenQuestions:
             await round.future
         except BaseException as error:
             for question in asked.values():
-                self._withdraw(question, _why(error))
+                if self._withdraw(question, _why(error)) and isinstance(error, asyncio.CancelledError):
+                    asker.withdrawn(question.wanted)
             round.close()
             raise
         return [asked[place].value for place in range(len(wanted))]
 
     def answer(self, request_id: str, payload: Any) -> None:
         """Give an answer, in any accepted form. Raises `UnknownQuestion` or `WrongAnswer`."""
-        question = self._open.get(request_id)
-        if question is None or question.round.over:
-            raise UnknownQuestion(request_id)
-        try:
-            question.value = question.wanted.read(payload)
-        except (Cancelled, Declined, WrongType) as refusal:
-            self._asker.answered(question.wanted, payload)
-            self._forget(question, _ending(refusal))
-            question.round.fail(refusal)
-        else:
-            self._asker.answered(question.wanted, payload)
-            self._forget(question, "answered")
-            question.round.answered()
+        question = self._answerable(request_id)
+        self._give(question, payload)
 
     def check(self, request_id: str, payload: Any) -> None:
         """Raise `UnknownQuestion` or `WrongAnswer` if `answer` would; nothing changes."""
+        with contextlib.suppress(Cancelled, Declined, WrongType):
+            self._answerable(request_id).wanted.read(payload)
+
+    def hold(self, request_id: str, payload: Any) -> Wanted:
+        """Take an answer that is to be kept before the tool gets it, by `give`; or else `let_go`.
+
+        Raises as `answer` does. Until then the question does not time out, and takes no other answer.
+        """
+        self.check(request_id, payload)
+        question = self._open[request_id]
+        question.held = payload
+        if question.timer is not None:
+            question.timer.cancel()
+        return question.wanted
+
+    def give(self, request_id: str) -> bool:
+        """Give the answer that was held. False if the tool has withdrawn its question."""
         question = self._open.get(request_id)
         if question is None or question.round.over:
+            return False
+        self._give(question, question.held)
+        return True
+
+    def let_go(self, request_id: str) -> None:
+        """The answer that was held could not be kept: the question goes on to wait."""
+        question = self._open.get(request_id)
+        if question is not None:
+            question.held = MISSING
+            if question.timer is not None:
+                question.timer = asyncio.get_running_loop().call_at(
+                    question.timer.when(), self._time_out, question
+                )
+
+    def _answerable(self, request_id: str) -> OpenQuestion:
+        question = self._open.get(request_id)
+        if question is None or question.round.over or question.held is not MISSING:
             raise UnknownQuestion(request_id)
-        with contextlib.suppress(Cancelled, Declined, WrongType):
-            question.wanted.read(payload)
+        return question
+
+    def _give(self, question: OpenQuestion, payload: Any) -> None:
+        try:
+            question.value = question.wanted.read(payload)
+        except (Cancelled, Declined, WrongType) as refusal:
+            self._forget(question, _ending(refusal))
+            question.round.fail(refusal)
+        else:
+            self._forget(question, "answered")
+            question.round.answered()
+        if question.held is MISSING:  # else it is written down already
+            self._asker.answered(question.wanted, payload)
 
     def withdraw(self, request_id: str, reason: str) -> bool:
         """Take a question back; its waiter gets `Cancelled`. False if it is not open."""
@@ -284,6 +330,8 @@ class OpenQuestions:
                 wanted.priority,
                 wanted.key,
                 wanted.place,
+                wanted.fingerprint,
+                wanted.note,
             )
         )
 
@@ -295,9 +343,12 @@ class OpenQuestions:
         self._withdraw(question, reason, "timed_out" if isinstance(error, TimedOut) else "withdrawn")
         question.round.fail(error)
 
-    def _withdraw(self, question: OpenQuestion, reason: str, ending: metrics.Ending = "withdrawn") -> None:
-        if self._forget(question, ending):
+    def _withdraw(self, question: OpenQuestion, reason: str, ending: metrics.Ending = "withdrawn") -> bool:
+        """Take a question back, if it is open still."""
+        withdrawn = self._forget(question, ending)
+        if withdrawn:
             self._asker.put(RequestCancelled(self._asker.stamp(), question.wanted.request_id, reason))
+        return withdrawn
 
     def _forget(self, question: OpenQuestion, ending: metrics.Ending | None = None) -> bool:
         """A question waits here no longer; without an ending it goes on to wait elsewhere."""

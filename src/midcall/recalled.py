@@ -11,9 +11,17 @@ from typing import Any
 import msgspec
 
 from midcall import metrics
-from midcall.errors import AskError, Cancelled, MidcallError, NotSupported, TimedOut, WrongType
+from midcall.errors import (
+    AskError,
+    Cancelled,
+    MidcallError,
+    NotSupported,
+    TimedOut,
+    WrongAnswer,
+    WrongType,
+)
 from midcall.items import to_json
-from midcall.open_questions import MISSING, NOBODY, Wanted
+from midcall.open_questions import MISSING, NOBODY, SILENT, Wanted
 from midcall.questions import AnyQuestion, question_to_wire
 from midcall.trace import Entry, Trace
 
@@ -21,12 +29,14 @@ _SHOWN = 60
 """How many characters of a question an error shows."""
 
 
-class Deadline(msgspec.Struct):
+class Deadline(msgspec.Struct, omit_defaults=True):
     """What is kept of a question that waits."""
 
     until: float | None = None
     since: float = 0.0
     """When it was asked."""
+    withdrawn: bool = False
+    """Whether the code that had asked it was cancelled (by `asyncio.timeout`, or in a task group)."""
 
 
 class Failure(msgspec.Struct):
@@ -46,7 +56,8 @@ def fingerprint(question: AnyQuestion) -> str:
 def recall(trace: Trace, wanted: Sequence[Wanted]) -> list[Any]:
     """The values of answers that were given before, or `MISSING`. Raises what ended the round.
 
-    A question that waited already goes on to wait, for the time that it has left.
+    A question that waited already goes on to wait, for the time that it has left. One that was withdrawn is
+    `SILENT`: nobody is asked again.
     """
     entries = []
     for one in wanted:
@@ -61,18 +72,26 @@ def _value(trace: Trace, wanted: Wanted, entry: Entry | None) -> Any:
         return MISSING
     if entry.state == "done":
         return wanted.read(msgspec.json.decode(entry.value))
+    if entry.state == "given":
+        try:
+            return wanted.read(msgspec.json.decode(entry.value))
+        except WrongAnswer as error:  # it could not be read before the call was run again
+            wanted.note = error.expected
+            return MISSING
     if entry.state == "failed":
         failure = msgspec.json.decode(entry.value, type=Failure)
         raise _ERRORS.get(failure.code, AskError)(failure.message)
     deadline = msgspec.json.decode(entry.value, type=Deadline)
     wanted.since = deadline.since
+    if deadline.withdrawn:
+        return SILENT
     if deadline.until is not None:
         wanted.timeout = deadline.until - time.time()
         if wanted.timeout <= 0:  # while no process ran
             metrics.question_ended(wanted.question.kind, "timed_out", wanted.since)
-            error = TimedOut(NOBODY)
-            trace.note(failed(wanted, error))
-            raise error
+            late = TimedOut(NOBODY)
+            trace.note(failed(wanted, late))
+            raise late
     return MISSING
 
 
@@ -85,6 +104,13 @@ def asked(wanted: Wanted) -> Entry:
     """The entry of a question that begins to wait."""
     until = None if wanted.timeout is None else time.time() + wanted.timeout
     return Entry(wanted.place, wanted.fingerprint, "begun", to_json(Deadline(until, wanted.since)))
+
+
+def withdrawn(wanted: Wanted) -> Entry:
+    """The entry of a question whose code was cancelled while it waited."""
+    return Entry(
+        wanted.place, wanted.fingerprint, "begun", to_json(Deadline(since=wanted.since, withdrawn=True))
+    )
 
 
 def answered(wanted: Wanted, payload: Any) -> Entry:

@@ -71,11 +71,14 @@ async def run(
                 error = StepInterrupted(name, key)
                 await trace.keep(Entry(place, fingerprint, "failed", _kept(error)))
                 raise error
-    elif not retry_safe:
-        await trace.keep(Entry(place, fingerprint, "begun"))
-    if retry_safe:
-        await trace.flush()  # what it is given may be seen outside: the next time it must be the same
     trace.steps += 1
+    try:
+        if before is None and not retry_safe:
+            trace.note(Entry(place, fingerprint, "begun"))
+        await trace.flush()  # what it is given may be seen outside: the next time it must be the same
+    except BaseException:
+        trace.steps -= 1
+        raise
     try:
         value = await _attempt(function, args, kwargs, retry_safe=retry_safe)
         encoded = to_json(value)

@@ -23,7 +23,7 @@ from msgspec import Struct
 from midcall.errors import Diverged
 
 State: TypeAlias = Literal["begun", "given", "done", "failed"]
-"""Where an entry stands. A question whose answer was `given` has it in the journal, but has not read it yet."""
+"""Where an entry stands. An answer that is `given` is in the journal, and not read yet."""
 
 
 class Entry(Struct, frozen=True, array_like=True):
@@ -38,8 +38,8 @@ class Entry(Struct, frozen=True, array_like=True):
     """JSON: what it gave, or the error that it failed with."""
 
 
-Write: TypeAlias = Callable[[Sequence[Entry]], Awaitable[None]]
-"""Makes entries durable."""
+Write: TypeAlias = Callable[[], Awaitable[None]]
+"""Takes the entries that are not durable yet (`take_fresh`), and makes them so, in their order."""
 
 
 class Branch:
@@ -174,10 +174,23 @@ class Trace:
             raise self.diverged
         return entry
 
+    @property
+    def ahead(self) -> Sequence[Entry]:
+        """What happened before, as far as the replay has not come to it yet."""
+        return tuple(self._recorded.values())
+
+    def take_answer(self, entry: Entry) -> bool:
+        """An answer to a question that the replay has not come to yet; false if it has, or was answered."""
+        before = self._recorded.get(entry.key)
+        if before is None or before.state != "begun":
+            return False
+        self._recorded[entry.key] = entry
+        return True
+
     def left_out(self) -> Diverged | None:
         """The call has ended: whether it had done more before. (A branch may have been cut off sooner.)"""
         for entry in self._recorded.values():
-            if "/" not in entry.key and entry.state == "done":
+            if "/" not in entry.key and entry.state in ("given", "done"):
                 return Diverged(entry.fingerprint, "the end of the call", "")
         return None
 
@@ -194,14 +207,9 @@ class Trace:
         await self.flush()
 
     async def flush(self) -> None:
-        """Make durable what is not yet."""
-        if self._write is not None and self._fresh:
-            fresh = self.take_fresh()
-            try:
-                await self._write(fresh)
-            except BaseException:
-                self.give_back(fresh)
-                raise
+        """Make durable what is not yet, and wait for what somebody else is just making so."""
+        if self._write is not None:
+            await self._write()
 
     def give_back(self, entries: Sequence[Entry]) -> None:
         """These could not be made durable."""

@@ -1,9 +1,12 @@
 """Keeper: the calls of a hub that outlive their requests, and perhaps the process.
 
-A **front** is the outlet of such a call: it stands for whoever asked for the call and comes back with
-answers (a dialect of MCP, a WebSocket, the chat). The front says what a segment came to; the keeper writes
-that to the journal before anybody is told, finds the call again when somebody comes back, and runs it
-again from its journal where its coroutine is not here.
+The outlet of such a call is its **front**, a detached dialect (see `dialect`): it stands for whoever asked
+for the call and comes back with answers. The front says what a segment came to; the keeper writes that to the
+journal before anybody is told, finds the call again when somebody comes back, and runs it again from its
+journal where its coroutine is not here.
+
+An answer goes one way, `answer`: it is in the journal before the tool gets it, and before whoever gave it is
+told that it is taken.
 
 The journal is the truth, the parked coroutine a cache of it: when too many are parked, the coldest are
 dropped. Calls that nobody comes back to are looked after by the sweeper.
@@ -14,17 +17,39 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from midcall.call import Call
-from midcall.errors import Diverged, Fenced, JournalError, MidcallError, TooManyCalls
+from midcall.calls import GRACE
+from midcall.errors import (
+    Aborted,
+    Diverged,
+    Fenced,
+    JournalError,
+    MidcallError,
+    TooManyCalls,
+    UnknownQuestion,
+)
 from midcall.hub import Hub
 from midcall.inline import Inline
-from midcall.journal.base import KEEP, Busy, CallRecord, Claimed, Entry, Gone, Journal, Parking, Settled
+from midcall.journal.base import (
+    ENDED,
+    KEEP,
+    Busy,
+    CallRecord,
+    Claimed,
+    Entry,
+    Gone,
+    Journal,
+    Parking,
+    Settled,
+)
 from midcall.journal.engine import Engine, Work
 from midcall.journal.here import PARKED_CALLS, Here
-from midcall.journal.kept import Front, Kept, Revive, after_segment, is_next, kind_of
+from midcall.journal.kept import Kept, Revive, after_segment, answers_for, is_next, kind_of
 from midcall.journal.mail import Mail
 from midcall.journal.memory import MemoryJournal
 from midcall.journal.seal import PERIOD, KeyRing, shared_ring
@@ -33,6 +58,7 @@ from midcall.metrics import counts
 from midcall.trace import Trace
 
 if TYPE_CHECKING:
+    from midcall.journal.dialect import Detached
     from midcall.journal.subscriptions import Subscriptions
 
 log = logging.getLogger("midcall.journal")
@@ -45,6 +71,15 @@ KEPT = KEEP
 
 WRITING = 1.0
 """Seconds that are left, at the end of the process, to write what segments came to."""
+
+PATIENCE = 20.0
+"""Seconds that an answer waits for a segment that another worker runs."""
+
+LOOK = 1.0
+"""Seconds after which whoever waits for another worker looks whether that is still there."""
+
+STANDING = 10_000
+"""How many calls are remembered that the code of this process does not fit."""
 
 PAUSES = (0.1, 0.3, 1.0)
 """Seconds between tries to write to a journal that is away; the last one is repeated."""
@@ -86,6 +121,8 @@ class Keeper:
         self._opening: asyncio.Lock | None = None
         self._is_open = False
         self.sweeper = Sweeper(self)
+        self._stands_still: set[str] = set()
+        """The calls that the code of this process does not fit: it need not be tried again."""
         self.stopping = False
         """Whether the process is about to end: no call is taken over any more."""
 
@@ -173,13 +210,13 @@ class Keeper:
 
     # --- a call begins -----------------------------------------------------------------------
 
-    def admit(self, front: Front, record: CallRecord) -> Kept:
+    def admit(self, front: "Detached", record: CallRecord) -> Kept:
         """Take on a call that is about to start. Nothing is written before there is need to."""
         kept = front.kept = Kept(self, front, record)
         self.here.add(kept)
         return kept
 
-    def prepare(self, front: Front, call: Call) -> None:
+    def prepare(self, front: "Detached", call: Call) -> None:
         """Give the call of a front its trace, before it is started."""
         kept = _kept(front)
         call.trace = Trace(kept.id, kept=True, method=kept.record.name)
@@ -187,7 +224,7 @@ class Keeper:
             call.trace.write_to(kept.write)
         front.call = call
 
-    async def reserve(self, front: Front) -> CallRecord | None:
+    async def reserve(self, front: "Detached") -> CallRecord | None:
         """Write a call down before it starts; gives the one that has its idempotency key, if there is one."""
         kept = _kept(front)
         await self.open()
@@ -195,7 +232,11 @@ class Keeper:
             if kept.journaled:
                 return None
             entries = kept.take_entries()
-            taken = await self.journal.create(kept.record, entries)
+            try:
+                taken = await self.journal.create(kept.record, entries)
+            except BaseException:
+                self.here.forget(kept)  # nobody can come back to it
+                raise
             if taken is not None:
                 self.here.forget(kept)
                 return taken
@@ -204,12 +245,12 @@ class Keeper:
             await self._begin(kept, self.engine.work(kept.record))
         return None
 
-    def start(self, front: Front) -> None:
+    def start(self, front: "Detached") -> None:
         """Start the call of a front that is written down."""
         if front.call is not None:
             self.hub.calls.start(front.call)
 
-    def forget(self, front: Front) -> None:
+    def forget(self, front: "Detached") -> None:
         """A call has ended that nobody can come back for."""
         if front.kept is not None and not front.kept.journaled:
             self.here.forget(front.kept)
@@ -219,14 +260,22 @@ class Keeper:
         """How many coroutines wait here for somebody to come back."""
         return self.here.parked
 
-    def live(self, call_id: str) -> Front | None:
+    def live(self, call_id: str) -> "Detached | None":
         """The front of a call whose coroutine is in this process."""
         kept = self.here.get(call_id)
         return None if kept is None else kept.front
 
+    async def up_to_date(self, call_id: str) -> None:
+        """Wait until the journal has what has happened to a call in this process."""
+        kept = self.here.get(call_id)
+        if kept is not None:
+            async with kept.lock:
+                pass  # an answer may be on its way into it
+            await kept.front.written()
+
     # --- a segment ends ----------------------------------------------------------------------
 
-    async def settle(self, front: Front, outcome: bytes, parking: Parking) -> None:
+    async def settle(self, front: "Detached", outcome: bytes, parking: Parking) -> None:
         """Write down what a segment came to. When this returns, it may be told.
 
         Raises `Fenced` if another worker has taken the call over; it is dropped here.
@@ -252,9 +301,8 @@ class Keeper:
             except Fenced:
                 self._fenced(kept)
                 raise
-            except JournalError:
-                if front.call is not None and front.call.trace is not None:
-                    front.call.trace.give_back(entries)
+            except BaseException:
+                kept.give_back(entries)
                 raise
         counts.segments["run"] += 1
         if parking.status == "waiting":
@@ -262,11 +310,142 @@ class Keeper:
         else:
             self.here.forget(kept)
 
+    async def wait_for(self, front: "Detached", parking: Parking) -> None:
+        """Write down what a parked call waits for, as it has changed. Raises `Fenced` as `settle` does."""
+        kept = _kept(front)
+        async with kept.lock:
+            if not kept.parked:
+                front.changed()  # somebody has answered meanwhile: it is to be parked anew
+                return
+            entries = kept.take_entries()
+            try:
+                await self.journal.append(kept.id, kept.record.fence, entries, parking)
+            except Fenced:
+                self._fenced(kept)
+                raise
+            except BaseException:
+                kept.give_back(entries)
+                raise
+            kept.record = replace(kept.record, wake=parking.wake, questions=parking.questions)
+
     # --- somebody comes back -----------------------------------------------------------------
+
+    async def answer(
+        self, call_id: str, answers: Mapping[str, Any], patience: float = PATIENCE
+    ) -> "Detached | Settled | Busy | Gone":
+        """Give answers to a call, by the names of its questions, wherever the call is.
+
+        If another worker runs it, wait up to `patience` seconds for the end of its segment.
+
+        Gives the front of the call, which is to be resumed; then the answers are in the journal. Otherwise
+        they were not taken. Raises `UnknownQuestion` or `WrongAnswer`: then nothing is changed.
+        """
+        await self.open()
+        end = time.monotonic() + patience
+        while True:
+            self._claiming += 1
+            try:
+                answered = await self._answer(call_id, answers)
+            finally:
+                self._claiming -= 1
+            if not isinstance(answered, Busy) or time.monotonic() >= end or self.stopping:
+                return answered
+            await self.journal.wait(call_id, answered.call.segment, LOOK)
+
+    async def _answer(self, call_id: str, answers: Mapping[str, Any]) -> "Detached | Settled | Busy | Gone":
+        kept = self.here.get(call_id)
+        if kept is not None and kept.journaled:
+            try:
+                front = await self._answer_here(kept, answers)
+            except UnknownQuestion:
+                found = await self.journal.load(call_id)
+                if found is None or not self.here.yield_to(call_id, found[0].fence):
+                    raise
+            else:
+                if front is not None:
+                    return front
+        found = await self.journal.load(call_id)
+        if found is None:
+            return Gone()
+        record, entries = found
+        if record.status in ENDED:
+            return Gone(record.status)
+        return await self._claim(call_id, record.segment, answers_for(record, entries, answers))
+
+    async def _answer_here(self, kept: Kept, answers: Mapping[str, Any]) -> "Detached | None":
+        """Answer a call whose coroutine is here; nothing if it turns out that others have gone on with it.
+
+        A call that is run again may not have come to its question yet: then it finds the answer there.
+        """
+        front, call = kept.front, kept.front.call
+        if call is None or call.trace is None:
+            return None
+        held: list[str] = []
+        ahead: list[tuple[str, Entry]] = []
+        entries: list[Entry] = []
+        try:
+            for name, payload in answers.items():
+                if (request := front.open.get(name)) is not None:
+                    entries.append(call.hold_answer(request.request_id, payload))
+                    held.append(request.request_id)
+                else:
+                    (entry,) = answers_for(kept.record, call.trace.ahead, {name: payload})
+                    entries.append(entry)
+                    ahead.append((name, entry))
+            kept_by = await self._keep_answers(kept, entries)
+        except BaseException:
+            for request_id in held:
+                call.let_go_answer(request_id)
+            raise
+        if kept_by is not front:
+            return kept_by
+        for name, entry in ahead:
+            request = front.open.get(name)
+            if not call.trace.take_answer(entry) and request is not None:  # it has come to it meanwhile
+                call.hold_answer(request.request_id, answers[name])
+                held.append(request.request_id)
+        for request_id in held:
+            front.close(request_id)
+        withdrawn = [request_id for request_id in held if not call.give_answer(request_id)]
+        if withdrawn:
+            raise UnknownQuestion(withdrawn[0])
+        return front
+
+    async def _keep_answers(self, kept: Kept, answers: Sequence[Entry]) -> "Detached | None":
+        """Write down answers to a call that is here, and have its next segment if it was parked.
+
+        Gives its front: another one if it had to be run again, and none if others have gone on with it.
+        """
+        while True:
+            if kept.parked:
+                segment = kept.record.segment
+                claimed = await self._claim(kept.id, segment, answers)
+                if not isinstance(claimed, Settled | Busy | Gone):
+                    return claimed
+                if kept.parked and kept.record.segment == segment:
+                    self.here.drop(kept)
+                    kept.front.released()
+                if self.here.get(kept.id) is not kept:
+                    return None
+                continue  # another answer came first, and the call runs here
+            async with kept.lock:
+                fence, runs = kept.record.fence, not kept.parked
+                if not runs:
+                    continue  # it was parked just now
+                fresh = kept.take_entries()
+                try:
+                    await self.journal.append(kept.id, fence, [*fresh, *answers])
+                except Fenced:
+                    self._fenced(kept)
+                    return None
+                except BaseException:
+                    kept.give_back(fresh)
+                    raise
+                return kept.front
 
     async def claim(
         self, call_id: str, segment: int, work: Work | None = None
-    ) -> Front | Settled | Busy | Gone:
+    ) -> "Detached | Settled | Busy | Gone":
         """Begin a segment: gives the front of the call, with its coroutine here or run again.
 
         The front is to be told the answers by `resume`; a call that is run again starts there. `work` is
@@ -275,16 +454,27 @@ class Keeper:
         await self.open()
         self._claiming += 1
         try:
-            return await self._claim(call_id, segment, work)
+            return await self._claim(call_id, segment, work=work)
         finally:
             self._claiming -= 1
 
-    async def _claim(self, call_id: str, segment: int, work: Work | None) -> Front | Settled | Busy | Gone:
-        front: Front | Gone | None = None
+    async def take_up(self, record: CallRecord) -> "Detached | Settled | Busy | Gone":
+        """Go on with a call that stands still for no good reason: its worker is gone, or its code was changed
+        and may be back. Otherwise it is `Busy`, or `Gone`."""
+        if record.status == "diverged" and record.id in self._stands_still:
+            return Gone("diverged")
+        if record.status == "running" and record.owner == self.journal.worker:
+            return Busy(record)
+        return await self.claim(record.id, record.segment)
+
+    async def _claim(
+        self, call_id: str, segment: int, answers: Sequence[Entry] = (), work: Work | None = None
+    ) -> "Detached | Settled | Busy | Gone":
+        front: Detached | Gone | None = None
         kept = self.here.get(call_id)
         # A branch that writes meanwhile waits: with the fence of before it would be refused.
         async with contextlib.nullcontext() if kept is None else kept.lock:
-            claim = await self.journal.claim(call_id, segment)
+            claim = await self.journal.claim(call_id, segment, answers)
             if not isinstance(claim, Claimed):
                 return claim
             kept = self.here.get(call_id)
@@ -301,7 +491,7 @@ class Keeper:
             await self._begin(_kept(front), work or self.engine.work(claim.call))
         return front
 
-    async def _revive(self, record: CallRecord, entries: Sequence[Entry]) -> Front | Gone:
+    async def _revive(self, record: CallRecord, entries: Sequence[Entry]) -> "Detached | Gone":
         try:
             front, found = self.fronts[kind_of(record)](record)
             kept = self.admit(front, record)
@@ -316,7 +506,7 @@ class Keeper:
             )
         except (MidcallError, KeyError) as error:  # the method is gone, or takes other arguments now
             reason = Diverged(f"a call of {record.name}", str(error), "")
-            counts.diverged += 1
+            self._diverges(record.id)
             log.warning("cannot go on: %s", reason, extra={"call": record.id, "method": record.name})
             await self.journal.release(record.id, record.fence, diverged=True)
             return Gone("diverged")
@@ -326,7 +516,7 @@ class Keeper:
         front.call = call
         return front
 
-    def resume(self, front: Front) -> None:
+    def resume(self, front: "Detached") -> None:
         """Go on with a claimed call, once its front knows the answers."""
         call = front.call
         if call is not None and call.task is None:
@@ -343,7 +533,7 @@ class Keeper:
         with contextlib.suppress(JournalError):
             await self.journal.release(kept.id, kept.record.fence)
 
-    async def go_on_alone(self, front: Front) -> bool:
+    async def go_on_alone(self, front: "Detached") -> bool:
         """A parked call goes on without an answer: take its next segment. False if that is for others."""
         kept = front.kept
         if kept is None:
@@ -370,10 +560,10 @@ class Keeper:
         self.here.unpark(kept, claim.call)
         return True
 
-    async def stop(self, front: Front, error: Diverged) -> None:
+    async def stop(self, front: "Detached", error: Diverged) -> None:
         """A call does not do again what it did: it is kept as it was, and nothing more is run."""
         kept = _kept(front)
-        counts.diverged += 1
+        self._diverges(kept.id)
         log.warning("stops: %s", error, extra={"call": kept.id, "method": kept.record.name})
         with contextlib.suppress(Fenced):
             async with kept.lock:
@@ -382,39 +572,62 @@ class Keeper:
         self.here.forget(kept)
 
     async def abort(self, call_id: str, reason: str, outcome: bytes) -> bool:
-        """End a call, wherever it is. False if it had ended, or is not known."""
-        kept = self.here.get(call_id)
-        if kept is not None and not kept.parked and kept.front.call is not None:
-            return kept.front.call.abort(reason)
+        """End a call, wherever it is. False if it had ended, or is not known.
+
+        When this returns, that it has ended is in the journal. What runs here may clean up before that.
+        """
         await self.open()
+        kept = self.here.get(call_id)
+        call = None if kept is None else kept.front.call
+        if kept is not None and call is not None and not kept.parked and call.task is not None:
+            segment = kept.record.segment
+            call.abort(reason)
+            if not kept.journaled or await self.journal.wait(call_id, segment, GRACE) is not None:
+                return True
         ended = await self.journal.end(call_id, "aborted", outcome, time.time() + KEPT)
-        if kept is not None:
+        if kept is not None and self.here.get(call_id) is kept:
             self.here.drop(kept, over=True)
+            kept.front.stopped(Aborted(reason))
         return ended
 
     # --- inside ------------------------------------------------------------------------------
 
-    async def append(self, kept: Kept, entries: Sequence[Entry]) -> None:
-        """Make entries of a call durable. While the journal cannot be written, the call waits.
+    async def append(self, kept: Kept) -> None:
+        """Make durable what a call has done. While the journal cannot be written, the call waits.
 
         An error would reach the author's code, and end a call for which nothing is lost yet.
         """
         for tries, pause in enumerate(itertools.chain(PAUSES, itertools.repeat(PAUSES[-1]))):
-            try:
-                async with kept.lock:
+            async with kept.lock:
+                if kept.front.call is None or kept.front.call.dropped:
+                    raise Fenced(f"This worker does not run the call {kept.id} any more")
+                entries = kept.take_entries()
+                if not entries:
+                    return
+                try:
                     await self.journal.append(kept.id, kept.record.fence, entries)
-            except Fenced:
-                self._fenced(kept)
-                raise
-            except JournalError as error:
-                if self.stopping:
+                except Fenced:
+                    self._fenced(kept)
                     raise
-                if tries == len(PAUSES):
-                    log.warning("waits for its journal: %s", error, extra={"call": kept.id})
-                    kept.front.troubled(error)
-                await asyncio.sleep(pause)
-            else:
-                return
+                except JournalError as error:
+                    kept.give_back(entries)
+                    if self.stopping:
+                        raise
+                    if tries == len(PAUSES):
+                        log.warning("waits for its journal: %s", error, extra={"call": kept.id})
+                        kept.front.troubled(error)
+                except BaseException:
+                    kept.give_back(entries)
+                    raise
+                else:
+                    return
+            await asyncio.sleep(pause)
+
+    def _diverges(self, call_id: str) -> None:
+        counts.diverged += 1
+        if len(self._stands_still) >= STANDING:
+            self._stands_still.clear()
+        self._stands_still.add(call_id)
 
     def _fenced(self, kept: Kept) -> None:
         """Another worker has taken the call over, or somebody has ended it."""
@@ -432,7 +645,7 @@ class Keeper:
             raise
 
 
-def _kept(front: Front) -> Kept:
+def _kept(front: "Detached") -> Kept:
     if front.kept is None:
         raise RuntimeError("This call is not kept")
     return front.kept

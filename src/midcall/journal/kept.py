@@ -1,73 +1,77 @@
-"""Kept calls: what is known of one in this process, and the front that stands for its caller.
+"""Kept calls: what is known of one in this process.
 
-A record in the journal is all that another process has of a call; what its front needs to be made again is in
-the record's context, behind a word that says which kind of front it is.
+A record in the journal is all that another process has of a call; what its dialect needs to be made again is
+in the record's context, behind a word that says which dialect that is.
 """
 
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Struct
 from msgspec.structs import replace
 
-from midcall.call import Call
-from midcall.errors import JournalError, MidcallError
+from midcall.errors import UnknownQuestion
+from midcall.items import Request, to_json
 from midcall.journal.base import CallRecord, Entry, Parking
 from midcall.journal.engine import Work
-from midcall.outlet import Outlet
+from midcall.questions import AnyQuestion, Form, question_from_wire, question_to_wire
 from midcall.registry import Resolved
 
 if TYPE_CHECKING:
+    from midcall.journal.dialect import Detached
     from midcall.journal.keeper import Keeper
 
 
-class Front(Outlet, Protocol):
-    """The outlet of a kept call, and whoever comes back for it."""
+class Waiting(Struct, array_like=True, omit_defaults=True):
+    """An open question, as it is written down: all that is needed to ask it, and to answer it."""
 
-    kept: "Kept | None"
-    call: Call | None
+    place: str
+    """Where in the call it is asked (see `trace`)."""
+    fingerprint: str
+    wire: dict[str, Any]
+    """The question itself."""
+    key: str | None = None
+    note: str = ""
+    """Why it is asked again: what would have been expected of the last answer."""
+    exact: bool = False
+    """Of a form: see `questions.Form`."""
 
     @property
-    def supported(self) -> frozenset[str]:
-        """The kinds of question that can be asked this way."""
-
-    def begin_again(self) -> None:
-        """The call is run again from its journal; it stands at the beginning of a segment."""
-
-    def dropped(self) -> None:
-        """The call waited, and its coroutine is not here any more: whoever comes back gets another front."""
-
-    def released(self) -> None:
-        """This worker does not end the segment: tell whoever waits to come back for it."""
-
-    def troubled(self, error: JournalError) -> None:
-        """The journal cannot be written: whoever waits may be told. The call goes on once it can."""
-
-    def stopped(self, error: MidcallError) -> None:
-        """The call cannot go on here: tell whoever waits. It is kept as it is."""
+    def question(self) -> AnyQuestion:
+        question = question_from_wire(self.wire)
+        return replace(question, exact=True) if self.exact and isinstance(question, Form) else question
 
 
 class Asked(Struct, omit_defaults=True):
     """What is written down with the open questions of a call, for whoever goes on with it."""
 
-    questions: Raw
-    """In the form of its front."""
+    questions: dict[str, Waiting] = {}
+    """By the names under which they are answered."""
     worker: str = ""
     """Who has put them to somebody on the line, and can withdraw them there."""
     traceparent: str = ""
     """The span in which they were asked, if that was traced."""
 
-    def read(self) -> Any:
-        """The questions."""
-        return msgspec.json.decode(self.questions)
+
+def waiting(request: Request, note: str) -> Waiting:
+    """What is written down of a question."""
+    question = request.request_type
+    return Waiting(
+        request.place,
+        request.fingerprint,
+        question_to_wire(question),
+        request.key,
+        note,
+        isinstance(question, Form) and question.exact,
+    )
 
 
-Revive = Callable[[CallRecord], tuple[Front, Resolved]]
-"""Makes the front of a call that is in the journal, and finds its method. Raises `MidcallError`."""
+Revive = Callable[[CallRecord], tuple["Detached", Resolved]]
+"""Makes the dialect of a call that is in the journal, and finds its method. Raises `MidcallError`."""
 
 
 class Kept:
@@ -75,7 +79,7 @@ class Kept:
 
     __slots__ = ("_keeper", "front", "id", "journaled", "lock", "parked", "record", "work")
 
-    def __init__(self, keeper: "Keeper", front: Front, record: CallRecord) -> None:
+    def __init__(self, keeper: "Keeper", front: "Detached", record: CallRecord) -> None:
         self._keeper = keeper
         self.front = front
         self.record = record
@@ -111,9 +115,15 @@ class Kept:
         if work is not None:
             work.end()
 
-    async def write(self, entries: Sequence[Entry]) -> None:
-        """Make entries of the call durable."""
-        await self._keeper.append(self, entries)
+    def give_back(self, entries: Sequence[Entry]) -> None:
+        """What was taken could not be written."""
+        call = self.front.call
+        if call is not None and call.trace is not None:
+            call.trace.give_back(entries)
+
+    async def write(self) -> None:
+        """Make durable what the call has done."""
+        await self._keeper.append(self)
 
 
 def new_record(
@@ -149,13 +159,34 @@ def kind_of(record: CallRecord) -> str:
     return record.context.partition(b" ")[0].decode()
 
 
-encode_asked = msgspec.json.Encoder().encode
+encode_asked = to_json
 _decode_asked = msgspec.json.Decoder(Asked).decode
 
 
 def asked_of(record: CallRecord) -> Asked:
-    """What a call waits for."""
-    return _decode_asked(record.questions)
+    """What a call waits for. Of one that asked in an older form it is not known before it is run again."""
+    try:
+        return _decode_asked(record.questions or b"{}")
+    except msgspec.ValidationError:
+        return Asked()
+
+
+def answers_for(record: CallRecord, entries: Sequence[Entry], answers: Mapping[str, Any]) -> list[Entry]:
+    """What is written down of answers to a call that is not in memory. Raises `UnknownQuestion`.
+
+    A call that met changed code has its answer, but could not go on: whoever answers again has it try again.
+    """
+    questions = asked_of(record).questions
+    states = {entry.key: entry.state for entry in entries}
+    given = []
+    for name, payload in answers.items():
+        asked = questions.get(name)
+        state = None if asked is None else states.get(asked.place)
+        if asked is None or (state != "begun" and not (state == "given" and record.status == "diverged")):
+            raise UnknownQuestion(name)
+        if state == "begun":
+            given.append(Entry(asked.place, asked.fingerprint, "given", to_json(payload)))
+    return given
 
 
 def after_segment(record: CallRecord, parking: Parking) -> CallRecord:

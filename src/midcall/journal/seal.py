@@ -9,6 +9,7 @@ import base64
 import binascii
 import contextlib
 import hashlib
+import hmac
 import os
 import secrets
 import time
@@ -37,10 +38,12 @@ class KeyRing:
             raise ValueError("A key ring needs keys of 32 bytes")
         self._ciphers = {_key_id(key): AESGCM(key) for key in reversed(keys)}
         self._newest = _key_id(keys[0])
+        self._nonces = hashlib.sha256(b"midcall nonces" + keys[0]).digest()
 
     def seal(self, payload: bytes) -> str:
-        """Sealed text, safe in JSON and in URLs."""
-        text = binascii.b2a_base64(self.seal_bytes(payload), newline=False)
+        """Sealed text, safe in JSON and in URLs: the same one for the same payload."""
+        nonce = hmac.digest(self._nonces, payload, "sha256")[:_NONCE]
+        text = binascii.b2a_base64(self._seal(payload, nonce, b""), newline=False)
         return text.translate(_TO_URL).rstrip(b"=").decode()
 
     def open(self, text: str) -> bytes:
@@ -54,7 +57,9 @@ class KeyRing:
 
     def seal_bytes(self, payload: bytes, about: bytes = b"") -> bytes:
         """Sealed bytes, for a store. They open only with the same `about`: what they are, and whose."""
-        nonce = secrets.token_bytes(_NONCE)
+        return self._seal(payload, secrets.token_bytes(_NONCE), about)
+
+    def _seal(self, payload: bytes, nonce: bytes, about: bytes) -> bytes:
         sealed = self._ciphers[self._newest].encrypt(nonce, payload, self._newest + about)
         return self._newest + nonce + sealed
 

@@ -1,17 +1,17 @@
-"""The front of one durable subscription: what its call emits, on the way to whichever connection is attached.
+"""The dialect of one durable subscription: what its call emits, on the way to the connections that follow it.
 
-Knows the keeper, and of connections only that they take items. See `subscriptions`.
+Several connections may follow a call, each from where it stands; any of them may answer. Knows the keeper,
+and of connections only that they take items. See `subscriptions`.
 """
 
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from msgspec import Raw, Struct
 
-from midcall.call import Call
-from midcall.errors import Diverged, Fenced, JournalError, MidcallError, ToolError, UnknownQuestion
+from midcall.errors import Fenced, JournalError, MidcallError, ToolError
 from midcall.items import (
     Background,
     Data,
@@ -26,9 +26,10 @@ from midcall.items import (
     encode_item,
     to_json,
 )
-from midcall.journal.base import CallRecord, Parking, Status
-from midcall.journal.keeper import KEPT, Keeper
-from midcall.journal.kept import Asked, Kept, encode_asked
+from midcall.journal.base import CallRecord
+from midcall.journal.dialect import Detached
+from midcall.journal.keeper import Keeper
+from midcall.journal.kept import Kept
 from midcall.principal import Principal
 
 NOWHEN = Metadata((), "", 0)
@@ -40,16 +41,45 @@ ELSEWHERE = "answered by somebody else"
 """The reason of a `request_cancelled` item for a question that its caller need not answer any more."""
 
 
+WITHDRAWN = "not asked any more"
+"""The reason for one that the call has given up while it was run again."""
+
+
 class Peer(Protocol):
-    """The connection that a call is attached to."""
+    """A connection that follows a call."""
 
     principal: Principal | None
+    closed: bool
 
     @property
     def full(self) -> bool: ...
     async def drain(self) -> None: ...
     def send_item(self, subscription: str, item: Item, number: int | None = None) -> None:
         """Tell the peer what a call emitted."""
+
+
+class Audience:
+    """The connections that follow a call in this process, whichever dialect it has there at the time."""
+
+    def __init__(self) -> None:
+        self.peers: dict[Peer, int] = {}
+        """Each with the number of the last element that it has."""
+        self.shown: dict[str, Request] = {}
+        """The questions that they were asked, and that wait for an answer."""
+
+    def close_prompt(self, call_id: str, request_id: str, but: Peer | None = None) -> None:
+        """A question is answered: whoever else shows it can close it."""
+        if self.shown.pop(request_id, None) is not None:
+            for peer in self.peers:
+                if peer is not but:
+                    peer.send_item(call_id, RequestCancelled(_now(), request_id, ELSEWHERE))
+
+    def stop(self, call_id: str, error: MidcallError) -> None:
+        """Nothing more comes: tell why."""
+        for peer in self.peers:
+            peer.send_item(call_id, Error(_now(), str(error), error.code, error.recoverable))
+            peer.send_item(call_id, Done(_now()))
+        self.peers.clear()
 
 
 class Outcome(Struct, omit_defaults=True):
@@ -59,152 +89,87 @@ class Outcome(Struct, omit_defaults=True):
     error: Raw = Raw()
 
 
-class DurableSubscription:
-    """The front of one call."""
+class DurableSubscription(Detached):
+    """The outlet of one call."""
 
-    __slots__ = (
-        "_after",
-        "_contents",
-        "_ended",
-        "_expected",
-        "_failure",
-        "_flushing",
-        "_held",
-        "_keeper",
-        "_lost",
-        "_open",
-        "_size",
-        "_writing",
-        "call",
-        "kept",
-        "peer",
-        "supported",
-    )
+    __slots__ = ("_contents", "_done", "_failure", "_held", "_lost", "_size", "audience", "id", "name")
 
     def __init__(
         self,
         keeper: Keeper,
         supported: frozenset[str],
-        ended: Callable[["DurableSubscription"], None],
+        record: CallRecord,
+        audience: Audience,
         lost: Callable[["DurableSubscription"], None],
     ) -> None:
-        self._ended = ended
+        super().__init__(keeper, supported)
+        self.id = record.id
+        self.name = record.name
+        self.audience = audience
         self._lost = lost
-        self._after = 0
-        self._keeper = keeper
-        self.supported = supported
-        self.kept: Kept | None = None
-        self.call: Call | None = None
-        self.peer: Peer | None = None
         self._contents: list[bytes] = []
         self._size = 0
-        self._expected: dict[str, tuple[Any, asyncio.Future[None]]] = {}
-        self._open: dict[str, Request] = {}
         self._failure: Error | None = None
+        self._done: Done | None = None
         self._held: list[tuple[Item, int | None]] = []
-        self._flushing = False
-        self._writing = asyncio.Lock()
 
-    # --- the line ----------------------------------------------------------------------------
-
-    @property
-    def id(self) -> str:
-        return "" if self.kept is None else self.kept.id
-
-    def is_of(self, principal: Principal | None) -> bool:
-        return self.kept is not None and is_of(self.kept.record, principal)
+    # --- whoever follows ---------------------------------------------------------------------
 
     def attach(self, peer: Peer, after: int) -> None:
-        """From now on items go to this peer, and first those that it has missed."""
-        self.peer = peer
-        self._after = after
-        for number, content in enumerate(self._contents[after:], after + 1):
-            self._send(Data(self._stamp(), self._name(), Raw(content)), number)
-        if self.kept is not None and self.kept.parked:
-            for request in self._open.values():
-                self._send(request)
-
-    def detach(self) -> None:
-        """The peer is gone; the call goes on."""
-        self.peer = None
-
-    @property
-    def is_dropped(self) -> bool:
-        """Whether its coroutine is not here any more."""
-        return self.call is None or self.call.dropped
-
-    @property
-    def count(self) -> int:
-        """How many elements there are."""
-        return len(self._contents)
-
-    @property
-    def next_segment(self) -> int:
-        """The segment that an answer starts."""
-        return 0 if self.kept is None else self.kept.record.segment
-
-    def expect(self, request_id: str, payload: Any) -> asyncio.Future[None]:
-        """Give the answer as soon as the call, which is run again, comes to its question."""
-        answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._expected[request_id] = (payload, answered)
-        return answered
-
-    def _give_expected(self, request: Request) -> None:
-        if request.request_id not in self._expected or self.call is None:
-            return
-        payload, answered = self._expected.pop(request.request_id)
-        try:
-            self.call.answer(request.request_id, payload)
-        except MidcallError as error:
-            answered.set_exception(error)
-        else:
-            del self._open[request.request_id]
-            answered.set_result(None)
-
-    def close_prompt(self, request_id: str) -> None:
-        """Somebody else has answered: whoever shows the question can close it."""
-        self._send(RequestCancelled(self._stamp(), request_id, ELSEWHERE))
-
-    async def answers_kept(self) -> None:
-        """Wait until the answers that were given are in the journal."""
-        if self.call is not None and self.call.trace is not None:
-            await self.call.trace.flush()
+        """From now on items go to this peer too, and first those that it has missed."""
+        self.audience.peers[peer] = after
+        held = [number for _, number in self._held if number is not None]
+        there = held[0] - 1 if held else len(self._contents)
+        for number in range(after + 1, there + 1):
+            content = Raw(self._contents[number - 1])
+            self._send_to(peer, Data(self._stamp(), self.name, content), number)
+        for request in self.audience.shown.values():
+            peer.send_item(self.id, request)
 
     @property
     def full(self) -> bool:
-        return self.peer is not None and self.peer.full
+        return any(peer.full for peer in self.audience.peers)
 
     async def drain(self) -> None:
-        if self.peer is not None:
-            await self.peer.drain()
+        for peer in list(self.audience.peers):
+            await peer.drain()
 
     def _send(self, item: Item, number: int | None = None) -> None:
-        """Tell the peer; but nothing that an answer led to before that answer is in the journal."""
-        if self.peer is None:
-            return
-        if self._held or (number is not None and self._has_fresh_answers()):
+        """Tell whoever follows; but no element before all that led to it is in the journal."""
+        if self._held or (number is not None and self._is_ahead_of_the_journal()):
             self._held.append((item, number))
             if len(self._held) == 1:
-                self._keeper.spawn(self._release())
+                self.keeper.spawn(self._release())
         else:
-            self.peer.send_item(self.id, item, number)
+            self._send_now(item, number)
 
-    def _has_fresh_answers(self) -> bool:
-        return self.call is not None and self.call.trace is not None and self.call.trace.has_fresh
+    def _send_now(self, item: Item, number: int | None) -> None:
+        for peer in self.audience.peers:
+            self._send_to(peer, item, number)
+
+    def _send_to(self, peer: Peer, item: Item, number: int | None) -> None:
+        if number is not None:
+            if number <= self.audience.peers[peer]:
+                return
+            self.audience.peers[peer] = number
+        peer.send_item(self.id, item, number)
+
+    def _is_ahead_of_the_journal(self) -> bool:
+        trace = None if self.call is None else self.call.trace
+        return trace is not None and self.kept is not None and (trace.has_fresh or self.kept.lock.locked())
 
     async def _release(self) -> None:
         """Make durable what led to the items that are held, then send them."""
         try:
-            while self._has_fresh_answers():
+            while self._is_ahead_of_the_journal() and self.call is not None and self.call.trace is not None:
                 try:
-                    await self.answers_kept()
+                    await self.call.trace.flush()
                 except Fenced:
                     return  # whoever has taken over sends its own
                 except JournalError:
                     await asyncio.sleep(1)
             for item, number in self._held:
-                if self.peer is not None:
-                    self.peer.send_item(self.id, item, number)
+                self._send_now(item, number)
         finally:
             self._held.clear()
 
@@ -215,18 +180,15 @@ class DurableSubscription:
             case Data():
                 self._collect(item)
             case Request():
-                self._open[item.request_id] = item
-                self._give_expected(item)
-                self._flush_soon()
+                self.ask(item.request_id, item)
             case RequestCancelled():
-                if self._open.pop(item.request_id, None) is not None:
+                self.close(item.request_id)
+                if self.audience.shown.pop(item.request_id, None) is not None:
                     self._send(item)
-                    if not self._open and self.kept is not None and self.kept.parked:
-                        self._keeper.spawn(self._go_on_alone())
             case Error():
                 self._failure = item
             case Done():
-                self._done(item)
+                self._finish(item)
             case Progress() | Log():
                 self._send(item)
             case Background():
@@ -240,132 +202,61 @@ class DurableSubscription:
                 f"The result of a durable call may have {MOST_BYTES} bytes", code="result_too_large"
             )
         self._contents.append(content)
-        if len(self._contents) > self._after:
-            self._send(item, len(self._contents))
+        self._send(item, len(self._contents))
 
-    def _flush_soon(self) -> None:
-        if not self._flushing:
-            self._flushing = True
-            asyncio.get_running_loop().call_soon(self._flush)
-
-    def _flush(self) -> None:
-        self._flushing = False
-        if self._open and self.kept is not None and not self.kept.parked:
-            self._keeper.spawn(self._park())
-
-    async def _park(self) -> None:
-        """Write down that the call waits, then ask."""
-        async with self._writing:
-            if self.kept is None or self.kept.parked or not self._open or self.call is None:
-                return
-            limits = [r.timeout_ms / 1000 for r in self._open.values() if r.timeout_ms is not None]
-            parking = Parking(
-                status="waiting",
-                wake=time.time() + min(limits) if limits else None,
-                questions=encode_asked(Asked(Raw(self._questions()), worker=self._keeper.journal.worker)),
-                expires=time.time() + self._keeper.time_limit,
-            )
-            if not await self._settle(Outcome(), parking):
-                return
-        for request in list(self._open.values()):
-            self._send(request)
-        if not self._open:
-            await self._go_on_alone()
-
-    def _questions(self) -> bytes:
-        return b"[%b]" % b",".join(encode_item(request) for request in self._open.values())
-
-    async def _go_on_alone(self) -> None:
-        if not await self._keeper.go_on_alone(self):
-            self._lost(self)
-
-    def _done(self, done: Done) -> None:
-        call, failure = self.call, self._failure
-        if call is None or call.trace is None:
+    def _finish(self, done: Done) -> None:
+        if self.call is None:
             return
-        diverged = call.trace.diverged or (call.trace.left_out() if call.reason is None else None)
-        if diverged is not None:
-            self._keeper.spawn(self._stop(diverged))
-            return
-        status: Status = "completed" if failure is None else "failed"
-        if call.reason is not None:
-            status = "aborted"
+        self._done = done
         outcome = Outcome([Raw(content) for content in self._contents])
-        if failure is not None:
-            outcome.error = Raw(encode_item(failure))
-        self._keeper.spawn(self._end(outcome, Parking(status=status, expires=time.time() + KEPT), done))
+        if self._failure is not None:
+            outcome.error = Raw(encode_item(self._failure))
+        self.end(self.call, encode_outcome(outcome))
 
-    async def _end(self, outcome: Outcome, parking: Parking, done: Done) -> None:
-        async with self._writing:
-            if not await self._settle(outcome, parking):
-                return
+    # --- what the base and the keeper call ---------------------------------------------------
+
+    def waits(self, kept: Kept) -> None:
+        shown = self.audience.shown
+        for request_id in shown.keys() - self.open.keys():  # of a call that was run again since
+            del shown[request_id]
+            self._send(RequestCancelled(self._stamp(), request_id, WITHDRAWN))
+        for request_id, request in self.open.items():
+            if request_id not in shown:
+                shown[request_id] = request
+                self._send(request)
+
+    def ended(self) -> None:
         if self._failure is not None:
             self._send(self._failure)
-        self._send(done)
-        self._ended(self)
-        self.call = None
-
-    async def _stop(self, error: Diverged) -> None:
-        await self._keeper.stop(self, error)
-        self.stopped(error)
-
-    async def _settle(self, outcome: Outcome, parking: Parking) -> bool:
-        """Write down what a segment came to; false if it is not to be told."""
-        while True:
-            try:
-                await self._keeper.settle(self, encode_outcome(outcome), parking)
-            except Fenced:
-                return False
-            except JournalError:
-                await asyncio.sleep(1)
-            else:
-                return True
-
-    # --- answers -----------------------------------------------------------------------------
-
-    async def answer(self, request_id: str, payload: Any) -> None:
-        """Take an answer; when this returns, it is in the journal."""
-        if self.call is None or self.kept is None or request_id not in self._open:
-            raise UnknownQuestion(request_id)
-        self.call.check_answer(request_id, payload)
-        async with self._writing:
-            parked = self.kept.parked
-            if parked:
-                claimed = await self._keeper.claim(self.kept.id, self.kept.record.segment)
-                if claimed is not self:
-                    raise UnknownQuestion(request_id)
-            self._open.pop(request_id, None)
-            self.call.answer(request_id, payload)
-            await self.answers_kept()
-        if self._open:
-            self._flush_soon()
-
-    # --- what the keeper calls ---------------------------------------------------------------
+        if self._done is not None:
+            self._send(self._done)
+        for item, number in self._held:
+            self._send_now(item, number)
+        self._held.clear()
+        self.audience.peers.clear()
+        self._lost(self)
 
     def begin_again(self) -> None:
         self._contents.clear()
         self._size = 0
 
-    def dropped(self) -> None:
-        """Who is attached stays so, and is told what another one has to tell."""
-
     def released(self) -> None:
-        """Another worker goes on with the call."""
         self._lost(self)
 
     def troubled(self, error: JournalError) -> None:
-        """Who is attached waits with the call."""
+        """Who follows waits with the call."""
 
     def stopped(self, error: MidcallError) -> None:
-        self._send(Error(self._stamp(), str(error), error.code, error.recoverable))
-        self._send(Done(self._stamp()))
-        self._ended(self)
+        self._held.clear()
+        self.audience.stop(self.id, error)
+        self._lost(self)
 
-    def _stamp(self) -> Any:
-        return NOWHEN if self.call is None else self.call.stamp()
+    def _stamp(self) -> Metadata:
+        return _now() if self.call is None else self.call.stamp()
 
-    def _name(self) -> str:
-        return "" if self.kept is None else self.kept.record.name
+
+def _now() -> Metadata:
+    return Metadata((), "", int(time.time()))
 
 
 def is_of(record: CallRecord, principal: Principal | None) -> bool:

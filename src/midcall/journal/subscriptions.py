@@ -1,47 +1,37 @@
 """Durable subscriptions: calls over the hub's own protocol that outlive their connection, and the process.
 
-    plexus_subscribe {"method", "params", "durable": true}   the id of the call
-    plexus_attach    {"call", "after"}                       go on with it, on any connection to any worker
+    plexus_subscribe {"method", "params", "durable": true}   the id of the call, once it is in the journal
+    plexus_attach    {"call", "after"}                       follow it, on any connection to any worker
 
 Elements of the result are numbered (`number` beside `result`), and `after` is the last number that the
 client has: it gets what it missed, the open questions again, and what comes from now on. A question has the
 same id wherever it is asked again. Only the principal that started a call finds it.
+
+All connections of one worker that follow a call hear the same. If one attaches at another worker, the call
+moves there, and those that followed it before are told so.
 """
 
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from midcall.errors import (
-    JournalError,
-    UnknownCall,
-    UnknownQuestion,
-)
+from midcall.errors import AttachedElsewhere, JournalError, NotWaiting, UnknownCall, UnknownQuestion
 from midcall.hub import Hub
-from midcall.items import (
-    Data,
-    Done,
-    Error,
-    Metadata,
-    to_json,
-)
-from midcall.journal.base import Busy, CallRecord, Journal
-from midcall.journal.keeper import Keeper
+from midcall.items import Data, Done, Error, Metadata, to_json
+from midcall.journal.base import ENDED, Busy, CallRecord, Gone, Journal
+from midcall.journal.keeper import LOOK, PATIENCE, Keeper
 from midcall.journal.kept import asked_of, context_of, kind_of, new_record
 from midcall.journal.mail import Box
-from midcall.journal.subscription import DurableSubscription, Outcome, Peer, encode_outcome, is_of
+from midcall.journal.subscription import Audience, DurableSubscription, Outcome, Peer, encode_outcome, is_of
 from midcall.principal import check_scopes
 from midcall.registry import Resolved
 
 KIND = "subscription"
-
-PATIENCE = 20.0
-"""Seconds that an answer waits for its question, while a call is run again."""
 
 
 class Context(Struct):
@@ -50,20 +40,24 @@ class Context(Struct):
     kinds: frozenset[str]
 
 
-class Moved(Struct):
-    """A worker has done something with a call that somebody waits for at another one."""
+class Moved(Struct, omit_defaults=True):
+    """A worker has done something with a call that somebody follows at another one."""
 
     call: str
     fence: int
     """Of what it has done: whatever is older is out of date."""
     answered: list[str]
     """The questions that need no answer any more."""
+    attached: bool = False
+    """Whether somebody follows the call there now."""
 
 
 _decode_moved = msgspec.json.Decoder(Moved).decode
 
 
-async def tell_holder(journal: Journal, record: CallRecord, fence: int, answered: Sequence[str] = ()) -> None:
+async def tell_holder(
+    journal: Journal, record: CallRecord, fence: int, answered: Sequence[str] = (), *, attached: bool = False
+) -> None:
     """Tell the worker that has put the questions of a call to somebody, if that is another one.
 
     What was done is in the journal: if that worker cannot be told, its client still finds it there.
@@ -72,7 +66,7 @@ async def tell_holder(journal: Journal, record: CallRecord, fence: int, answered
         return
     holder = asked_of(record).worker
     if holder and holder != journal.worker:
-        moved = Moved(record.id, fence, list(answered))
+        moved = Moved(record.id, fence, list(answered), attached)
         with contextlib.suppress(JournalError):
             await Box(journal, KIND).post(holder, to_json(moved))
 
@@ -83,13 +77,14 @@ class Subscriptions:
     def __init__(self, keeper: Keeper) -> None:
         self._keeper = keeper
         self._hub: Hub = keeper.hub
-        self._attached: dict[str, DurableSubscription] = {}
-        self._followed: set[DurableSubscription] = set()
+        self._audiences: dict[str, Audience] = {}
+        """Of the calls that somebody follows here, by their ids."""
+        self._followed: set[str] = set()
         keeper.fronts[KIND] = self._revive
         keeper.mail.box(KIND, self._moved)
 
-    def subscribe(self, peer: Peer, name: str, params: bytes, supported: frozenset[str]) -> str:
-        """Start a call; it is in the journal before it does anything. Gives its id."""
+    async def subscribe(self, peer: Peer, name: str, params: bytes, supported: frozenset[str]) -> str:
+        """Start a call; it is in the journal before it does anything. Gives its id. Raises `JournalError`."""
         found = self._hub.resolve(name)
         check_scopes(found.name, found.method.extras, peer.principal)
         record = new_record(
@@ -101,7 +96,7 @@ class Subscriptions:
             None,
             self._keeper.time_limit,
         )
-        front = self._front(supported)
+        front = self._front(supported, record)
         call = self._hub.prepare(
             found,
             params,
@@ -112,200 +107,192 @@ class Subscriptions:
         )
         self._keeper.admit(front, record)
         self._keeper.prepare(front, call)
+        await self._keeper.reserve(front)
         self._attach(front, peer, 0)
-        self._keeper.spawn(self._begin(front))
+        self._keeper.start(front)
         return record.id
 
-    def _attach(self, front: DurableSubscription, peer: Peer, after: int) -> None:
-        self._attached[front.id] = front
-        front.attach(peer, after)
-
-    async def _begin(self, front: DurableSubscription) -> None:
-        try:
-            await self._keeper.reserve(front)
-        except JournalError as error:
-            front.stopped(error)
-        else:
-            self._keeper.start(front)
-
     async def attach(self, peer: Peer, call_id: str, after: int) -> str:
-        """Go on with a call on this connection. Raises `UnknownCall`."""
+        """Follow a call on this connection. Raises `UnknownCall`, or `NotWaiting` if it cannot be had."""
         await self._keeper.open()
-        found = await self._keeper.journal.load(call_id)
-        if found is not None:
-            self._keeper.here.yield_to(call_id, found[0].fence)
-        live = self._keeper.live(call_id)
-        if isinstance(live, DurableSubscription) and live.is_of(peer.principal):
-            self._attach(live, peer, after)
-            return call_id
-        if found is None or not is_of(found[0], peer.principal):
-            raise UnknownCall(call_id)
-        record = found[0]
-        claimed = await self._keeper.claim(call_id, record.segment)
-        match claimed:
-            case DurableSubscription():
-                self._attach(claimed, peer, after)
-                self._keeper.resume(claimed)
-            case Busy():
-                raise UnknownCall(call_id, "it runs in another worker; attach again in a moment")
-            case _ if record.segment > 0:
-                outcome = await self._keeper.journal.wait(call_id, record.segment - 1, 0)
-                _tell_outcome(self._hub, peer, record, outcome, after)
-            case _:
+        after = max(after, 0)
+        end = time.monotonic() + PATIENCE
+        while True:
+            found = await self._keeper.journal.load(call_id)
+            if found is None or not is_of(found[0], peer.principal) or kind_of(found[0]) != KIND:
                 raise UnknownCall(call_id)
-        return call_id
+            record = found[0]
+            self._keeper.here.yield_to(call_id, record.fence)
+            live = self._keeper.live(call_id)
+            if isinstance(live, DurableSubscription):
+                self._attach(live, peer, after)
+                return call_id
+            if record.status in ENDED:
+                outcome = await self._keeper.journal.wait(call_id, record.segment - 1, 0)
+                _tell_outcome(self._hub, peer, call_id, record, outcome, after)
+                return call_id
+            match await self._keeper.claim(call_id, record.segment):
+                case DurableSubscription() as claimed:
+                    self._attach(claimed, peer, after)
+                    self._keeper.resume(claimed)
+                    await tell_holder(self._keeper.journal, record, record.fence + 1, attached=True)
+                    return call_id
+                case Busy():
+                    if time.monotonic() > end:
+                        busy = f"Call {call_id} runs in another worker: attach again in a moment"
+                        raise NotWaiting(call_id, "running", busy)
+                    await self._keeper.journal.wait(call_id, record.segment, LOOK)
+                case Gone("diverged"):
+                    raise _stands_still(call_id)
+                case _:
+                    pass  # it has gone on, or has ended, in this moment: look again
 
     async def respond(self, peer: Peer, call_id: str, request_id: str, payload: Any) -> bool:
         """Answer a question; when this returns, the answer is in the journal.
 
-        False if the call is not attached to this connection. Raises `UnknownQuestion` or `WrongAnswer`.
+        False if this connection does not follow the call. Raises `UnknownQuestion` or `WrongAnswer`.
         """
-        front = self._attached.get(call_id)
-        if front is None or front.peer is not peer:
+        audience = self._audiences.get(call_id)
+        if audience is None or peer not in audience.peers:
             return False
-        if not front.is_dropped:
-            await front.answer(request_id, payload)
-            return True
-        claimed = await self._keeper.claim(call_id, front.next_segment)  # it was given up to save memory
-        if not isinstance(claimed, DurableSubscription):
+        if not await self.answer(call_id, {request_id: payload}, peer):
             raise UnknownQuestion(request_id)
-        answered = claimed.expect(request_id, payload)
-        self._attach(claimed, peer, front.count)
-        self._keeper.resume(claimed)
-        async with asyncio.timeout(PATIENCE):
-            await answered
-        await claimed.answers_kept()
         return True
 
-    async def answer_for(self, record: CallRecord, answers: dict[str, Any]) -> bool:
-        """Somebody else than the caller answers. False if the call does not wait for that any more.
+    async def answer(self, call_id: str, answers: Mapping[str, Any], peer: Peer | None = None) -> bool:
+        """Answer questions of a call, by their ids, wherever it is; `peer` is who does, if it follows it.
 
-        When this returns, the answers are in the journal. Raises `UnknownQuestion` or `WrongAnswer`.
+        When this returns, the answers are in the journal. False if the call does not wait any more. Raises
+        `UnknownQuestion` or `WrongAnswer`.
         """
-        self._keeper.here.yield_to(record.id, record.fence)
-        live = self._keeper.live(record.id)
-        if isinstance(live, DurableSubscription):
-            for request_id, payload in answers.items():
-                await live.answer(request_id, payload)
-                live.close_prompt(request_id)
-            return True
-        claimed = await self._keeper.claim(record.id, record.segment)
-        if not isinstance(claimed, DurableSubscription):
+        front = await self._keeper.answer(call_id, answers)
+        if not isinstance(front, DurableSubscription) or front.kept is None:
             return False
-        expected = {name: claimed.expect(name, payload) for name, payload in answers.items()}
-        before = self._attached.get(record.id)
-        if before is not None and before.peer is not None:
-            self._attach(claimed, before.peer, before.count)
-        self._keeper.resume(claimed)
-        try:
-            await self._until_given(claimed, expected.values())
-        finally:
-            given = [name for name, one in expected.items() if one.done() and one.exception() is None]
-            for request_id in given:
-                claimed.close_prompt(request_id)
-            await tell_holder(self._keeper.journal, record, record.fence + 1, given)
-        for one in expected.values():
-            if one.done():
-                one.result()
+        record = front.kept.record
+        for request_id in answers:
+            front.audience.close_prompt(call_id, request_id, peer)
+        self._keeper.resume(front)
+        await tell_holder(self._keeper.journal, record, record.fence, list(answers))
         return True
-
-    async def _until_given(
-        self, front: DurableSubscription, expected: Iterable[asyncio.Future[None]]
-    ) -> None:
-        """Wait until a call that is run again has its answers, and they are in the journal."""
-        end = time.monotonic() + PATIENCE
-        while left := [one for one in expected if not one.done()]:
-            if self._keeper.live(front.id) is not front or time.monotonic() > end:
-                return  # it does not do again what it did, or has ended
-            await asyncio.wait(left, timeout=0.1)
-        await front.answers_kept()
 
     async def abort(self, peer: Peer, call_id: str, reason: str) -> bool:
-        """End a call that is attached to this connection."""
-        front = self._attached.get(call_id)
-        if front is None or front.peer is not peer:
+        """End a call that this connection follows."""
+        audience = self._audiences.get(call_id)
+        if audience is None or peer not in audience.peers:
             return False
-        front.detach()
-        del self._attached[call_id]
+        self._leave(peer, call_id)
         return await self._keeper.abort(call_id, reason, encode_outcome(Outcome()))
 
     def detach(self, peer: Peer) -> None:
         """A connection is closed: its calls go on without it."""
-        for call_id, front in list(self._attached.items()):
-            if front.peer is peer:
-                front.detach()
-                del self._attached[call_id]
+        for call_id in list(self._audiences):
+            self._leave(peer, call_id)
 
-    def ended(self, front: DurableSubscription) -> None:
-        """Nothing more comes from a call."""
-        if self._attached.get(front.id) is front:
-            del self._attached[front.id]
+    def _attach(self, front: DurableSubscription, peer: Peer, after: int) -> None:
+        if not peer.closed:
+            self._audiences[front.id] = front.audience
+            front.attach(peer, after)
+
+    def _leave(self, peer: Peer, call_id: str) -> None:
+        audience = self._audiences[call_id]
+        audience.peers.pop(peer, None)
+        if not audience.peers:
+            del self._audiences[call_id]
 
     def _revive(self, record: CallRecord) -> tuple[DurableSubscription, Resolved]:
         context = msgspec.json.decode(context_of(record), type=Context)
-        return self._front(context.kinds), self._hub.resolve(record.name)
+        return self._front(context.kinds, record), self._hub.resolve(record.name)
 
-    def _front(self, supported: frozenset[str]) -> DurableSubscription:
-        return DurableSubscription(self._keeper, supported, self.ended, self._follow_soon)
+    def _front(self, supported: frozenset[str], record: CallRecord) -> DurableSubscription:
+        audience = self._audiences.get(record.id) or Audience()
+        return DurableSubscription(self._keeper, supported, record, audience, self._lost)
+
+    def _lost(self, front: DurableSubscription) -> None:
+        """Nothing more comes from a dialect: the call has ended, or others go on with it."""
+        if front.audience.peers:
+            self._follow_soon(front.id)
+        else:
+            self._audiences.pop(front.id, None)
 
     # --- other workers -----------------------------------------------------------------------
 
     def _moved(self, message: bytes) -> None:
-        """Another worker has answered or ended a call."""
+        """Another worker has answered or ended a call, or somebody follows it there."""
         moved = _decode_moved(message)
-        front = self._attached.get(moved.call)
-        if front is not None and self._keeper.here.yield_to(moved.call, moved.fence):
-            for request_id in moved.answered:
-                front.close_prompt(request_id)
-            self._follow_soon(front)
+        audience = self._audiences.get(moved.call)
+        if audience is None or not self._keeper.here.yield_to(moved.call, moved.fence):
+            return
+        if moved.attached:
+            self._audiences.pop(moved.call).stop(moved.call, AttachedElsewhere(moved.call))
+            return
+        for request_id in moved.answered:
+            audience.close_prompt(moved.call, request_id)
+        self._follow_soon(moved.call)
 
-    def _follow_soon(self, front: DurableSubscription) -> None:
-        if self._is_on_the_line(front) and front not in self._followed:
-            self._followed.add(front)
-            self._keeper.spawn(self._follow(front))
+    def _follow_soon(self, call_id: str) -> None:
+        if self._is_followed(call_id) and call_id not in self._followed:
+            self._followed.add(call_id)
+            self._keeper.spawn(self._follow(call_id))
 
-    async def _follow(self, front: DurableSubscription) -> None:
+    async def _follow(self, call_id: str) -> None:
         """Another worker goes on with a call: once that is done, go on here, for whoever is on the line."""
         try:
-            while self._is_on_the_line(front):
+            while self._is_followed(call_id):
                 try:
-                    if await self._take_back(front):
+                    if await self._take_back(call_id):
                         return
                 except JournalError:
-                    await asyncio.sleep(1)
+                    await asyncio.sleep(LOOK)
         finally:
-            self._followed.discard(front)
+            self._followed.discard(call_id)
 
-    async def _take_back(self, front: DurableSubscription) -> bool:
-        found = await self._keeper.journal.load(front.id)
-        if found is not None and found[0].status == "running":
-            await self._keeper.journal.wait(front.id, found[0].segment, PATIENCE)
-            return False
-        if front.peer is not None:
-            try:
-                await self.attach(front.peer, front.id, front.count)
-            except UnknownCall as error:
-                if found is None:
-                    front.stopped(error)
-                else:
-                    return False  # somebody was faster
-        self.ended(front)  # it has another one now, or has come to its end
-        return True
+    async def _take_back(self, call_id: str) -> bool:
+        journal = self._keeper.journal
+        found = await journal.load(call_id)
+        if self._keeper.live(call_id) is not None:
+            return True
+        record = None if found is None else found[0]
+        if record is None or record.status in ENDED:
+            outcome = None if record is None else await journal.wait(call_id, record.segment - 1, 0)
+            audience = self._audiences.pop(call_id, Audience())
+            for peer, after in audience.peers.items():
+                _tell_outcome(self._hub, peer, call_id, record, outcome, after)
+            return True
+        claimed = await self._keeper.take_up(record)
+        if isinstance(claimed, DurableSubscription):
+            self._keeper.resume(claimed)
+            await tell_holder(journal, record, record.fence + 1, attached=True)
+            return True
+        if claimed == Gone("diverged"):
+            self._audiences.pop(call_id, Audience()).stop(call_id, _stands_still(call_id))
+            return True
+        await journal.wait(call_id, record.segment, LOOK)
+        return False
 
-    def _is_on_the_line(self, front: DurableSubscription) -> bool:
-        here = self._attached.get(front.id) is front and front.peer is not None
-        return here and not self._keeper.stopping
+    def _is_followed(self, call_id: str) -> bool:
+        return call_id in self._audiences and not self._keeper.stopping
 
 
-def _tell_outcome(hub: Hub, peer: Peer, record: CallRecord, encoded: bytes | None, after: int) -> None:
+def _stands_still(call_id: str) -> NotWaiting:
+    return NotWaiting(
+        call_id, "diverged", f"Call {call_id} cannot go on: its code has changed since it asked"
+    )
+
+
+def _tell_outcome(
+    hub: Hub, peer: Peer, call_id: str, record: CallRecord | None, encoded: bytes | None, after: int
+) -> None:
     """Tell what a call came to that has ended."""
-    here = Metadata((hub.name, *record.name.split(".")[:-1]), hub.hash, int(time.time()))
+    names = () if record is None else record.name.split(".")[:-1]
+    here = Metadata((hub.name, *names), hub.hash, int(time.time()))
     outcome = msgspec.json.decode(encoded or b"{}", type=Outcome)
     for number, content in enumerate(outcome.contents[after:], after + 1):
-        peer.send_item(record.id, Data(here, record.name, content), number)
+        peer.send_item(call_id, Data(here, "" if record is None else record.name, content), number)
     if bytes(outcome.error):
         failed = msgspec.json.decode(outcome.error)
-        peer.send_item(record.id, Error(here, failed["message"], failed["code"]))
+        peer.send_item(call_id, Error(here, failed["message"], failed["code"]))
+    elif record is None:
+        peer.send_item(call_id, Error(here, str(UnknownCall(call_id)), UnknownCall.code))
     elif record.status != "completed":
-        peer.send_item(record.id, Error(here, f"The call is {record.status}", record.status))
-    peer.send_item(record.id, Done(here))
+        peer.send_item(call_id, Error(here, f"The call is {record.status}", record.status))
+    peer.send_item(call_id, Done(here))

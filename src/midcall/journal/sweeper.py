@@ -29,8 +29,6 @@ class Sweeper:
     def __init__(self, keeper: "Keeper") -> None:
         self._keeper = keeper
         self._task: asyncio.Task[None] | None = None
-        self._answered: set[str] = set()
-        """The calls whose worker was gone at the last look, after somebody had answered."""
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._sweep())
@@ -43,7 +41,7 @@ class Sweeper:
     async def look(self) -> None:
         """Look once. Raises `JournalError`."""
         keeper = self._keeper
-        due = await self._due() if keeper.looks_after else ()
+        due: Sequence[CallRecord] = await keeper.journal.due() if keeper.looks_after else ()
         if keeper.engine is not None:
             due = await keeper.engine.look_after(due)
         for record in due:
@@ -63,15 +61,3 @@ class Sweeper:
             except JournalError as error:
                 log.warning("the journal cannot be swept: %s", error)
             await asyncio.sleep(SWEEP)
-
-    async def _due(self) -> Sequence[CallRecord]:
-        """The calls that nobody looks after.
-
-        A segment that an answer has begun is left at the first look to whoever has answered: he got no
-        outcome and comes back, with the answer; without it he would have to be asked again.
-        """
-        due = await self._keeper.journal.due()
-        answered = {record.id for record in due if record.status == "running" and record.questions}
-        first_seen = answered - self._answered
-        self._answered = answered
-        return [record for record in due if record.id not in first_seen]

@@ -5,29 +5,38 @@ The calls themselves are kept by the `Keeper` of the hub. Here is what MCP adds:
 """
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
 
-from midcall.errors import JournalError
-from midcall.journal.base import Busy, CallRecord, Gone, Settled
-from midcall.journal.keeper import Keeper
+from midcall.errors import JournalError, UnknownQuestion, WrongAnswer
+from midcall.journal.base import ENDED, Busy, CallRecord, Gone
+from midcall.journal.keeper import LOOK, PATIENCE, Keeper
 from midcall.journal.kept import asked_of, context_of, new_record
 from midcall.journal.seal import BadSeal, KeyRing
 from midcall.mcp import tasks
 from midcall.mcp.dialects.base import Finish
 from midcall.mcp.dialects.input_required import InputRequired
+from midcall.mcp.elicitation import answer_from, read_any_answer
 from midcall.mcp.exchange import Exchange, McpError
 from midcall.mcp.legacy import Session
-from midcall.mcp.outcomes import Context, Ticket, deliver_encoded, encode_outcome
+from midcall.mcp.outcomes import (
+    CALL_ID,
+    Context,
+    Ticket,
+    deliver,
+    deliver_encoded,
+    encode_outcome,
+    input_requests,
+)
+from midcall.questions import AnyQuestion
 from midcall.registry import Resolved
-
-PATIENCE = 20.0
-"""Seconds that a request waits for a segment that somebody else runs."""
 
 CLOSING = "The server is closing: try again"
 
@@ -38,7 +47,8 @@ class State(Struct, frozen=True, array_like=True):
     """What is sealed into `requestState`."""
 
     call_id: str
-    segment: int
+    places: dict[str, str]
+    """Where in the call the questions are asked that it was handed out with, by key."""
     ticket: Ticket
     expires: int
 
@@ -94,7 +104,7 @@ class Desk:
         taken = await self.keeper.reserve(front)
         if taken is None:
             if front.is_task and front.kept is not None:
-                front.exchange = None
+                front.leave_to_task()
                 exchange.result(tasks.created(front.kept.record))
             self.keeper.start(front)
             return
@@ -104,7 +114,7 @@ class Desk:
         if context.task:
             exchange.result(tasks.created(taken))
         else:
-            await self._wait(exchange, State(taken.id, 0, context.ticket, 0))
+            await self._tell_current(exchange, taken.id, context.ticket)
 
     def retry(
         self,
@@ -132,38 +142,115 @@ class Desk:
         try:
             await self.keeper.open()
             state = self.unseal(sealed, ticket)
-            claimed = await self.keeper.claim(state.call_id, state.segment)
-            match claimed:
-                case Settled(outcome):
-                    deliver_encoded(exchange, outcome)
-                case Busy():
-                    await self._wait(exchange, state)
-                case Gone("diverged"):
-                    raise McpError(-32603, "This call cannot go on: its code has changed since it asked")
-                case Gone("poisoned"):
-                    raise McpError(-32603, "This call was given up: it brought down each worker that ran it")
-                case Gone():
-                    raise invalid()
-                case InputRequired():
-                    claimed.come_back(exchange, responses)
-                    self.keeper.resume(claimed)
-                    waiting.gets(claimed)
+            given = await self._read_answers(state.call_id, responses, state.places)
+            if given.answers:
+                try:
+                    front = await self.keeper.answer(state.call_id, given.answers, patience=0)
+                except (UnknownQuestion, WrongAnswer):
+                    pass  # it has gone on in this moment: what it asks now is told
+                else:
+                    if isinstance(front, InputRequired):
+                        self._resume(front, exchange, given.notes)
+                        waiting.gets(front)
+                        return
+            if isinstance(live := self.keeper.live(state.call_id), InputRequired):
+                live.note(given.notes)
+            await self._tell_current(exchange, state.call_id, ticket, given.notes, waiting)
         finally:
             waiting.alike.discard(waiting)
             if not waiting.alike:
                 self._alike.pop(sealed, None)
 
-    async def _wait(self, exchange: Exchange, state: State) -> None:
-        """Somebody else runs the segment: wait for its outcome, but not for ever."""
-        try:
-            outcome = await self.keeper.journal.wait(state.call_id, state.segment, PATIENCE)
-        except asyncio.CancelledError:  # the process ends, and so does this: there is nothing left to cancel
-            outcome = None
-        if outcome is not None:
-            deliver_encoded(exchange, outcome)
-            return
-        again = self.seal(state.call_id, state.segment, state.ticket)
-        exchange.result({"resultType": "input_required", "requestState": again})
+    def _resume(self, front: InputRequired, exchange: Exchange | None, notes: dict[str, str]) -> None:
+        front.come_back(exchange, notes)
+        self.keeper.resume(front)
+
+    async def _read_answers(
+        self, call_id: str, responses: Mapping[str, Raw], places: Mapping[str, str] | None = None
+    ) -> "_Given":
+        """What of the responses answers a question that is open, and what is wrong with the others.
+
+        With `places`, only questions count that are asked there: another one may have the same key by now.
+        """
+        given = _Given()
+        front = self.keeper.live(call_id)
+        if not responses:
+            return given
+        if isinstance(front, InputRequired) and front.call is not None and front.open.keys() & responses:
+            for key, request in front.open.items():
+                if key in responses and (places is None or places.get(key) == request.place):
+                    check = partial(front.call.check_answer, request.request_id)
+                    given.read(key, request.request_type, responses[key], check)
+            return given
+        found = await self.keeper.journal.load(call_id)
+        if found is not None and found[0].questions:
+            for key, one in asked_of(found[0]).questions.items():
+                if key in responses and (places is None or places.get(key) == one.place):
+                    given.read(key, one.question, responses[key], partial(read_any_answer, one.question))
+        return given
+
+    async def _tell_current(
+        self,
+        exchange: Exchange,
+        call_id: str,
+        ticket: Ticket,
+        notes: Mapping[str, str] = MappingProxyType({}),
+        waiting: "_Waiting | None" = None,
+    ) -> None:
+        """Answer a request with how the call stands: what it asks now, or what it came to.
+
+        While it runs, wait for that, but not for ever; and if its worker is gone, go on with it here.
+        """
+        end = time.monotonic() + PATIENCE
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(end - time.monotonic()):
+                    await self.keeper.up_to_date(call_id)
+            found = await self.keeper.journal.load(call_id)
+            if found is None:
+                raise invalid()
+            record = found[0]
+            if record.status == "waiting" and asked_of(record).questions:
+                deliver(exchange, self.questions(record, ticket, notes))
+                return
+            if record.status in ENDED:
+                outcome = await self.keeper.journal.wait(call_id, record.segment - 1, 0)
+                if outcome is None:
+                    raise _given_up(record.status)
+                deliver_encoded(exchange, outcome)
+                return
+            claimed = await self.keeper.take_up(record)
+            if isinstance(claimed, InputRequired):
+                self._resume(claimed, exchange, {})
+                if waiting is not None:
+                    waiting.gets(claimed)
+                return
+            if claimed == Gone("diverged"):
+                raise _given_up("diverged")
+            if time.monotonic() > end:
+                deliver(exchange, self.come_again(record, ticket))
+                return
+            try:
+                await self.keeper.journal.wait(call_id, record.segment, min(LOOK, PATIENCE))
+            except asyncio.CancelledError:  # the process ends, and so does this
+                deliver(exchange, self.come_again(record, ticket))
+                return
+
+    def questions(
+        self, record: CallRecord, ticket: Ticket, notes: Mapping[str, str] = MappingProxyType({})
+    ) -> dict[str, Any]:
+        """What a caller is told of a call that waits."""
+        places = {key: one.place for key, one in asked_of(record).questions.items()}
+        return {
+            "resultType": "input_required",
+            "inputRequests": input_requests(record, notes),
+            "requestState": self.seal(record, places, ticket),
+            "_meta": {CALL_ID: record.id},
+        }
+
+    def come_again(self, record: CallRecord, ticket: Ticket) -> dict[str, Any]:
+        """What a caller is told of a call that runs."""
+        return {"resultType": "input_required", "requestState": self.seal(record, {}, ticket)}
 
     async def _guarded(self, exchange: Exchange, work: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -186,9 +273,8 @@ class Desk:
 
     # --- sealed state ------------------------------------------------------------------------
 
-    def seal(self, call_id: str, segment: int, ticket: Ticket) -> str:
-        expires = int(time.time() + self.keeper.time_limit)
-        return self._keys().seal(_encode(State(call_id, segment, ticket, expires)))
+    def seal(self, record: CallRecord, places: dict[str, str], ticket: Ticket) -> str:
+        return self._keys().seal(_encode(State(record.id, places, ticket, int(record.expires) + 1)))
 
     def unseal(self, request_state: str, ticket: Ticket) -> State:
         """What is sealed. Raises the one error that covers all that may be wrong with it."""
@@ -214,8 +300,13 @@ class Desk:
 
     async def _begin_task(self, front: InputRequired, exchange: Exchange) -> None:
         if front.kept is not None:
-            await self.keeper.reserve(front)
-            exchange.result(tasks.created(front.kept.record))
+            record = front.kept.record
+            try:
+                await self.keeper.reserve(front)
+            except JournalError:
+                front.give_up()
+                raise
+            exchange.result(tasks.created(record))
 
     def task(self, exchange: Exchange, task_id: str, work: Callable[[CallRecord], Any]) -> None:
         """Do something with a task of this caller, and answer with what it gives."""
@@ -229,39 +320,77 @@ class Desk:
         exchange.result(await work(found[0]))
 
     async def show_task(self, record: CallRecord) -> dict[str, Any]:
-        """The answer to `tasks/get`."""
+        """The answer to `tasks/get`. Whoever asks for a task that nobody looks after has it go on."""
         outcome = None
         if record.status in tasks.WITH_OUTCOME:
             outcome = await self.keeper.journal.wait(record.id, record.segment - 1, 0)
+        elif record.status != "waiting" or not asked_of(record).questions:
+            claimed = await self.keeper.take_up(record)
+            if isinstance(claimed, InputRequired):
+                self._resume(claimed, None, {})
         return tasks.shown(record, outcome)
 
     async def update_task(self, record: CallRecord, responses: dict[str, Raw]) -> dict[str, Any]:
         """Answer questions of a task. When this returns, the answers are in the journal."""
-        if record.status == "waiting":
-            asked = asked_of(record).read()
-            await self.answer_for(record, {key: r for key, r in responses.items() if key in asked})
+        given = await self._read_answers(record.id, responses)
+        if given.notes and not given.answers:
+            await self._ask_again(record, given.notes)
+        if given.answers:
+            try:
+                front = await self.keeper.answer(record.id, given.answers)
+            except UnknownQuestion:
+                return {}  # answered, or given up, in this moment: as for any other key that is not open
+            if isinstance(front, InputRequired):
+                self._resume(front, None, given.notes)
+            elif isinstance(front, Busy):
+                raise McpError(-32603, "The task is busy: try again", {"recoverable": True})
         return {}
 
-    async def answer_for(self, record: CallRecord, responses: dict[str, Raw]) -> bool:
-        """Somebody answers to whom the outcome is not told. False if the call does not wait any more.
-
-        When this returns, the answers are in the journal.
-        """
-        claimed = await self.keeper.claim(record.id, record.segment)
-        if not isinstance(claimed, InputRequired):
-            return False
-        claimed.come_back(None, responses)
-        self.keeper.resume(claimed)
-        await claimed.answers_kept()
-        return True
+    async def _ask_again(self, record: CallRecord, notes: dict[str, str]) -> None:
+        """Nothing was answered that could be read: have it asked again, with the reason."""
+        front = self.keeper.live(record.id) or await self.keeper.take_up(record)
+        if isinstance(front, InputRequired):
+            front.note(notes)
+            self.keeper.resume(front)
 
     async def cancel_task(self, record: CallRecord) -> dict[str, Any]:
         await self.abort(record.id, "The task was cancelled")
         return {}
 
+    async def answer(self, call_id: str, answers: Mapping[str, Any]) -> bool:
+        """Somebody answers to whom the outcome is not told. False if the call does not wait any more.
+
+        When this returns, the answers are in the journal. Raises `UnknownQuestion` or `WrongAnswer`.
+        """
+        front = await self.keeper.answer(call_id, answers)
+        if not isinstance(front, InputRequired):
+            return False
+        self._resume(front, None, {})
+        return True
+
     async def abort(self, call_id: str, reason: str) -> bool:
         """End a call, wherever it is. False if it had ended, or is not known."""
         return await self.keeper.abort(call_id, reason, encode_outcome(McpError(-32603, reason)))
+
+
+class _Given:
+    """Answers of a client, as far as they can be read."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Any] = {}
+        self.notes: dict[str, str] = {}
+        """What was expected in place of the others."""
+
+    def read(self, key: str, question: AnyQuestion, response: Raw, check: Callable[[Any], object]) -> None:
+        try:
+            payload = answer_from(question, msgspec.json.decode(response))
+            check(payload)
+        except WrongAnswer as error:
+            self.notes[key] = error.expected
+        except (msgspec.DecodeError, RecursionError, UnknownQuestion):
+            pass
+        else:
+            self.answers[key] = payload
 
 
 class _Waiting:
@@ -292,6 +421,15 @@ class _Waiting:
         if other is not None:
             other._front = front
         front.drop(exchange, reason, cancelled=cancelled and other is None)
+
+
+def _given_up(status: str) -> McpError:
+    match status:
+        case "diverged":
+            return McpError(-32603, "This call cannot go on: its code has changed since it asked")
+        case "poisoned":
+            return McpError(-32603, "This call was given up: it brought down each worker that ran it")
+    return invalid()
 
 
 def invalid() -> McpError:

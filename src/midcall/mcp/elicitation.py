@@ -28,6 +28,7 @@ from midcall.questions import (
     Selected,
     Text,
     Url,
+    read_answer,
 )
 
 ELICIT = "elicitation/create"
@@ -109,6 +110,23 @@ def answer_from(question: AnyQuestion, result: Any) -> Any:
             return {"Confirmed": True}
         case _:
             return {"Custom": content}
+
+
+_ACTIONS = ("accept", "decline", "cancel")
+
+
+def read_any_answer(question: AnyQuestion, given: Any) -> Answer:
+    """An answer in any accepted form, or the result of an elicitation. Raises `WrongAnswer`."""
+    if isinstance(given, dict) and given.get("action") in _ACTIONS:
+        given = answer_from(question, given)
+    answer = read_answer(question, given)
+    if isinstance(answer, CustomAnswer) and isinstance(question, Form | Custom) and question.schema:
+        from midcall.schema import json_schema_fault  # noqa: PLC0415  slow to import: only when needed
+
+        fault = json_schema_fault(question.schema)(answer.value)
+        if fault is not None:
+            raise WrongAnswer(f"a value that fits the schema ({fault})")
+    return answer
 
 
 def question_from(method: str, params: dict[str, Any]) -> AnyQuestion:

@@ -29,27 +29,21 @@ from midcall.errors import (
 from midcall.items import Error, encode_item, to_json
 from midcall.journal import subscription, subscriptions
 from midcall.journal.base import ENDED, CallRecord, Entry, Journal, Status
-from midcall.journal.keeper import KEPT
+from midcall.journal.keeper import KEPT, PATIENCE
 from midcall.journal.kept import Kept, asked_of, kind_of
 from midcall.journal.seal import shared_keys
-from midcall.mcp.desk import PATIENCE, Desk
-from midcall.mcp.elicitation import answer_from, question_from, result_for
+from midcall.mcp.desk import Desk
+from midcall.mcp.elicitation import read_any_answer
 from midcall.mcp.exchange import McpError
 from midcall.mcp.outcomes import decode_outcome, encode_outcome
 from midcall.questions import (
     KINDS,
-    Answer,
     AnyQuestion,
-    Custom,
-    CustomAnswer,
-    Form,
     answer_to_wire,
-    question_from_wire,
     question_to_wire,
-    read_answer,
     refusal_in,
 )
-from midcall.recalled import Failure
+from midcall.recalled import Deadline, Failure
 
 STATUSES: tuple[Status, ...] = get_args(Status)
 
@@ -59,9 +53,8 @@ MOST = 1000
 ASKING = ("waiting", "diverged")
 """Where a call stands that can be answered. One that has diverged may go on with other code."""
 
-STANDS_STILL = "The call cannot go on: its code has changed since it asked. It is kept as it was"
+STANDS_STILL = "The call cannot go on: its code has changed since it asked. It is kept, with the answer"
 
-_ACTIONS = ("accept", "decline", "cancel")
 _LOOK = 0.5
 
 
@@ -69,7 +62,8 @@ class Waiting(NamedTuple):
     """An open question of a call in the journal."""
 
     key: str
-    request_id: str
+    name: str
+    """Under which it is answered."""
     question: AnyQuestion
 
 
@@ -149,20 +143,15 @@ class Operations:
         if record.status not in ASKING:
             raise NotWaiting(call_id, record.status)
         waiting = {one.key: one for one in open_questions(record)}
-        given: list[tuple[Waiting, Answer]] = []
+        given: dict[str, Any] = {}
         for key, answer in answers.items():
             if key not in waiting:
                 raise UnknownQuestion(key)
-            given.append((waiting[key], read_any_answer(waiting[key].question, answer)))
+            one = waiting[key]
+            given[one.name] = answer_to_wire(read_any_answer(one.question, answer))
         if not given:
             raise WrongAnswer(f"an answer to {', '.join(waiting)}")
-        if kind_of(record) == subscriptions.KIND:
-            wired = {one.request_id: answer_to_wire(answer) for one, answer in given}
-            taken = await self._desk.keeper.subscriptions.answer_for(record, wired)
-        else:
-            results = {one.key: Raw(to_json(result_for(one.question, answer))) for one, answer in given}
-            taken = await self._desk.answer_for(record, results)
-        if not taken:
+        if not await self._give(self._desk, record, given):
             record, _ = await self._load(call_id)
             if record.status == "diverged":
                 raise NotWaiting(call_id, "diverged", STANDS_STILL)
@@ -171,6 +160,15 @@ class Operations:
         if settled["status"] == "diverged":
             raise NotWaiting(call_id, "diverged", STANDS_STILL)
         return settled
+
+    async def _give(self, desk: Desk, record: CallRecord, answers: Mapping[str, Any]) -> bool:
+        """Have a call answered; false if it does not wait for that any more."""
+        try:
+            if kind_of(record) == subscriptions.KIND:
+                return await desk.keeper.subscriptions.answer(record.id, answers)
+            return await desk.answer(record.id, answers)
+        except UnknownQuestion:
+            return False
 
     async def abort(self, call_id: str, reason: str = "An administrator aborted the call") -> dict[str, Any]:
         """End a call. Raises `UnknownCall`, or `NotWaiting` if it has ended."""
@@ -183,12 +181,7 @@ class Operations:
         if self._desk is None:
             ended = await self.journal.end(call_id, "aborted", outcome, time.time() + KEPT)
         else:
-            keeper = self._desk.keeper
-            front = keeper.live(call_id)
-            parked = front is not None and front.kept is not None and front.kept.parked
-            ended = await keeper.abort(call_id, reason, outcome)
-            if front is not None and parked and ended:
-                front.stopped(Aborted(reason))  # whoever is on the line hears of it
+            ended = await self._desk.keeper.abort(call_id, reason, outcome)
         if not ended:
             raise NotWaiting(call_id, record.status, f"Call {call_id} has ended already: {record.status}")
         await subscriptions.tell_holder(self.journal, record, record.fence + 1)
@@ -268,32 +261,12 @@ def open_questions(record: CallRecord) -> list[Waiting]:
     """What a call in the journal waits for."""
     if record.status not in ASKING or not record.questions:
         return []
-    asked = asked_of(record).read()
-    if kind_of(record) == subscriptions.KIND:
-        keys = [one.get("key") for one in asked]
-        return [
-            Waiting(
-                key if key and keys.count(key) == 1 else one["request_id"],
-                one["request_id"],
-                question_from_wire(one["request_type"]),
-            )
-            for key, one in zip(keys, asked, strict=True)
-        ]
-    return [Waiting(key, key, question_from(one["method"], one["params"])) for key, one in asked.items()]
-
-
-def read_any_answer(question: AnyQuestion, given: Any) -> Answer:
-    """An answer in any accepted form, or the result of an elicitation. Raises `WrongAnswer`."""
-    if isinstance(given, dict) and given.get("action") in _ACTIONS:
-        given = answer_from(question, given)
-    answer = read_answer(question, given)
-    if isinstance(answer, CustomAnswer) and isinstance(question, Form | Custom) and question.schema:
-        from midcall.schema import json_schema_fault  # noqa: PLC0415  slow to import: only when needed
-
-        fault = json_schema_fault(question.schema)(answer.value)
-        if fault is not None:
-            raise WrongAnswer(f"a value that fits the schema ({fault})")
-    return answer
+    asked = asked_of(record).questions
+    keys = [one.key for one in asked.values()]
+    return [
+        Waiting(one.key if one.key and keys.count(one.key) == 1 else name, name, one.question)
+        for name, one in asked.items()
+    ]
 
 
 # --- how it is told -------------------------------------------------------------------------------
@@ -363,10 +336,11 @@ def _entry(entry: Entry, *, values: bool) -> dict[str, Any]:
 def _question_state(entry: Entry) -> str:
     match entry.state:
         case "begun":
-            return "open"
+            withdrawn = msgspec.json.decode(entry.value, type=Deadline).withdrawn
+            return "withdrawn" if withdrawn else "open"
         case "failed":
             return msgspec.json.decode(entry.value, type=Failure).code
-        case "done":
+        case "given" | "done":
             refusal = refusal_in(_read(entry.value))
             return "answered" if refusal is None else refusal.how.lower()
 

@@ -1,11 +1,16 @@
 """Outcomes: what a segment came to, as it is kept and told: a result of MCP, or an error of the protocol."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from midcall.items import to_json
+from midcall.journal.base import CallRecord
+from midcall.journal.kept import asked_of
+from midcall.mcp.elicitation import request_for
 from midcall.mcp.exchange import Exchange, McpError
 
 
@@ -17,6 +22,8 @@ class Ticket(Struct, frozen=True, array_like=True):
     digest: str
     principal: str | None
 
+
+_NONE: Mapping[str, str] = MappingProxyType({})
 
 CALL_ID = "dev.midcall/callId"
 """Under which the metadata of questions say by what id their call is kept."""
@@ -67,6 +74,17 @@ def decode_outcome(encoded: bytes) -> dict[str, Any] | McpError:
         error = outcome.error
         return McpError(error.code, error.message, error.data, status=error.status)
     return outcome.result or {}
+
+
+def input_requests(record: CallRecord, notes: Mapping[str, str] = _NONE) -> dict[str, Any]:
+    """The open questions of a call, as a client is asked them; `notes` say what its answers should be."""
+    requests = {}
+    for key, one in asked_of(record).questions.items():
+        expected = notes.get(key) or one.note
+        note = f"(Not understood: expected {expected})\n" if expected else ""
+        method, params = request_for(one.question, note)
+        requests[key] = {"method": method, "params": params}
+    return requests
 
 
 def deliver(exchange: Exchange, outcome: dict[str, Any] | McpError) -> None:

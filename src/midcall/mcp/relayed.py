@@ -17,6 +17,7 @@ from midcall.hub import Hub
 from midcall.items import Error, Log, Progress
 from midcall.mcp.catalog import Tool
 from midcall.mcp.dialects.base import Dialect
+from midcall.mcp.dialects.input_required import InputRequired
 from midcall.mcp.elicitation import URL_REQUIRED
 from midcall.mcp.exchange import Exchange, McpError
 from midcall.mcp.legacy import Session
@@ -149,7 +150,7 @@ class RelayedCall:
 
     def _handed_over(self, exchange: Exchange, talk: Talk | None) -> None:
         dialect = self.session.running.get(exchange.id, (None, None))[1]
-        if not isinstance(dialect, Dialect):
+        if not isinstance(dialect, Dialect | InputRequired):
             return
         if self._reporter is not None:
             dialect.go_on_after(self._reporter)

@@ -8,9 +8,8 @@ import datetime as dt
 from typing import Any
 
 from midcall.journal.base import CallRecord
-from midcall.journal.kept import asked_of
 from midcall.mcp.exchange import McpError
-from midcall.mcp.outcomes import decode_outcome
+from midcall.mcp.outcomes import decode_outcome, input_requests
 
 POLL_INTERVAL_MS = 500
 
@@ -37,7 +36,7 @@ def shown(record: CallRecord, outcome: bytes | None) -> dict[str, Any]:
     """The answer to `tasks/get`."""
     status = _STATUS[record.status]
     if status == "input_required":
-        return {**_shown(record, status), "inputRequests": asked_of(record).read()}
+        return {**_shown(record, status), "inputRequests": input_requests(record)}
     if outcome is None:
         if status == "failed":
             return {**_shown(record, status), "error": {"code": -32603, "message": "The task was given up"}}
