@@ -201,8 +201,7 @@ def test_answers_are_given_by_key_number_words_or_kind(server: Server, way: Any)
     done = calls("answer", id, "charge=yes", "--json")
     assert json.loads(done.stdout)["status"] == "completed"
     assert server.effects() == ["reserve tea", "pack tea", "send tea"]
-    late = server.call("shop.order", state=asked, item="tea")
-    assert text_of(server.call("shop.order", state=late, item="tea")) == "tea to the harbour, paid"
+    assert text_of(server.call("shop.order", state=asked, item="tea")) == "tea to the harbour, paid"
     over = calls("answer", id, "1=yes")
     assert (over.returncode, over.stderr) == (
         FAILED, f"midcall: Call {id} does not wait for an answer: it is completed\n",
@@ -241,8 +240,7 @@ def test_a_call_goes_on_here_when_no_server_runs(server: Server) -> None:
     assert here("answer", tea, "question-4=no").returncode == SUCCESS
     assert server.effects() == ["reserve tea", "reserve cake", "pack tea", "send tea"]
     server.start()
-    late = server.call("shop.order", state=asked, item="tea")
-    assert text_of(server.call("shop.order", state=late, item="tea")) == "tea to the harbour, for free"
+    assert text_of(server.call("shop.order", state=asked, item="tea")) == "tea to the harbour, for free"
     cake = server.call("shop.order", state=other, answers={"address": accept(text="the hill")}, item="cake")
     assert cake["resultType"] == "input_required"
 

@@ -58,31 +58,23 @@ class Told:
         self.key = key
         self.params: dict[str, Any] = {"name": "wizard.run", "arguments": {"run": run}}
         self.sent: list[tuple[int, Sent]] = []
-        self.outcomes: dict[int, Any] = {}
-        self.state: tuple[int, str, str] | None = None
-        """The latest question: its depth, the state to come back with, its key."""
+        """The requests, each with how far the call was known to be when it was sent."""
+        self.stage = 0
+        """How far the call is known to be: which question it asks; at last, that it has ended."""
+        self.outcome: Any = None
+        """What it came to."""
+        self.state: tuple[str, str] | None = None
+        """The latest question: the state to come back with, its key."""
         self.answers: dict[int, set[str]] = {n: set() for n in range(QUESTIONS)}
         self.stopped = False
         """Whether somebody may have ended it before its time."""
 
-    @property
-    def ended(self) -> bool:
-        return any(outcome.get("resultType") == "complete" for outcome in self.outcomes.values())
-
     def history(self) -> str:
         """The latest requests, for whoever looks for what went wrong."""
         lines = [
-            f"{depth} {sent.params.get('inputResponses')} -> {sent.response}" for depth, sent in self.sent
+            f"{stage} {sent.params.get('inputResponses')} -> {sent.response}" for stage, sent in self.sent
         ]
         return "\n".join([self.run, *lines[-6:]])
-
-    def question(self, depth: int) -> int | None:
-        """Which question an outcome asks."""
-        outcome = self.outcomes[depth]
-        if outcome.get("resultType") != "input_required":
-            return None
-        (request,) = outcome["inputRequests"].values()
-        return int(request["params"]["message"].splitlines()[-1])
 
 
 class Workers(RuleBasedStateMachine):
@@ -147,7 +139,7 @@ class Workers(RuleBasedStateMachine):
         run = f"call-{len(self.calls)}"
         call = Told(run, run if keyed else None)
         self.calls.append(call)
-        self.send(call, self.worker(at), 0, call.params)
+        self.send(call, self.worker(at), call.params)
         self.go()
 
     @rule(
@@ -173,9 +165,9 @@ class Workers(RuleBasedStateMachine):
     def send_again(self, which: int, request: int, at: int, hurried: bool) -> None:
         calls = [call for call in self.calls if call.sent]
         call = calls[which % len(calls)]
-        depth, sent = call.sent[request % len(call.sent)]
-        if depth or call.key is not None:
-            self.send(call, self.worker(at), depth, sent.params)
+        _, sent = call.sent[request % len(call.sent)]
+        if "requestState" in sent.params or call.key is not None:
+            self.send(call, self.worker(at), sent.params)
             self.go(hurried)
 
     @precondition(lambda self: self.calls)
@@ -264,44 +256,41 @@ class Workers(RuleBasedStateMachine):
 
     # --- the history -------------------------------------------------------------------------
 
-    def send(self, call: Told, worker: Worker, depth: int, params: dict[str, Any]) -> None:
+    def send(self, call: Told, worker: Worker, params: dict[str, Any]) -> None:
         async def send() -> None:
-            call.sent.append((depth, worker.send(params, call.key)))
+            call.sent.append((call.stage, worker.send(params, call.key)))
 
         self._run(send())
 
     def send_answer(self, call: Told, worker: Worker, what: str) -> None:
         assert call.state is not None
-        depth, state, key = call.state
+        state, key = call.state
         text = f"{what} {len(call.sent)}"
         response: Any = {"action": "accept", "content": {"text": text}}
-        number = call.question(depth - 1)
         if what == "wrong":
             response["content"]["text"] = 1
         elif what == "refuse":
             self.refused = True
             response = {"action": "decline"}
-        elif number is not None:
-            call.answers[number].add(text)
+        else:
+            call.answers[call.stage].add(text)
         params = {**call.params, "requestState": state, "inputResponses": {key: response}}
-        self.send(call, worker, depth, params)
+        self.send(call, worker, params)
 
     def go(self, hurried: bool = False) -> None:
         self._run(self.settle(hurried))
         self.observe()
 
     def observe(self) -> None:
-        """Everybody who asked for a segment is told the same; nothing was done twice."""
+        """Whoever comes is told how the call stands, never how it stood before; nothing was done twice."""
         for call in self.calls:
-            for depth, sent in call.sent:
+            for stage, sent in call.sent:
                 if sent.response is not None and not sent.dropped:
-                    self.hear(call, depth, sent.response)
-            asked = [n for depth in sorted(call.outcomes) if (n := call.question(depth)) is not None]
-            assert asked == sorted(asked), f"{call.run}: what was answered is asked again: {asked}"
+                    self.hear(call, stage, sent.response)
         assert all(times == 1 for times in self.fleet.ledger.done.values()), self.fleet.ledger.done
         assert self.unseen == []
 
-    def hear(self, call: Told, depth: int, response: dict[str, Any]) -> None:
+    def hear(self, call: Told, stage: int, response: dict[str, Any]) -> None:
         if "error" in response and response["error"]["message"] == UNKNOWN:
             assert call.stopped or self.passed, f"{call.run} is gone: {response}"
             return
@@ -311,18 +300,20 @@ class Workers(RuleBasedStateMachine):
             return
         outcome = response.get("result", response.get("error"))
         if "requestState" in outcome and "inputRequests" not in outcome:
-            if call.state is None or call.state[0] <= depth:
-                call.state = (depth, outcome["requestState"], call.state[2] if call.state else "question-2")
+            if call.state is None:
+                call.state = (outcome["requestState"], "question-2")
             return  # it is to come back
-        before = call.outcomes.setdefault(depth, outcome)
-        assert outcome == before, f"{call.run}, segment {depth}: one is told {outcome}, another {before}"
-        if "inputRequests" in outcome:
-            if call.state is None or call.state[0] <= depth:
-                (key,) = outcome["inputRequests"]
-                call.state = (depth + 1, outcome["requestState"], key)
-        else:
-            call.state = None
+        if "inputRequests" not in outcome:
+            call.outcome = call.outcome or outcome
+            assert outcome == call.outcome, f"{call.run}: one is told {outcome}, another {call.outcome}"
+            call.stage, call.state = QUESTIONS, None
             self.check_end(call, outcome)
+            return
+        ((key, request),) = outcome["inputRequests"].items()
+        asked = int(request["params"]["message"].splitlines()[-1])
+        assert asked >= stage, f"{call.run}: {asked} is asked again, though the call was at {stage}"
+        if asked >= call.stage:
+            call.stage, call.state = asked, (outcome["requestState"], key)
 
     def check_end(self, call: Told, outcome: dict[str, Any]) -> None:
         if "code" in outcome or outcome.get("isError"):
@@ -377,26 +368,19 @@ class Workers(RuleBasedStateMachine):
 
     def go_on_with(self, call: Told, status: str | None) -> bool:
         """Do what a client would who wants the result; false if there is nothing to be done."""
-        if status is None or status in ENDED - {"completed"} or call.ended:
+        if status is None or status in ENDED - {"completed"} or call.outcome is not None:
             return False
         if any(sent.open for _, sent in call.sent):
             return True
-        depth = 0 if call.state is None else call.state[0]
-        if not depth and call.key is None:
+        if call.state is None and call.key is None:
             return False  # the first request was lost, and nobody can know of the call
         worker = self.alive[0]
-        if depth:
-            assert call.state is not None
-            number = call.question(depth - 1) if depth - 1 in call.outcomes else None
+        if call.state is not None:
+            state, key = call.state
+            call.answers[call.stage].add("at last")
             response = {"action": "accept", "content": {"text": "at last"}}
-            if number is not None:
-                call.answers[number].add("at last")
-            params = {
-                **call.params,
-                "requestState": call.state[1],
-                "inputResponses": {call.state[2]: response},
-            }
-            call.sent.append((depth, worker.send(params)))
+            params = {**call.params, "requestState": state, "inputResponses": {key: response}}
+            call.sent.append((call.stage, worker.send(params)))
         else:
             call.sent.append((0, worker.send(call.params, call.key)))
         return True

@@ -33,6 +33,9 @@ other code); all others have ended."""
 
 ENDED = frozenset(("completed", "failed", "aborted", "expired", "poisoned"))
 
+WITH_OUTCOME = frozenset(("completed", "failed", "aborted"))
+"""Those of them that came to something; the others were given up."""
+
 MOST_CLAIMS = 5
 """How many workers may die with one segment before its call is given up as poisoned."""
 
@@ -283,6 +286,7 @@ __all__ = [
     "ENDED",
     "KEEP",
     "MOST_CLAIMS",
+    "WITH_OUTCOME",
     "Busy",
     "CallRecord",
     "Claim",

@@ -266,12 +266,14 @@ class Keeper:
         return None if kept is None else kept.front
 
     async def up_to_date(self, call_id: str) -> None:
-        """Wait until the journal has what has happened to a call in this process."""
+        """Wait until the journal has what has happened to a call in this process; but not for long."""
         kept = self.here.get(call_id)
         if kept is not None:
-            async with kept.lock:
-                pass  # an answer may be on its way into it
-            await kept.front.written()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK):
+                    async with kept.lock:
+                        pass  # an answer may be on its way into it
+                    await kept.front.written()
 
     # --- a segment ends ----------------------------------------------------------------------
 

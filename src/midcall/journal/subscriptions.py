@@ -23,7 +23,7 @@ from msgspec import Struct
 from midcall.errors import AttachedElsewhere, JournalError, NotWaiting, UnknownCall, UnknownQuestion
 from midcall.hub import Hub
 from midcall.items import Data, Done, Error, Metadata, to_json
-from midcall.journal.base import ENDED, Busy, CallRecord, Gone, Journal
+from midcall.journal.base import ENDED, WITH_OUTCOME, Busy, CallRecord, Gone, Journal
 from midcall.journal.keeper import LOOK, PATIENCE, Keeper
 from midcall.journal.kept import asked_of, context_of, kind_of, new_record
 from midcall.journal.mail import Box
@@ -128,7 +128,7 @@ class Subscriptions:
                 self._attach(live, peer, after)
                 return call_id
             if record.status in ENDED:
-                outcome = await self._keeper.journal.wait(call_id, record.segment - 1, 0)
+                outcome = await self._outcome(record)
                 _tell_outcome(self._hub, peer, call_id, record, outcome, after)
                 return call_id
             match await self._keeper.claim(call_id, record.segment):
@@ -253,7 +253,7 @@ class Subscriptions:
             return True
         record = None if found is None else found[0]
         if record is None or record.status in ENDED:
-            outcome = None if record is None else await journal.wait(call_id, record.segment - 1, 0)
+            outcome = None if record is None else await self._outcome(record)
             audience = self._audiences.pop(call_id, Audience())
             for peer, after in audience.peers.items():
                 _tell_outcome(self._hub, peer, call_id, record, outcome, after)
@@ -268,6 +268,11 @@ class Subscriptions:
             return True
         await journal.wait(call_id, record.segment, LOOK)
         return False
+
+    async def _outcome(self, record: CallRecord) -> bytes | None:
+        if record.status not in WITH_OUTCOME:
+            return None
+        return await self._keeper.journal.wait(record.id, record.segment - 1, 0)
 
     def _is_followed(self, call_id: str) -> bool:
         return call_id in self._audiences and not self._keeper.stopping

@@ -5,7 +5,7 @@ The calls themselves are kept by the `Keeper` of the hub. Here is what MCP adds:
 """
 
 import asyncio
-import contextlib
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -15,8 +15,9 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from midcall.errors import JournalError, UnknownQuestion, WrongAnswer
-from midcall.journal.base import ENDED, Busy, CallRecord, Gone
+from midcall import jsonrpc
+from midcall.errors import JournalError, MidcallError, UnknownQuestion, WrongAnswer
+from midcall.journal.base import ENDED, WITH_OUTCOME, Busy, CallRecord, Gone
 from midcall.journal.keeper import LOOK, PATIENCE, Keeper
 from midcall.journal.kept import asked_of, context_of, new_record
 from midcall.journal.seal import BadSeal, KeyRing
@@ -37,6 +38,8 @@ from midcall.mcp.outcomes import (
 )
 from midcall.questions import AnyQuestion
 from midcall.registry import Resolved
+
+log = logging.getLogger("midcall.mcp")
 
 CLOSING = "The server is closing: try again"
 
@@ -203,9 +206,7 @@ class Desk:
         """
         end = time.monotonic() + PATIENCE
         while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(end - time.monotonic()):
-                    await self.keeper.up_to_date(call_id)
+            await self.keeper.up_to_date(call_id)
             found = await self.keeper.journal.load(call_id)
             if found is None:
                 raise invalid()
@@ -213,12 +214,12 @@ class Desk:
             if record.status == "waiting" and asked_of(record).questions:
                 deliver(exchange, self.questions(record, ticket, notes))
                 return
-            if record.status in ENDED:
+            if record.status in WITH_OUTCOME:
                 outcome = await self.keeper.journal.wait(call_id, record.segment - 1, 0)
-                if outcome is None:
-                    raise _given_up(record.status)
-                deliver_encoded(exchange, outcome)
+                deliver_encoded(exchange, outcome or b"{}")
                 return
+            if record.status in ENDED:
+                raise _given_up(record.status)
             claimed = await self.keeper.take_up(record)
             if isinstance(claimed, InputRequired):
                 self._resume(claimed, exchange, {})
@@ -262,6 +263,11 @@ class Desk:
             exchange.error(error)
         except JournalError as error:
             exchange.error(McpError(-32603, str(error), {"code": error.code, "recoverable": True}))
+        except MidcallError as error:
+            exchange.error(McpError(jsonrpc.code_for(error), str(error), error.data or None))
+        except Exception as error:
+            log.exception("a request failed inside midcall", exc_info=error)
+            exchange.error(McpError(jsonrpc.INTERNAL_ERROR, "Internal error"))
 
     def _revive(self, record: CallRecord) -> tuple[InputRequired, Resolved]:
         context = _decode_context(context_of(record))
@@ -314,6 +320,7 @@ class Desk:
 
     async def _task(self, exchange: Exchange, task_id: str, work: Callable[[CallRecord], Any]) -> None:
         await self.keeper.open()
+        await self.keeper.up_to_date(task_id)
         found = await self.keeper.journal.load(task_id)
         if found is None or found[0].principal != exchange.caller.principal:
             raise McpError(-32602, f"Unknown task: {task_id}")
@@ -322,7 +329,7 @@ class Desk:
     async def show_task(self, record: CallRecord) -> dict[str, Any]:
         """The answer to `tasks/get`. Whoever asks for a task that nobody looks after has it go on."""
         outcome = None
-        if record.status in tasks.WITH_OUTCOME:
+        if record.status in WITH_OUTCOME:
             outcome = await self.keeper.journal.wait(record.id, record.segment - 1, 0)
         elif record.status != "waiting" or not asked_of(record).questions:
             claimed = await self.keeper.take_up(record)

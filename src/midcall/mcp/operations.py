@@ -28,7 +28,7 @@ from midcall.errors import (
 )
 from midcall.items import Error, encode_item, to_json
 from midcall.journal import subscription, subscriptions
-from midcall.journal.base import ENDED, CallRecord, Entry, Journal, Status
+from midcall.journal.base import ENDED, WITH_OUTCOME, CallRecord, Entry, Journal, Status
 from midcall.journal.keeper import KEPT, PATIENCE
 from midcall.journal.kept import Kept, asked_of, kind_of
 from midcall.journal.seal import shared_keys
@@ -121,8 +121,10 @@ class Operations:
             "arguments": _read(record.arguments or b"{}"),
             "entries": [_entry(entry, values=values) for entry in _latest(entries)],
         }
-        if values and record.segment > 0 and record.status in ENDED:
-            outcome = await self.journal.wait(call_id, record.segment - 1, 0)
+        if values and record.status in ENDED:
+            outcome = None
+            if record.status in WITH_OUTCOME:
+                outcome = await self.journal.wait(call_id, record.segment - 1, 0)
             shown["outcome"] = None if outcome is None else _outcome(record, outcome)
         return shown
 

@@ -13,8 +13,6 @@ from midcall.mcp.outcomes import decode_outcome, input_requests
 
 POLL_INTERVAL_MS = 500
 
-WITH_OUTCOME = frozenset(("completed", "failed"))
-
 _STATUS = {
     "running": "working",
     "waiting": "input_required",
@@ -37,7 +35,7 @@ def shown(record: CallRecord, outcome: bytes | None) -> dict[str, Any]:
     status = _STATUS[record.status]
     if status == "input_required":
         return {**_shown(record, status), "inputRequests": input_requests(record)}
-    if outcome is None:
+    if outcome is None or status == "cancelled":
         if status == "failed":
             return {**_shown(record, status), "error": {"code": -32603, "message": "The task was given up"}}
         return _shown(record, status)
