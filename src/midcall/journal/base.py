@@ -229,6 +229,9 @@ class Journal(Protocol):
     async def count(self) -> dict[str, int]:
         """How many calls there are of each status."""
 
+    async def probe(self) -> None:
+        """See whether it can be written. Raises `JournalError`."""
+
     async def secret(self, name: str, made: bytes) -> bytes:
         """A secret that all workers share: the one that is kept, or `made` if there was none."""
 

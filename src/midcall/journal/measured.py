@@ -1,9 +1,11 @@
-"""Measured: how long the operations of a journal take, and how often they fail, for `metrics`."""
+"""Measured: how long the operations of a journal take, and how often they fail."""
 
 import functools
+import math
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
+from weakref import WeakKeyDictionary, ref
 
 from midcall.errors import Fenced, JournalError
 from midcall.journal.base import Journal
@@ -15,27 +17,47 @@ OPERATIONS = (
 """Those whose time says something. `wait` takes as long as the one who works."""
 
 
+_WRITING = frozenset(("create", "claim", "append", "settle", "end"))
+
+_refused: WeakKeyDictionary[Journal, float] = WeakKeyDictionary()
+"""When a journal has refused to write something, if it has not written anything since."""
+
+
+def refused_lately(journal: Journal, seconds: float) -> bool:
+    """Whether the last thing that was to be written was refused, not longer ago than that."""
+    return time.monotonic() - _refused.get(journal, -math.inf) < seconds
+
+
 def measure(journal: Journal) -> None:
     """From now on measure what is done with this journal."""
     if hasattr(journal.load, "__wrapped__"):
         return  # it is measured already
     for name in OPERATIONS:
-        setattr(journal, name, _measured(name, getattr(journal, name)))
+        setattr(journal, name, _measured(journal, name, getattr(journal, name)))
 
 
-def _measured(name: str, operation: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+def _measured(
+    journal: Journal, name: str, operation: Callable[..., Awaitable[Any]]
+) -> Callable[..., Awaitable[Any]]:
     times = counts.journal.setdefault(name, Histogram.empty(WRITING))
+    of = ref(journal)  # which holds this
 
     @functools.wraps(operation)
     async def measured(*args: Any, **kwargs: Any) -> Any:
         start = time.perf_counter()
         try:
-            return await operation(*args, **kwargs)
+            done = await operation(*args, **kwargs)
         except Fenced:
             raise  # the journal works
         except JournalError:
             counts.journal_errors[name] += 1
+            if name in _WRITING and (refusing := of()) is not None:
+                _refused[refusing] = time.monotonic()
             raise
+        else:
+            if _refused and name in _WRITING and (written := of()) is not None:
+                _refused.pop(written, None)
+            return done
         finally:
             times.observe(time.perf_counter() - start)
 

@@ -281,6 +281,9 @@ class MemoryJournal:
             counts[kept.call.status] = counts.get(kept.call.status, 0) + 1
         return counts
 
+    async def probe(self) -> None:
+        self._use()
+
     async def secret(self, name: str, made: bytes) -> bytes:
         return self._use().secrets.setdefault(name, made)
 

@@ -199,6 +199,9 @@ class PostgresJournal:
     async def sweep(self, limit: int = 1000) -> int:
         return await self._run(lambda connection, _: self._calls.sweep(connection, limit))
 
+    async def probe(self) -> None:
+        await self._run(lambda connection, _: self._calls.probe(connection))
+
     async def secret(self, name: str, made: bytes) -> bytes:
         while True:
             kept = await self._run(lambda connection, _: self._calls.secret(connection, name, made))

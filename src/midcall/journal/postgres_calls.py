@@ -239,6 +239,9 @@ class Calls:
     async def count(self, connection: "Connection") -> dict[str, int]:
         return {row[0]: row[1] for row in await connection.fetch(self._sql.count)}
 
+    async def probe(self, connection: "Connection") -> None:
+        await connection.fetch(self._sql.beat, self._line.number)
+
     async def secret(self, connection: "Connection", name: str, made: bytes) -> bytes | None:
         """Nothing if another worker has made it just now."""
         closed = self._values.close(made, "secret", name)

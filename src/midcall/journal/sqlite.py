@@ -218,6 +218,9 @@ class SqliteJournal:
                 break
         return swept
 
+    async def probe(self) -> None:
+        await self._write(Calls.probe)
+
     async def secret(self, name: str, made: bytes) -> bytes:
         return await self._write(lambda calls: calls.secret(name, made))
 

@@ -15,6 +15,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from midcall.errors import JournalError
 from midcall.hub import Hub
+from midcall.journal.measured import refused_lately
 from midcall.mcp.operations import STATUSES
 from midcall.metrics import Family, by_label, families_of, render, single
 from midcall.transports.siblings import Siblings
@@ -25,6 +26,9 @@ PATIENCE = 2.0
 
 FRESH = 1.0
 """Seconds for which it is believed that the journal can be reached, or cannot."""
+
+REFUSED = 10.0
+"""Seconds for which a refused write counts, if nothing was written since: a full disk may take a little."""
 
 COUNTING = 5.0
 """Seconds that it has to count all its calls."""
@@ -119,11 +123,13 @@ class Probes:
         try:
             async with asyncio.timeout(PATIENCE):
                 await self._hub.keeper.open()
-                await self._hub.keeper.journal.load("")
+                await self._hub.keeper.journal.probe()
         except TimeoutError:
             return f"the journal does not answer within {PATIENCE:g} seconds"
         except JournalError as error:
             return str(error)
+        if refused_lately(self._hub.keeper.journal, REFUSED):
+            return "the journal has refused what was to be written"
         return None
 
     async def _count(self) -> Mapping[str, int] | None:
