@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 import postgres_server
 from crash.pool import Pool
-from crash.runs import Backend, Schedule, Wrong, schedule_of
+from crash.runs import Backend, Hung, Schedule, Wrong, schedule_of
 
 SHOWN = 2.0
 """Seconds between two lines about how far it is."""
@@ -47,12 +47,13 @@ def main() -> int:
 def play(pool: Pool, backend: str, schedules: Iterator[Schedule]) -> int:
     """Play them all, and show how it goes. Gives the code to exit with."""
     began, shown = time.monotonic(), 0.0
-    runs = crashes = interrupted = again = 0
+    runs = crashes = interrupted = again = hung = 0
     wrong: list[int] = []
     for schedule, report in pool.play(schedules):
         runs += 1
         if isinstance(report, Wrong):
             wrong.append(schedule.seed)
+            hung += isinstance(report, Hung)
             again_by = f"python -m soak --backend {backend} --replay {schedule.seed}"
             print(f"\nWRONG: {again_by}\n{report}", flush=True)
             continue
@@ -65,7 +66,8 @@ def play(pool: Pool, backend: str, schedules: Iterator[Schedule]) -> int:
             print(f"{now:7.0f} s {runs:6} schedules, {crashes} crashes, {len(wrong)} wrong", flush=True)
     print(
         f"{runs} schedules, {crashes} crashes, {interrupted} steps reported as interrupted, "
-        f"{again} questions asked again, {len(wrong)} wrong, {time.monotonic() - began:.0f} s"
+        f"{again} questions asked again, {len(wrong)} wrong, of which {hung} hung, "
+        f"{time.monotonic() - began:.0f} s"
     )
     if wrong:
         print(f"wrong seeds: {' '.join(map(str, wrong))}")

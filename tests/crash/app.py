@@ -1,4 +1,6 @@
-"""What is run while it crashes: a wizard with three questions and four steps, in four shapes.
+"""What is run while it crashes: a wizard with three questions and four steps, in several shapes.
+
+Some begin with a question that nobody need answer: it times out, or is given up.
 
 The effect of a step is a line in a ledger, which says what did it. Every `await` of a body ticks before and
 after, and so does every effect. What the outside world could see of values that must stay the same is in the
@@ -15,8 +17,10 @@ from typing import Any, TypeVar
 
 from crash.ticks import clock, tick
 from midcall import Ask, Hub, method
-from midcall.errors import StepInterrupted
+from midcall.errors import StepInterrupted, TimedOut
 from midcall.journal.keeper import Keeper
+from midcall.mcp import mcp_of
+from midcall.mcp.operations import Operations
 
 T = TypeVar("T")
 
@@ -26,6 +30,9 @@ PAY = "pay"
 INTERRUPTED = "interrupted"
 SIZES = ("small", "medium", "large")
 PAUSE = 0.001
+SHORT = 0.03
+"""Seconds that the question waits that nobody need answer."""
+SILENCE = "silence"
 
 
 async def at(work: Awaitable[T]) -> T:
@@ -153,6 +160,79 @@ class Wizard:
         yield {"item": 5, "answer": sure, "made": steps.made, "late": late}
 
     @method
+    async def hurried(self, run: str, ledger: str, ask: Ask) -> dict[str, Any]:
+        """A question that times out, and another one at once."""
+
+        async def early() -> str:
+            try:
+                return await at(ask.prompt("Early?", timeout=SHORT))
+            except TimedOut:
+                return SILENCE
+
+        return await self._after(early, run, ledger, ask)
+
+    @method
+    async def raced(self, run: str, ledger: str, ask: Ask) -> dict[str, Any]:
+        """The same, by the means of asyncio."""
+
+        async def early() -> str:
+            try:
+                async with asyncio.timeout(SHORT):
+                    return await at(ask.prompt("Early?"))
+            except TimeoutError:
+                return SILENCE
+
+        return await self._after(early, run, ledger, ask)
+
+    @method
+    async def slow(self, run: str, ledger: str, ask: Ask) -> dict[str, Any]:
+        """A call that takes its time to come to its questions again."""
+
+        async def early() -> str:
+            await asyncio.sleep(SHORT)
+            return SILENCE
+
+        return await self._after(early, run, ledger, ask)
+
+    async def _after(
+        self, early: Callable[[], Awaitable[str]], run: str, ledger: str, ask: Ask
+    ) -> dict[str, Any]:
+        steps = Steps(ask, ledger, run)
+        values = [ask.now().isoformat(), str(ask.uuid()), ask.random()]
+        first = await early()
+        name = await at(ask.prompt(f"Name? {values}"))
+        await steps.do("open")
+        await steps.do("name", write_here)
+        size = await at(ask.select("Size?", SIZES))
+        await steps.pay()
+        late = str(ask.uuid())
+        sure = await at(ask.confirm(f"Sure? {late}"))
+        await steps.do("close")
+        return {"answers": [name, size, sure], "made": steps.made, "seen": [*values, late], "early": first}
+
+    @method
+    async def given_up(self, run: str, ledger: str, ask: Ask) -> dict[str, Any]:
+        """A branch whose question is given up when another one is answered."""
+        steps = Steps(ask, ledger, run)
+        values = [ask.now().isoformat(), str(ask.uuid()), ask.random()]
+
+        async def early() -> str:
+            return await at(ask.prompt("Early?"))
+
+        beside = asyncio.ensure_future(early())
+        name, _ = await at(asyncio.gather(at(ask.prompt(f"Name? {values}")), steps.do("open")))
+        beside.cancel()
+        (first,) = await asyncio.gather(beside, return_exceptions=True)
+        await steps.do("name", write_here)
+        size = await at(ask.select("Size?", SIZES))
+        await steps.pay()
+        late = str(ask.uuid())
+        sure = await at(ask.confirm(f"Sure? {late}"))
+        await steps.do("close")
+        said = first if isinstance(first, str) else SILENCE
+        return {"answers": [name, size, sure], "made": steps.made, "seen": [*values, late], "early": said}
+
+    @method
     async def deadly(self, run: str, ledger: str, ask: Ask) -> str:
         """Bring down whoever runs it."""
         name = await ask.prompt("Name? []")
@@ -161,7 +241,7 @@ class Wizard:
         return name
 
 
-VARIANTS = ("line", "round", "beside", "stream")
+VARIANTS = ("line", "round", "beside", "stream", "hurried", "raced", "slow", "given_up")
 
 
 class Admin:
@@ -182,6 +262,18 @@ class Admin:
         page = await keeper.journal.list(limit=1000)
         return [
             {"run": json.loads(c.arguments).get("run"), "status": c.status, "id": c.id} for c in page.calls
+        ]
+
+    @method
+    async def look(self, run: str) -> list[dict[str, Any]]:
+        """The calls of a run as an administrator sees them: where they stand, and what they ask."""
+        desk = mcp_of(self._hub).desk
+        found = await Operations(desk.keeper.journal, desk=desk, calls=self._hub.calls).list(limit=1000)
+        kept = {one["id"] for one in await self.calls() if one["run"] == run}
+        return [
+            {"status": call["status"], "asks": [one["message"] for one in call["questions"]]}
+            for call in found["calls"]
+            if call["id"] in kept
         ]
 
 

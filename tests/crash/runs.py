@@ -2,7 +2,8 @@
 
 The client does what a real one would: it answers what it is asked; when its worker dies it sends the same
 request again, to another one. A first request that got no answer is sent again under the same idempotency
-key, or else begins anew (under another name, so that the two are told apart).
+key, or else begins anew (under another name, so that the two are told apart). Beside it, older requests come
+again, and two who only look see what is open.
 """
 
 import json
@@ -15,20 +16,27 @@ from typing import Any, Literal
 
 from msgspec import Struct, to_builtins
 
-from crash.app import INTERRUPTED, PAY, STEPS, VARIANTS
-from crash.person import KEY, Line
+from crash.app import INTERRUPTED, PAY, SHORT, SILENCE, STEPS, VARIANTS
+from crash.person import KEY, Line, Stuck
 from crash.zygote import Zygote
 
 Backend = Literal["sqlite", "postgres", "dbos"]
 Break = Literal["stay", "kill", "leave"]
 
+EARLY = "Early?"
+"""The question that nobody need answer."""
 CHOICES: dict[str, Any] = {
+    EARLY: {"text": "here"},
     "Name?": {"text": "Ada"},
     "Size?": {"choice": "medium"},
     "Sure?": {"confirmed": True},
 }
 ANSWERS = ["Ada", "medium", True]
+IGNORED = 20
+"""How often a client comes back without an answer before it answers that question after all."""
 ROUNDS = 3
+PATIENCE = 20.0
+"""Seconds after which a call that should wait, or should have ended, is hung."""
 TICKS = 66
 """How many ticks a run has at most, about."""
 
@@ -51,6 +59,12 @@ class Schedule(Struct, frozen=True, kw_only=True):
     """Whether of several questions one is answered first."""
     forgetful: bool = False
     """Whether parked coroutines are dropped at once."""
+    ignores: bool = False
+    """Whether the question that nobody need answer is not answered, as long as there is another way."""
+    repeats: float = 0.0
+    """How likely it is, after each outcome, that an older request is sent again."""
+    looks: float = 0.0
+    """How likely it is, after each outcome, that two others look at the call."""
     breaks: tuple[Break, ...] = ()
     """What becomes of the worker that has asked, while nobody has answered yet."""
     seed: int = 0
@@ -75,6 +89,9 @@ def schedule_of(seed: int) -> Schedule:
         partly=chance.random() < 0.3,
         forgetful=chance.random() < 0.3,
         breaks=tuple(chance.choice(("stay", "stay", "kill", "leave")) for _ in range(ROUNDS)),
+        ignores=chance.random() < 0.6,
+        repeats=chance.choice((0.0, 0.0, 0.5)),
+        looks=chance.choice((0.0, 0.0, 0.5)),
         seed=seed,
     )
 
@@ -91,6 +108,10 @@ class Report(Struct):
 
 class Wrong(AssertionError):
     """A run that did not end right."""
+
+
+class Hung(Wrong):
+    """A call neither waits nor has ended, though nothing runs; or a worker lives, and does not answer."""
 
 
 class Stage:
@@ -116,7 +137,8 @@ class Stage:
         except Exception as error:
             log = run.log.read_text() if run.log.exists() else ""
             trail = "\n  ".join(run.trail)
-            raise Wrong(f"{error}\n  {schedule}\n  {trail}\n{log}") from error
+            verdict = Hung if isinstance(error, Hung | Stuck) else Wrong
+            raise verdict(f"{error}\n  {schedule}\n  {trail}\n{log}") from error
         finally:
             run.close()
         shutil.rmtree(folder)
@@ -160,15 +182,25 @@ class Run:
         self._params: dict[str, Any] = {}
         self._meta: dict[str, Any] = {}
         self._outcome: dict[str, Any] = {}
+        self._sent: list[dict[str, Any]] = []
+        """The requests that can be repeated."""
+        self._over: set[str] = set()
+        """What is asked no more: it was answered, and the next outcome has come."""
+        self._ignored = 0
 
     def play(self) -> None:
         outcome = self._begin()
         while outcome["resultType"] == "input_required":
+            self._over |= self._answered - _asked_in(outcome)
+            self._maybe_repeat()
+            self._maybe_look()
             self._maybe_break()
             self._params |= {
                 "requestState": outcome["requestState"],
                 "inputResponses": self._answers(outcome.get("inputRequests", {})),
             }
+            if not self._params["inputResponses"]:
+                time.sleep(SHORT / 10)  # it comes back without an answer
             while (told := self._send()) is None:
                 pass
             outcome = told
@@ -179,6 +211,9 @@ class Run:
             if not self._attempt or not self._schedule.keyed:
                 self._attempt += 1
                 self._asked.clear()
+                self._answered.clear()
+                self._over.clear()
+                self._sent.clear()
             self._meta = {KEY: self._run} if self._schedule.keyed else {}
             arguments = {"run": self._run, "ledger": str(self._ledger)}
             self._params = {"name": f"wizard.{self._schedule.variant}", "arguments": arguments}
@@ -203,6 +238,11 @@ class Run:
             if self._asked.setdefault(what, message) != message:
                 raise Wrong(f"asked {message}, and before {self._asked[what]}")
             self.report.again += what in self._answered
+            if what in self._over:
+                raise Wrong(f"asked {message} again, though it was answered")
+            if what == EARLY and self._schedule.ignores and self._ignored < IGNORED:
+                self._ignored += 1
+                continue
             answers[key] = {"action": "accept", "content": CHOICES[what]}
         if self._schedule.partly and len(answers) > 1:
             one = self._chance.choice(sorted(answers))
@@ -213,6 +253,8 @@ class Run:
     def _send(self) -> dict[str, Any] | None:
         """The outcome of the present request, or nothing if every worker that had it has died."""
         repeatable = "requestState" in self._params or self._schedule.keyed
+        if repeatable:
+            self._sent.append(self._params)
         copies = 2 if self._schedule.twice and repeatable else 1
         lines = [self._worker()]
         if copies > 1:
@@ -227,9 +269,34 @@ class Run:
                 if "error" in response:
                     raise Wrong(f"an error: {response['error']}")
                 told.append(response["result"])
-        if any(one != told[0] for one in told):
+        if any(one != told[0] and _asked_in(one) == _asked_in(told[0]) for one in told):
             raise Wrong("the same request sent twice got different outcomes")
-        return told[0] if told else None
+        return told[-1] if told else None  # a branch may have asked, or given up, between the two
+
+    def _maybe_repeat(self) -> None:
+        """Send an older request again: what comes is how the call stands now."""
+        if self._sent and self._chance.random() < self._schedule.repeats:
+            line, params = self._worker(), self._chance.choice(self._sent)
+            response = line.receive(line.send("tools/call", params, **self._meta))
+            self._note(f"{line.pid} late <- {_short(params)} -> {response and _short(response)}")
+            if response is not None:
+                if "error" in response:
+                    raise Wrong(f"an error: {response['error']}")
+                self._check_asked(_asked_in(response["result"]))
+
+    def _maybe_look(self) -> None:
+        """Two others look, at any of the workers."""
+        if self._chance.random() < self._schedule.looks:
+            for _ in range(2):
+                self._worker()
+                line = self._chance.choice(self._workers)
+                for call in line.tool("admin.look", run=self._run) or ():
+                    self._note(f"{line.pid} shows {call}")
+                    self._check_asked({message.partition(" ")[0] for message in call["asks"]})
+
+    def _check_asked(self, asked: set[str]) -> None:
+        if asked & self._over:
+            raise Wrong(f"{asked & self._over} is still asked, though it was answered")
 
     # --- workers -----------------------------------------------------------------------------
 
@@ -309,6 +376,9 @@ class Run:
                 "made": result[-1]["made"],
                 "seen": [*result[0]["seen"], result[-1]["late"]],
             }
+        early = result.get("early", SILENCE)
+        if early != SILENCE and (early != CHOICES[EARLY]["text"] or EARLY not in self._answered):
+            raise Wrong(f"nobody said {early}")
         if result["answers"] != ANSWERS:
             raise Wrong(f"the answers are {result['answers']}")
         *values, late = result["seen"]
@@ -336,8 +406,16 @@ class Run:
             raise Wrong(f"calls that nobody knew of went on: {before}")
 
     def _check_journal(self) -> None:
-        calls = self._workers[0].tool("admin.calls")
-        mine = [call for call in calls if str(call["run"]).startswith(f"{self._name} try ")]
+        end = time.monotonic() + PATIENCE
+        while True:
+            calls = self._workers[0].tool("admin.calls")
+            mine = [call for call in calls if str(call["run"]).startswith(f"{self._name} try ")]
+            running = [call for call in mine if call["status"] == "running"]
+            if not running:
+                break
+            if time.monotonic() > end:
+                raise Hung(f"nothing runs, but in the journal is {running}")
+            time.sleep(SHORT)  # a question of an earlier try may time out just now
         for call in mine:
             wanted = "completed" if call["run"] == self._run else "waiting"
             if call["status"] != wanted:
@@ -349,6 +427,12 @@ class Run:
         if not self._ledger.exists():
             return []
         return [json.loads(line) for line in self._ledger.read_text().splitlines()]
+
+
+def _asked_in(outcome: dict[str, Any]) -> set[str]:
+    """Which questions an outcome asks."""
+    requests = outcome.get("inputRequests", {}).values()
+    return {request["params"]["message"].partition(" ")[0] for request in requests}
 
 
 def _short(message: dict[str, Any]) -> str:

@@ -99,7 +99,7 @@ class Detached:
         """The call is run again from its journal, from the top."""
         raise NotImplementedError
 
-    def released(self) -> None:
+    def released(self, kept: Kept) -> None:
         """This worker does not go on with the call: whoever waits for it has to come back."""
         raise NotImplementedError
 
@@ -164,6 +164,11 @@ class Detached:
     # --- writing it down ---------------------------------------------------------------------
 
     @property
+    def has_changed(self) -> bool:
+        """Whether something has happened that is not on its way into the journal yet."""
+        return self._changed
+
+    @property
     def about_to_write(self) -> bool:
         """Whether the call is on its way into the journal."""
         return self._working
@@ -182,11 +187,12 @@ class Detached:
 
     async def _work(self) -> None:
         tries = turns = 0
+        kept = self.kept
         try:
-            while self._changed:
+            while self._changed and kept is not None:
                 self._changed = False
-                kept = self.kept
-                if kept is None or self.call is None or self.call.dropped:
+                if self.call is None or self.call.dropped:
+                    self.released(kept)  # it goes on elsewhere, or later
                     return
                 try:
                     if not await self._write(kept):
@@ -204,7 +210,7 @@ class Detached:
                     continue
                 tries = 0
                 turns += 1
-                if self.open and (not self._changed or turns >= TURNS):
+                if self.open and (self.call is None or not self._changed or turns >= TURNS):
                     turns = 0
                     self.waits(kept)
         finally:
@@ -242,7 +248,7 @@ class Detached:
                 await self.keeper.settle(self, b"", parking)
             return True
         if kept.parked and not await self.keeper.go_on_alone(self):
-            self.released()
+            self.released(kept)
             return False
         return True
 

@@ -1,8 +1,8 @@
 """Here: the kept calls whose coroutine is in this process, those that run and those that wait.
 
 A coroutine that waits is **parked**, a cache of what is in the journal. There are not more of them than may
-be: the coldest are dropped, and such a call is run again when it is answered. One that is in the middle of
-a step is not dropped for that, since the step would count as interrupted. Knows no journal.
+be: the coldest are dropped, and such a call is run again when it is answered. One that is at work is not
+dropped for that: in the middle of a step, that would count as interrupted. Knows no journal.
 """
 
 import itertools
@@ -45,7 +45,7 @@ class Here:
         kept.parked = True
         kept.end_work()
         self._parked[kept.id] = kept
-        self._drop_coldest()
+        self.make_room()
 
     def unpark(self, kept: Kept, record: CallRecord) -> None:
         """This worker runs the next segment, with the coroutine that is here."""
@@ -93,7 +93,7 @@ class Here:
         kept = self._live.get(record.id)
         if kept is None or kept.record.fence != record.fence:
             return True
-        if not kept.parked or kept.in_a_step:
+        if not kept.parked or kept.at_work:
             return False
         self.drop(kept)
         return True
@@ -101,17 +101,18 @@ class Here:
     def let_go(self) -> None:
         """From now on nothing waits here."""
         self._most = 0
-        self._drop_coldest()
+        self.make_room()
 
     @property
     def busy(self) -> bool:
         """Whether any call runs, or is in the middle of a step while it waits."""
-        return any(not kept.parked or kept.in_a_step for kept in self._live.values())
+        return any(not kept.parked or kept.at_work for kept in self._live.values())
 
-    def _drop_coldest(self) -> None:
+    def make_room(self) -> None:
+        """Drop the coldest, if there are too many."""
         over = max(len(self._parked) - self._most, 0)
         for coldest in list(itertools.islice(self._parked.values(), over)):
-            if coldest.in_a_step:
+            if coldest.at_work:
                 self._parked.move_to_end(coldest.id)
             else:
                 self.drop(coldest)

@@ -183,7 +183,7 @@ class Keeper:
                     if call is not None and call.trace is not None:
                         await call.trace.flush()  # what it was answered: nobody is asked twice
                     await self.journal.release(kept.id, kept.record.fence)
-                    kept.front.released()
+                    kept.front.released(kept)
             self.here.drop(kept)
         for task in self._work.waiting:
             task.cancel()
@@ -329,6 +329,7 @@ class Keeper:
                 kept.give_back(entries)
                 raise
             kept.record = replace(kept.record, wake=parking.wake, questions=parking.questions)
+        self.here.make_room()
 
     # --- somebody comes back -----------------------------------------------------------------
 
@@ -426,7 +427,7 @@ class Keeper:
                     return claimed
                 if kept.parked and kept.record.segment == segment:
                     self.here.drop(kept)
-                    kept.front.released()
+                    kept.front.released(kept)
                 if self.here.get(kept.id) is not kept:
                     return None
                 continue  # another answer came first, and the call runs here
@@ -635,7 +636,7 @@ class Keeper:
         """Another worker has taken the call over, or somebody has ended it."""
         counts.segments["fenced"] += 1
         self.here.drop(kept)
-        kept.front.released()
+        kept.front.released(kept)
 
     async def _begin(self, kept: Kept, work: Work) -> None:
         """A segment runs from here on: have the engine know."""

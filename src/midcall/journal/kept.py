@@ -92,10 +92,14 @@ class Kept:
         self.lock = asyncio.Lock()
 
     @property
-    def in_a_step(self) -> bool:
-        """Whether a branch of the call is at work: if it is dropped now, that step counts as interrupted."""
+    def at_work(self) -> bool:
+        """Whether it is more than a copy of what is in the journal.
+
+        A branch may be in a step, which would count as interrupted; or a question has just ended.
+        """
         call = self.front.call
-        return call is not None and call.trace is not None and call.trace.steps > 0
+        in_a_step = call is not None and call.trace is not None and call.trace.steps > 0
+        return in_a_step or self.front.has_changed
 
     def take_entries(self) -> list[Entry]:
         """What is to be written down of the call, under its lock.

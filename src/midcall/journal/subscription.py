@@ -240,7 +240,7 @@ class DurableSubscription(Detached):
         self._contents.clear()
         self._size = 0
 
-    def released(self) -> None:
+    def released(self, kept: Kept) -> None:
         self._lost(self)
 
     def troubled(self, error: JournalError) -> None:

@@ -193,9 +193,8 @@ class InputRequired(Detached):
     def begin_again(self) -> None:
         self.open.clear()
 
-    def released(self) -> None:
-        if self.kept is not None:
-            self._tell(self._desk.come_again(self.kept.record, self.context.ticket))
+    def released(self, kept: Kept) -> None:
+        self._tell(self._desk.come_again(kept.record, self.context.ticket))
 
     def troubled(self, error: JournalError) -> None:
         self._tell(McpError(-32603, str(error), {"code": error.code, "recoverable": True}))
