@@ -15,6 +15,7 @@ Everything is durable when the coroutine returns. Times are unix seconds. A stor
 question and no protocol: values are bytes.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -38,6 +39,18 @@ MOST_CLAIMS = 5
 
 KEEP = 24 * 3600.0
 """How long a call that the store itself gave up (expired, poisoned) is still known, in seconds."""
+
+
+_WORKER = re.compile(r"[A-Za-z0-9-]{1,100}")
+
+
+def is_worker_name(name: str) -> bool:
+    """Whether a worker can have this name: ASCII letters, digits and hyphens, 100 at most.
+
+    Names come from callers (in the ids of sessions), from journals and from other workers, and become names
+    of files: whoever takes one in, and whoever makes a path of it, asks here first.
+    """
+    return _WORKER.fullmatch(name) is not None
 
 
 class CallRecord(Struct, frozen=True, kw_only=True):
@@ -119,7 +132,7 @@ class Journal(Protocol):
     """A store. A method raises `JournalError` if it cannot be reached or written; then nothing is changed."""
 
     worker: str
-    """The name of this process, unlike that of any other that ever was; it has no slash."""
+    """The name of this process, unlike that of any other that ever was (see `is_worker_name`)."""
     on_post: Callable[[bytes], None] | None
     """Gets what other workers post to this one. What comes while there is nobody is thrown away."""
 
@@ -226,7 +239,8 @@ class Journal(Protocol):
     async def post(self, worker: str, message: bytes) -> bool:
         """Give a message to another worker, soon and once; those of one sender arrive in their order.
 
-        False if that worker is gone; then it is not kept. What was posted to a worker before it died is lost.
+        False if that worker is gone, or no worker can have that name; then it is not kept. What was posted
+        to a worker before it died is lost.
         """
 
     async def export(self, call_id: str) -> dict[str, Any] | None:
@@ -291,6 +305,7 @@ __all__ = [
     "Settled",
     "Status",
     "from_export",
+    "is_worker_name",
     "page_mark",
     "page_start",
     "to_export",

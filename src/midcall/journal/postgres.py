@@ -21,6 +21,7 @@ from midcall.journal.base import (
     Parking,
     Status,
     from_export,
+    is_worker_name,
     to_export,
 )
 from midcall.journal.postgres_calls import Calls
@@ -204,6 +205,8 @@ class PostgresJournal:
 
     async def post(self, worker: str, message: bytes) -> bool:
         self._check()
+        if not is_worker_name(worker):
+            return False
         letter = self._posts.letter(worker, message)
         return await self._letters.ask(f"{letter.serial:020}", letter, len(message))
 

@@ -113,7 +113,7 @@ class SqliteJournal:
         if hasattr(asyncio, "start_unix_server"):
             self._postbox = Postbox(self.path, self.worker)
             try:
-                await self._postbox.open(self._take)
+                await self._postbox.open(self._take, self._sign.known)
             except OSError as error:
                 log.warning("Other workers cannot reach this one: %s", error)
                 self._postbox = None
@@ -140,6 +140,7 @@ class SqliteJournal:
             self._writing.file.create()
             self._writing.file.use()
             self._sign.start()
+            self._sign.clear_away()
             self._turn.open()
         except OSError as error:
             self._stop()
