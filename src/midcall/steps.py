@@ -199,5 +199,5 @@ def _loaded(module: str, name: str) -> type[Exception] | None:
 
 def _base(kind: type[Exception]) -> type[Exception]:
     """The first class of Python itself that an exception's class extends, or is."""
-    own = [one for one in kind.__mro__ if issubclass(one, Exception)]
-    return next(one for one in own if getattr(builtins, one.__name__, None) is one)
+    found: type[Exception] = next(one for one in kind.__mro__ if vars(builtins).get(one.__name__) is one)
+    return found
