@@ -78,6 +78,9 @@ class RemoteOperations:
             while line := await asyncio.to_thread(response.readline):
                 yield json.loads(line)
 
+    async def restore_keys(self, exported: dict[str, Any]) -> bool:
+        return False  # a server takes none over HTTP
+
     async def restore(self, exported: dict[str, Any]) -> bool:
         body = json.dumps(exported).encode() + b"\n"
         taken = await self._json("POST", "/import", body, "application/x-ndjson")

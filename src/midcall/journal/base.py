@@ -17,13 +17,13 @@ question and no protocol: values are bytes.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Annotated, Any, Literal, Protocol, TypeAlias
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
-from midcall.errors import Fenced, JournalError
+from midcall.errors import BadExport, Fenced, JournalError
 from midcall.trace import Entry
 
 Status: TypeAlias = Literal[
@@ -53,33 +53,41 @@ def is_worker_name(name: str) -> bool:
     return _WORKER.fullmatch(name) is not None
 
 
+# What an imported call is held to, as `from_export` reads it; a count leaves room to be counted on.
+_Id: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,100}\Z")]
+_Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=1000)]
+_Bytes: TypeAlias = Annotated[bytes, Meta(max_length=16 * 1024 * 1024)]
+_Time: TypeAlias = Annotated[float, Meta(ge=0, le=1e11)]
+_Count: TypeAlias = Annotated[int, Meta(ge=0, le=10**9)]
+
+
 class CallRecord(Struct, frozen=True, kw_only=True):
     """A call, as far as a store knows it."""
 
-    id: str
-    name: str
+    id: _Id
+    name: _Name
     """The method that runs."""
-    arguments: bytes
-    context: bytes = b""
+    arguments: _Bytes
+    context: _Bytes = b""
     """What the front that started it needs to go on with it; not read here."""
-    principal: str | None = None
-    idempotency_key: str | None = None
-    created: float
-    updated: float = 0.0
+    principal: _Name | None = None
+    idempotency_key: _Name | None = None
+    created: _Time
+    updated: _Time = 0.0
     """When it last changed; set by the store with every create, claim, settle, release and end."""
-    expires: float
+    expires: _Time
     """After this moment it is given up."""
     status: Status = "running"
-    segment: int = 0
+    segment: _Count = 0
     """The segment that runs, or would come next."""
-    wake: float | None = None
+    wake: _Time | None = None
     """When it goes on without an answer: a question times out, a sleep ends."""
-    questions: bytes = b""
+    questions: _Bytes = b""
     """What it waits for, if anything; not read here."""
-    fence: int = 0
+    fence: _Count = 0
     owner: str | None = None
     """The worker that runs the segment."""
-    claims: int = 0
+    claims: Annotated[int, Meta(ge=0, le=MOST_CLAIMS)] = 0
     """How many workers have claimed the present segment."""
 
 
@@ -247,7 +255,10 @@ class Journal(Protocol):
         """All of a call (the record, entries and outcomes), as JSON-able values, for `restore`."""
 
     async def restore(self, exported: dict[str, Any]) -> bool:
-        """Take in an exported call, as it was, owned by nobody. False if its id or key is known already."""
+        """Take in an exported call, as it was, owned by nobody. False if its id or key is known already.
+
+        Raises `BadExport` if it is none.
+        """
 
 
 class _Exported(Struct, frozen=True):
@@ -265,11 +276,13 @@ def to_export(call: CallRecord, entries: Sequence[Entry], outcomes: Mapping[int,
 
 
 def from_export(exported: dict[str, Any]) -> tuple[CallRecord, list[Entry], dict[int, bytes]]:
-    """The parts of an exported call, for `restore`."""
+    """The parts of an exported call, for `restore`. Raises `BadExport`."""
     try:
         read = msgspec.convert(exported, _Exported, strict=False)
-    except msgspec.ValidationError as error:
-        raise JournalError(f"This is not an exported call: {error}") from None
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise BadExport(f"This is not an exported call: {error}") from None
+    if not all(0 <= segment < read.call.segment for segment in read.outcomes):
+        raise BadExport("This is not an exported call: it has the outcome of a segment that has not run")
     return replace(read.call, owner=None), read.entries, read.outcomes
 
 
