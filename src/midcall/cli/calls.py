@@ -115,7 +115,9 @@ def _action(actions: Any, name: str, help: str) -> argparse.ArgumentParser:
         help="where the hub is, as in app:hub; its code is run by `answer` alone",
     )
     where.add_argument(
-        "--encrypt-journal", action="store_true", help="the journal is written with the keys of MIDCALL_KEYS"
+        "--encrypt-journal",
+        action="store_true",
+        help="the journal is encrypted with the keys of MIDCALL_KEYS, and what is not is refused",
     )
     where.add_argument("--cwd", metavar="DIR", help="work in this folder, as the server does")
     return parser
@@ -270,7 +272,11 @@ async def _of_journal(args: argparse.Namespace) -> AsyncIterator[Office]:
     """A journal alone: nothing is run."""
     from midcall.mcp.operations import Operations
 
-    reads = args.action in ("list", "show", "export")  # with the keys also what is not sealed can be read
+    reads = args.action in (
+        "list",
+        "show",
+        "export",
+    )  # what is sealed can be read with the keys, asked or not
     journal = _journal(args, create=args.action == "import", sealed=reads or args.encrypt_journal)
     await journal.open()
     try:
@@ -327,6 +333,7 @@ def _journal(args: argparse.Namespace, *, create: bool, sealed: bool) -> "Journa
         known = f"; there are{hint}" if others else ""
         raise UsageError(f"There is no journal at {where}: give --target, --journal or --url{known}")
     try:
-        return choose_journal(args.journal, target, default_ring() if sealed else None)
+        ring = default_ring() if sealed else None
+        return choose_journal(args.journal, target, ring, plain_too=not args.encrypt_journal)
     except ValueError as error:
         raise UsageError(f"--journal: {error}") from None

@@ -56,7 +56,8 @@ class PostgresJournal:
     """A worker on a schema of a PostgreSQL database.
 
     Behind a pooler that deals out transactions, `direct` is the address of the server itself, for the one
-    session that must be the worker's own; all else goes through `dsn`.
+    session that must be the worker's own; all else goes through `dsn`. With `seal`, what is not encrypted is
+    refused, unless `plain_too` (see `values`).
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class PostgresJournal:
         direct: str | None = None,
         schema: str = "midcall",
         seal: KeyRing | None = None,
+        plain_too: bool = False,
         lease: float = LEASE,
         patience: float = PATIENCE,
         connections: int = 8,
@@ -75,7 +77,7 @@ class PostgresJournal:
         """Where the database is."""
         self.worker = worker_name()
         self.on_post: Callable[[bytes], None] | None = None
-        sql, values = Statements(schema, lease), Values(seal)
+        sql, values = Statements(schema, lease), Values(seal, plain_too=plain_too)
         self._reach = Reach(dsn, connections=connections, patience=patience, pooled=direct is not None)
         self._line = Line(
             self.worker,
@@ -103,7 +105,7 @@ class PostgresJournal:
         await self._reach.open()
         try:
             await self._line.open(self._patience)
-            await self._reach.run(lambda connection, _: connection.execute("SELECT"))
+            await self._reach.run(lambda connection, _: self._calls.check_sealed(connection))
         except BaseException:
             await self._line.close()
             await self._reach.close()

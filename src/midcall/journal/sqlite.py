@@ -61,14 +61,22 @@ _Waiters = dict[tuple[str, int], set["asyncio.Future[bytes | None]"]]
 
 
 class SqliteJournal:
-    """A worker on a file. With `seal`, what callers and tools have said is encrypted under the newest key."""
+    """A worker on a file. With `seal`, what callers and tools have said is encrypted under the newest key.
+
+    What is not encrypted is refused then, unless `plain_too` (see `values`).
+    """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, seal: KeyRing | None = None, lease: float = LEASE
+        self,
+        path: str | os.PathLike[str],
+        *,
+        seal: KeyRing | None = None,
+        plain_too: bool = False,
+        lease: float = LEASE,
     ) -> None:
         self.worker = f"{os.getpid()}-{secrets.token_hex(6)}"
         self.path = Path(path)
-        self._values = Values(seal)
+        self._values = Values(seal, plain_too=plain_too)
         self._lease = lease
         workers = self.path.with_name(f"{self.path.name}.workers")
         self._sign = LifeSign(workers, self.worker, lease)
@@ -138,7 +146,7 @@ class SqliteJournal:
     def _start(self) -> None:
         try:
             self._writing.file.create()
-            self._writing.file.use()
+            self._writing.use()[1].check_sealed()
             self._sign.start()
             self._sign.clear_away()
             self._turn.open()
