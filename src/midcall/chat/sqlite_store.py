@@ -21,6 +21,7 @@ import msgspec
 from midcall.chat.conversation import Conversation
 from midcall.chat.store import KEEP_RUNS, MAX_LISTED, Conflict, Listed, RunState
 from midcall.errors import JournalError
+from midcall.journal.private_files import warn_if_exposed
 
 T = TypeVar("T")
 
@@ -75,6 +76,7 @@ class SqliteStore:
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with contextlib.suppress(FileExistsError):  # nobody else may read it; SQLite's files beside it follow
             os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        warn_if_exposed(self._path)
         connection = sqlite3.connect(self._path, timeout=BUSY, isolation_level=None, check_same_thread=False)
         try:
             connection.execute("PRAGMA journal_mode = WAL")

@@ -19,6 +19,8 @@ from pathlib import Path
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from midcall.journal.private_files import warn_if_exposed
+
 _TO_URL = bytes.maketrans(b"+/", b"-_")
 _FROM_URL = bytes.maketrans(b"-_+/", b"+/  ")
 """What is safe in URLs only, so that each sealed text has one form."""
@@ -133,6 +135,7 @@ def _kept_key(path: Path) -> bytes:
 
 def _read_key(path: Path) -> bytes:
     key = base64.b64decode(path.read_bytes())
+    warn_if_exposed(path)
     if len(key) != _KEY:
         raise ValueError(f"{path} is not a key: remove it to have a new one made")
     return key

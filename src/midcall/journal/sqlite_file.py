@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 
 from midcall.errors import JournalError
 from midcall.journal.batches import Job
+from midcall.journal.private_files import warn_if_exposed
 from midcall.journal.turn import PAUSE, Turn
 
 Tool = TypeVar("Tool")
@@ -75,12 +76,13 @@ class JournalFile:
         self._inode: tuple[int, int] | None = None
 
     def create(self) -> None:
-        """Make the file if there is none; nobody else may read it."""
+        """Make the file if there is none; nobody else may read it. If they may, that is logged."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             with contextlib.suppress(FileExistsError):
                 os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
                 _sync_directory(self._path.parent)
+            warn_if_exposed(self._path)
         except OSError as error:
             raise explain(error, self._path) from None
 
