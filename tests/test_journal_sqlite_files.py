@@ -106,13 +106,16 @@ def test_an_older_file_is_brought_up_to_date(path: Path, monkeypatch: pytest.Mon
         assert connection.execute("SELECT count(*) FROM more, still_more").fetchone() == (0,)
 
 
-def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_migration_that_fails_changes_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     drive(filled(path, 3))
     broken = (*sqlite_file.MIGRATIONS, "CREATE TABLE more (a); CREATE TABLE calls (a)")
     with monkeypatch.context() as patched:
         patched.setattr(sqlite_file, "MIGRATIONS", broken)
-        with pytest.raises(JournalError, match="already exists"):
+        with pytest.raises(JournalError, match="cannot be used"):
             drive(filled(path, 1))
+    assert "already exists" in caplog.text
 
     async def main() -> None:
         async with opened(path) as journal:

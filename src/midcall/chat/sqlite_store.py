@@ -22,6 +22,7 @@ from midcall.chat.conversation import Conversation
 from midcall.chat.store import KEEP_RUNS, MAX_LISTED, Conflict, Listed, RunState
 from midcall.errors import JournalError
 from midcall.journal.private_files import warn_if_exposed
+from midcall.journal.trouble import trouble
 
 T = TypeVar("T")
 
@@ -247,8 +248,10 @@ class SqliteStore:
             self._working = asyncio.create_task(self._work())
         try:
             return await result
+        except sqlite3.IntegrityError as error:
+            raise JournalError("There is something else already") from error
         except (sqlite3.Error, OSError) as error:
-            raise JournalError(f"The conversations in {self._path} cannot be used: {error}") from error
+            raise trouble("The conversations cannot be used", self._path, error) from error
 
     async def _work(self) -> None:
         """Do what there is to do, and meanwhile let more of it come together."""
@@ -274,7 +277,7 @@ class SqliteStore:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
         except (sqlite3.Error, OSError) as error:
-            raise JournalError(f"The conversations in {self._path} cannot be used: {error}") from error
+            raise trouble("The conversations cannot be used", self._path, error) from error
 
 
 def _done(connection: sqlite3.Connection, together: Sequence[_Work]) -> list[Any]:

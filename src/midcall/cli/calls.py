@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from midcall.cli.call import seconds
-from midcall.cli.exits import Exit, UsageError
+from midcall.cli.exits import Exit, UsageError, with_details
 
 if TYPE_CHECKING:
     from midcall.hub import Hub
@@ -220,7 +220,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         return asyncio.run(_do(args))
     except MidcallError as error:
-        print(f"midcall: {error}", file=sys.stderr)  # noqa: T201
+        print(f"midcall: {with_details(error)}", file=sys.stderr)  # noqa: T201
         return _EXIT_BY_CODE.get(error.code, Exit.FAILED)
 
 

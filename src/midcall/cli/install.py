@@ -245,7 +245,7 @@ def _replace(path: Path, text: str) -> None:
     mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o666
     try:
         opener = functools.partial(os.open, mode=mode)
-        with open(fresh, "x", encoding="utf-8", newline="\n", opener=opener) as file:  # noqa: PTH123
+        with open(fresh, "x", encoding="utf-8", newline="\n", opener=opener) as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

@@ -30,6 +30,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from midcall.errors import JournalError, TooManyCalls
 from midcall.journal.base import Busy, CallRecord, Gone, Settled
 from midcall.journal.postgres import PostgresJournal
+from midcall.journal.trouble import trouble
 
 if TYPE_CHECKING:
     from midcall.journal.keeper import Keeper
@@ -114,7 +115,7 @@ class DbosEngine:
                 self._tidied = time.monotonic()
                 await self._tidy()
         except _FAULTS as fault:
-            raise JournalError(f"DBOS: {fault}") from fault
+            raise trouble("DBOS could not do it", "DBOS", fault) from fault
         return [record for record in due if f"{record.id}:{record.segment}" not in known]
 
     # --- a workflow --------------------------------------------------------------------------
@@ -223,7 +224,7 @@ class DbosEngine:
             DBOS.launch()
         except _FAULTS as fault:
             DBOS.destroy(destroy_registry=True)
-            raise JournalError(f"DBOS does not start: {fault}") from fault
+            raise trouble("DBOS does not start", "DBOS", fault) from fault
 
     def _body(self) -> Any:
         async def segment(call_id: str, segment: int) -> None:

@@ -38,6 +38,7 @@ from midcall.journal.postbox import Postbox
 from midcall.journal.seal import KeyRing
 from midcall.journal.sqlite_calls import Calls
 from midcall.journal.sqlite_file import JournalFile, Transactions, check
+from midcall.journal.trouble import trouble
 from midcall.journal.turn import Turn
 from midcall.journal.values import Values
 
@@ -152,9 +153,8 @@ class SqliteJournal:
             self._turn.open()
         except OSError as error:
             self._stop()
-            raise JournalError(
-                f"The directory of the journal {self.path} cannot be written: {error}"
-            ) from None
+            said = f"The directory of the journal cannot be written: {(error.strerror or '').lower()}"
+            raise trouble(said, self.path, error) from None
         except JournalError:
             self._stop()
             raise
