@@ -103,7 +103,8 @@ def _action(actions: Any, name: str, help: str) -> argparse.ArgumentParser:
     where.add_argument("--url", help="those of the server that runs there, as http://127.0.0.1:8000")
     where.add_argument(
         "--token",
-        help=f"a key for that server, with the scope midcall:admin (default: the variable {TOKEN_VARIABLE})",
+        help="a key for that server, with the scope midcall:admin, or midcall:import to import "
+        f"(default: the variable {TOKEN_VARIABLE})",
     )
     where.add_argument(
         "--journal",
