@@ -182,6 +182,17 @@ def test_a_call_of_mcp_is_one_of_the_caller_and_the_method_that_it_says() -> Non
     drive(run())
 
 
+@pytest.mark.parametrize("asked", ["tools/call", "prompts/get", "resources/read", "anything"])
+def test_a_call_of_mcp_whose_method_is_not_here_is_refused(asked: str) -> None:
+    async def run() -> None:
+        context = {"ticket": [asked, "nothing.there", "digest", "ada"], "kinds": [], "uri": "x://y"}
+        encoded = msgspec.to_builtins(b"mcp " + json.dumps(context).encode())
+        with pytest.raises(BadExport):
+            await operations().restore(line(name="nothing.there", context=encoded))
+
+    drive(run())
+
+
 @given(
     changed=st.dictionaries(
         st.sampled_from(CallRecord.__struct_fields__),

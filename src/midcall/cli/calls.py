@@ -273,11 +273,7 @@ async def _of_journal(args: argparse.Namespace) -> AsyncIterator[Office]:
     """A journal alone: nothing is run."""
     from midcall.mcp.operations import Operations
 
-    reads = args.action in (
-        "list",
-        "show",
-        "export",
-    )  # what is sealed can be read with the keys, asked or not
+    reads = args.action in ("list", "show", "export")  # what is sealed is read with the keys, asked or not
     journal = _journal(args, create=args.action == "import", sealed=reads or args.encrypt_journal)
     await journal.open()
     try:

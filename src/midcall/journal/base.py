@@ -56,6 +56,7 @@ def is_worker_name(name: str) -> bool:
 # What an imported call is held to, as `from_export` reads it; a count leaves room to be counted on.
 _Id: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,100}\Z")]
 _Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=1000)]
+_Text: TypeAlias = Annotated[str, Meta(max_length=1000)]
 _Bytes: TypeAlias = Annotated[bytes, Meta(max_length=16 * 1024 * 1024)]
 _Time: TypeAlias = Annotated[float, Meta(ge=0, le=1e11)]
 _Count: TypeAlias = Annotated[int, Meta(ge=0, le=10**9)]
@@ -70,8 +71,8 @@ class CallRecord(Struct, frozen=True, kw_only=True):
     arguments: _Bytes
     context: _Bytes = b""
     """What the front that started it needs to go on with it; not read here."""
-    principal: _Name | None = None
-    idempotency_key: _Name | None = None
+    principal: _Text | None = None
+    idempotency_key: _Text | None = None
     created: _Time
     updated: _Time = 0.0
     """When it last changed; set by the store with every create, claim, settle, release and end."""

@@ -47,9 +47,9 @@ class LifeSign:
         self.beat()
 
     def clear_away(self) -> None:
-        """Remove the signs of workers whose processes have ended."""
+        """Remove the signs of workers whose processes have ended, as far as that can be."""
         for worker in self.known() - {self._worker}:
-            with self._opened(worker) as fd:
+            with contextlib.suppress(OSError), self._opened(worker) as fd:
                 if fd is not None and locks.take(fd, shared=True):
                     (self._directory / worker).unlink(missing_ok=True)
 

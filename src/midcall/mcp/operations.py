@@ -238,7 +238,7 @@ class Operations:
         if self._desk is not None:
             try:
                 _, found = self._desk.keeper.fronts[kind_of(record)](record)
-            except MidcallError as error:
+            except (MidcallError, McpError) as error:
                 raise BadExport(f"The call {record.id} cannot be run here: {error}") from None
             check_scopes(found.name, found.method.extras, principal)
         return await self.journal.restore(exported)
