@@ -414,6 +414,31 @@ def test_keys_do_not_move_into_a_journal_that_has_its_own(server: Server, tmp_pa
         assert '"keys"' not in remotely(other)("export", "--all").stdout
 
 
+def test_a_journal_that_was_plain_becomes_an_encrypted_one(server: Server, tmp_path: Path) -> None:
+    asked = server.call("shop.order", item="a-secret-thing")
+    server.stop()
+    refused = midcall(
+        "serve",
+        "operate_app:hub",
+        "--journal",
+        str(server.journal),
+        "--encrypt-journal",
+        env=server.environment,
+    )
+    assert (refused.returncode, "not encrypted" in refused.stderr) == (FAILED, True)
+    exported = on_journal(server)("export", "--all").stdout
+    sealed = tmp_path / "sealed.db"
+    moved = Calls(server, "--journal", str(sealed), "--encrypt-journal")
+    assert moved("import", "-", stdin=exported).returncode == SUCCESS
+    assert on_journal(server)("export", "--all", "--encrypt-journal").returncode == FAILED
+    assert b"a-secret-thing" not in sealed.read_bytes()
+    server._options = ("--journal", str(sealed), "--encrypt-journal")
+    server.start()
+    answers = {"address": accept(text="the hill")}
+    told = server.call("shop.order", state=asked, answers=answers, item="a-secret-thing")
+    assert "inputRequests" in told
+
+
 def test_an_encrypted_journal_is_read_with_its_keys_and_never_written_without(tmp_path: Path) -> None:
     with Server(tmp_path, "--encrypt-journal") as server:
         server.call("shop.order", item="a-secret-thing")

@@ -1,6 +1,8 @@
 """`--engine dbos`: segments are workflows of DBOS on the PostgreSQL of the journal, and nothing else is."""
 
+import base64
 import json
+import pickle
 import signal
 import subprocess
 import sys
@@ -124,6 +126,29 @@ def test_the_segment_of_a_killed_worker_is_finished_by_recovery_without_anybody_
     assert other.effects() == ["begun", "ended"]
     assert text_of(other.call("slow.held", state=asked, answers=ANSWERS[0])) == "Ada BEGUN ENDED"
     assert database.states() == ["SUCCESS"]
+
+
+def test_what_the_tables_of_dbos_hold_is_data_and_never_run(
+    database: Database, servers: list[Server], tmp_path: Path
+) -> None:
+    """DBOS itself would unpickle whatever a row says is pickled."""
+    one, other = servers
+    begin_and_die(one)
+    ((kept,),) = database.ask("SELECT serialization FROM midcall_dbos.workflow_status")
+    assert kept == "portable_json"
+    planted = base64.b64encode(pickle.dumps(_Planted(str(tmp_path / "ran")))).decode()
+    database.ask("UPDATE midcall_dbos.workflow_status SET serialization = 'py_pickle', inputs = %s", planted)
+    other.start()
+    until(lambda: other.effects() == ["begun", "ended"], 30)  # by the journal, which is not DBOS' own
+    assert not (tmp_path / "ran").exists()
+
+
+class _Planted:
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __reduce__(self) -> Any:
+        return (Path.touch, (Path(self._path),))
 
 
 def test_a_retry_does_not_wait_for_recovery(database: Database, servers: list[Server]) -> None:

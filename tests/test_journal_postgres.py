@@ -574,6 +574,30 @@ def test_a_row_that_somebody_keeps_locked_is_not_waited_for_for_ever() -> None:
     drive(main())
 
 
+def test_what_is_not_encrypted_is_refused_in_an_encrypted_journal() -> None:
+    async def main() -> None:
+        async with postgres_store() as store:
+            plain, sealed = await store.worker(), await store.worker(seal=RING)
+            call_id = await parked(plain)
+            with pytest.raises(JournalError, match="not encrypted"):
+                await sealed.load(call_id)
+            with pytest.raises(JournalError, match="not encrypted") as raised:
+                await store.worker(seal=RING)
+            assert not raised.value.recoverable
+            both = await store.worker(seal=RING, plain_too=True)
+            assert await both.load(call_id) is not None
+            got: list[bytes] = []
+            sealed.on_post = got.append
+            assert await plain.post(sealed.worker, b"planted")
+            assert await both.post(sealed.worker, b"sealed")
+            async with asyncio.timeout(20):
+                while not got:
+                    await asyncio.sleep(0.01)
+            assert got == [b"sealed"]
+
+    drive(main())
+
+
 def test_what_is_posted_arrives_once_and_in_order_also_when_it_is_large() -> None:
     async def main() -> None:
         async with postgres_store(seal=RING) as store:

@@ -106,13 +106,16 @@ def test_an_older_file_is_brought_up_to_date(path: Path, monkeypatch: pytest.Mon
         assert connection.execute("SELECT count(*) FROM more, still_more").fetchone() == (0,)
 
 
-def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_migration_that_fails_changes_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     drive(filled(path, 3))
     broken = (*sqlite_file.MIGRATIONS, "CREATE TABLE more (a); CREATE TABLE calls (a)")
     with monkeypatch.context() as patched:
         patched.setattr(sqlite_file, "MIGRATIONS", broken)
-        with pytest.raises(JournalError, match="already exists"):
+        with pytest.raises(JournalError, match="cannot be used"):
             drive(filled(path, 1))
+    assert "already exists" in caplog.text
 
     async def main() -> None:
         async with opened(path) as journal:
@@ -410,14 +413,11 @@ def test_a_sealed_journal_shows_nothing_of_what_was_said(path: Path) -> None:
 
 def test_keys_can_be_changed(path: Path) -> None:
     async def main() -> None:
-        async with opened(path) as journal:
-            plain = await parked(journal)
         async with opened(path, seal=KeyRing([OLD])) as journal:
             old = await parked(journal)
-            assert await journal.wait(plain, 0, 0) == b"asked"
         async with opened(path, seal=KeyRing([NEW, OLD])) as journal:
             new = await parked(journal)
-            for call_id in (plain, old, new):
+            for call_id in (old, new):
                 assert (await written(journal, call_id))["call"]["id"] == call_id
         async with opened(path, seal=KeyRing([NEW])) as journal:
             assert await journal.wait(new, 0, 0) == b"asked"
@@ -427,6 +427,71 @@ def test_keys_can_be_changed(path: Path) -> None:
         async with opened(path) as journal:
             with pytest.raises(JournalError, match="encrypted"):
                 await journal.load(new)
+
+    drive(main())
+
+
+PLANTED = [
+    "UPDATE parts SET data = CAST(x'00' || data AS BLOB) WHERE kind = 0",
+    "UPDATE parts SET data = CAST(x'00' || data AS BLOB) WHERE kind = 1",
+    "UPDATE parts SET data = x'00313233' WHERE kind = 2",
+    "UPDATE calls SET questions = x'00313233'",
+]
+
+
+@pytest.mark.parametrize("planted", PLANTED)
+def test_a_plain_value_in_an_encrypted_journal_is_refused(path: Path, planted: str) -> None:
+    """Whoever can write the file could otherwise say what was answered."""
+
+    async def main() -> None:
+        async with opened(path, seal=KeyRing([OLD])) as journal:
+            await parked(journal)
+            call_id = await parked(journal)
+        with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute(f"{planted}{' AND call = 2' if 'parts' in planted else ' WHERE n = 2'}")
+        async with opened(path, seal=KeyRing([OLD])) as journal:
+            with pytest.raises(JournalError, match="not encrypted"):
+                await journal.export(call_id)
+
+    drive(main())
+
+
+def test_a_plain_secret_in_an_encrypted_journal_is_refused(path: Path) -> None:
+    async def main() -> None:
+        async with opened(path, seal=KeyRing([OLD])) as journal:
+            await journal.secret("seal-1", b"k" * 32)
+        with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("UPDATE secrets SET value = ?", (b"\0" + b"e" * 32,))
+        async with opened(path, seal=KeyRing([OLD])) as journal:
+            with pytest.raises(JournalError, match="not encrypted"):
+                await journal.secret("seal-1", b"k" * 32)
+
+    drive(main())
+
+
+def test_a_call_of_an_encrypted_journal_that_was_given_up_can_be_read(path: Path) -> None:
+    async def main() -> None:
+        async with opened(path, seal=KeyRing([OLD])) as journal:
+            call_id = await parked(journal, expires=1.0)
+            assert await journal.sweep() == 1
+            loaded = await journal.load(call_id)
+            assert loaded is not None
+            assert (loaded[0].status, loaded[0].questions) == ("expired", b"")
+
+    drive(main())
+
+
+def test_a_journal_that_was_plain_is_not_taken_for_an_encrypted_one(path: Path) -> None:
+    async def main() -> None:
+        async with opened(path) as journal:
+            plain = await parked(journal)
+        with pytest.raises(JournalError, match="not encrypted") as raised:
+            await SqliteJournal(path, seal=KeyRing([OLD])).open()
+        assert not raised.value.recoverable
+        reading = SqliteJournal(path, seal=KeyRing([OLD]), plain_too=True)
+        await reading.open()
+        assert (await written(reading, plain))["call"]["id"] == plain
+        await reading.close()
 
     drive(main())
 

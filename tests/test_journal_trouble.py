@@ -98,6 +98,7 @@ class Server:
         assert error["code"] == -32603
         assert error["data"]["code"] == "journal_error", error
         assert all(word in error["message"] for word in words), error
+        assert self._journal not in error["message"]
 
     async def serves_plain_calls(self) -> None:
         assert isinstance(await tool(self.port, "work.pid", {}), int)
@@ -244,7 +245,7 @@ def test_a_file_that_cannot_be_written_while_calls_wait(tmp_path: Path, how: str
     async def run(server: Server) -> None:
         asked = await server.call()
         with unwritable(how, server, journal):
-            await server.is_refused(OTHER, "journal.db", "cannot be written")
+            await server.is_refused(OTHER, "journal", "cannot be written")
             await server.is_refused(answered(asked), "cannot be written")
             await server.serves_plain_calls()
             assert await tool(server.port, "work.count", {}) == {"waiting": 1}, "it can still be read"

@@ -28,7 +28,8 @@
     ├── StepFailed             a step failed before, with an error that cannot be raised again as it was
     ├── Diverged               a call that is run again does something else than before: its code has changed
     ├── JournalError           the journal cannot be read or written
-    │   └── Fenced             another worker has taken the call over
+    │   ├── Fenced             another worker has taken the call over
+    │   └── BadExport          what is to be imported is not an exported call
     ├── RemoteError            a call through a client failed on the other side
     ├── Unreachable            a client cannot reach its server: nothing was sent
     └── LoginFailed            a client was not given access to its server
@@ -322,6 +323,13 @@ class Fenced(JournalError):
     """Another worker has taken the call over: this one must not act for it any more."""
 
     code = "fenced"
+    recoverable = False
+
+
+class BadExport(JournalError):
+    """What is to be imported is not an exported call, or one that cannot be."""
+
+    code = "bad_export"
     recoverable = False
 
 

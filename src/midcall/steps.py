@@ -6,13 +6,15 @@ begins before it does anything: a process that dies in between leaves that mark,
 """
 
 import asyncio
+import builtins
 import hashlib
-import importlib
 import inspect
+import sys
 import time
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
+from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -37,12 +39,13 @@ def in_step() -> bool:
 
 
 class Failure(msgspec.Struct):
-    """What is kept of the error of a step."""
+    """What is kept of the error of a step: which class it is of, and data."""
 
     module: str
     name: str
     message: str
     arguments: list[Any] = []
+    attributes: dict[str, Any] = {}
 
 
 async def run(
@@ -155,25 +158,49 @@ def _typed(function: Callable[..., Any], encoded: bytes) -> Any:
 
 
 def _kept(error: Exception) -> bytes:
-    kind = type(error)
-    if isinstance(error, StepInterrupted):
-        return to_json(Failure(kind.__module__, kind.__qualname__, str(error), [error.step, error.key]))
-    failure = Failure(kind.__module__, kind.__qualname__, str(error) or kind.__name__, list(error.args))
+    kind, message = type(error), str(error) or type(error).__name__
+    arguments = list(_base(kind).__reduce__(error)[1])  # those of an `OSError` are more than its `args`
+    failure = Failure(kind.__module__, kind.__qualname__, message, arguments, vars(error))
     try:
         return to_json(failure)
-    except (TypeError, ValueError):
-        failure.arguments = []
+    except (TypeError, ValueError, RecursionError):
+        failure.arguments, failure.attributes = [message], {}
         return to_json(failure)
 
 
 def _error(encoded: bytes) -> Exception:
-    """The error that a step failed with: of the same class, if that can be made again."""
+    """The error that a step failed with: of the same class, if that is loaded and can be made of data alone.
+
+    Whoever can write to a journal chooses what is read here. So nothing is imported, only a class of
+    exceptions is used, and no code of that class is run: only that of the built-in one which it extends.
+    """
     failure = msgspec.json.decode(encoded, type=Failure)
-    try:
-        kind: Any = importlib.import_module(failure.module)
-        for part in failure.name.split("."):
-            kind = getattr(kind, part)
-        error = kind(*failure.arguments)
-    except Exception:  # noqa: BLE001  whatever an author's class does
+    kind = _loaded(failure.module, failure.name)
+    if kind is None:
         return StepFailed(failure.message)
-    return error if isinstance(error, Exception) else StepFailed(failure.message)
+    base = _base(kind)
+    try:
+        error: Exception = base.__new__(kind, *failure.arguments)
+        base.__init__(error, *failure.arguments)
+    except Exception:  # noqa: BLE001  it cannot be made of these
+        return StepFailed(failure.message)
+    vars(error).update(failure.attributes)
+    return error
+
+
+def _loaded(module: str, name: str) -> type[Exception] | None:
+    """The class of exceptions that is defined there, if that module is loaded."""
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        if not isinstance(found, type | ModuleType):
+            return None
+        found = vars(found).get(part)
+    if not isinstance(found, type) or not issubclass(found, Exception):
+        return None
+    return found if (found.__module__, found.__qualname__) == (module, name) else None
+
+
+def _base(kind: type[Exception]) -> type[Exception]:
+    """The first class of Python itself that an exception's class extends, or is."""
+    found: type[Exception] = next(one for one in kind.__mro__ if vars(builtins).get(one.__name__) is one)
+    return found

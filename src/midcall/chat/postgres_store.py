@@ -16,6 +16,7 @@ import msgspec
 from midcall.chat.conversation import Conversation
 from midcall.chat.store import KEEP_RUNS, MAX_LISTED, Conflict, Listed, RunState
 from midcall.errors import JournalError
+from midcall.journal.trouble import trouble
 
 _TABLES = """
 CREATE SCHEMA IF NOT EXISTS midcall_chat;
@@ -75,7 +76,7 @@ class PostgresStore:
                 command_timeout=30,
             )
         except (OSError, asyncpg.PostgresError, TimeoutError) as error:
-            raise JournalError(f"The conversations cannot be opened: {error}") from error
+            raise trouble("The conversations cannot be opened", "PostgreSQL", error) from error
         self._pool = pool
         try:
             async with self._connection() as connection, connection.transaction():
@@ -258,8 +259,10 @@ class PostgresStore:
         try:
             async with self._pool.acquire(timeout=10) as connection:
                 yield connection
+        except asyncpg.UniqueViolationError as error:
+            raise JournalError("There is something else already") from error
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError) as error:
-            raise JournalError(f"The conversations cannot be reached: {error}") from error
+            raise trouble("The conversations cannot be reached", "PostgreSQL", error) from error
 
 
 def _tell(together: Sequence[_Lines], outcome: set[str] | Exception) -> None:

@@ -21,6 +21,8 @@ import msgspec
 from midcall.chat.conversation import Conversation
 from midcall.chat.store import KEEP_RUNS, MAX_LISTED, Conflict, Listed, RunState
 from midcall.errors import JournalError
+from midcall.journal.private_files import warn_if_exposed
+from midcall.journal.trouble import trouble
 
 T = TypeVar("T")
 
@@ -75,6 +77,7 @@ class SqliteStore:
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with contextlib.suppress(FileExistsError):  # nobody else may read it; SQLite's files beside it follow
             os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        warn_if_exposed(self._path)
         connection = sqlite3.connect(self._path, timeout=BUSY, isolation_level=None, check_same_thread=False)
         try:
             connection.execute("PRAGMA journal_mode = WAL")
@@ -245,8 +248,10 @@ class SqliteStore:
             self._working = asyncio.create_task(self._work())
         try:
             return await result
+        except sqlite3.IntegrityError as error:
+            raise JournalError("There is something else already") from error
         except (sqlite3.Error, OSError) as error:
-            raise JournalError(f"The conversations in {self._path} cannot be used: {error}") from error
+            raise trouble("The conversations cannot be used", self._path, error) from error
 
     async def _work(self) -> None:
         """Do what there is to do, and meanwhile let more of it come together."""
@@ -272,7 +277,7 @@ class SqliteStore:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
         except (sqlite3.Error, OSError) as error:
-            raise JournalError(f"The conversations in {self._path} cannot be used: {error}") from error
+            raise trouble("The conversations cannot be used", self._path, error) from error
 
 
 def _done(connection: sqlite3.Connection, together: Sequence[_Work]) -> list[Any]:

@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from midcall.cli.call import seconds
-from midcall.cli.exits import Exit, UsageError
+from midcall.cli.exits import Exit, UsageError, with_details
 
 if TYPE_CHECKING:
     from midcall.hub import Hub
@@ -63,6 +63,7 @@ class Office(Protocol):
     async def export_keys(self) -> dict[str, Any]: ...
     def export_all(self, status: Sequence[Any] = ()) -> AsyncIterator[dict[str, Any]]: ...
     async def restore(self, exported: dict[str, Any]) -> bool: ...
+    async def restore_keys(self, exported: dict[str, Any]) -> bool: ...
 
 
 # --- options ----------------------------------------------------------------------------------
@@ -102,7 +103,8 @@ def _action(actions: Any, name: str, help: str) -> argparse.ArgumentParser:
     where.add_argument("--url", help="those of the server that runs there, as http://127.0.0.1:8000")
     where.add_argument(
         "--token",
-        help=f"a key for that server, with the scope midcall:admin (default: the variable {TOKEN_VARIABLE})",
+        help="a key for that server, with the scope midcall:admin, or midcall:import to import "
+        f"(default: the variable {TOKEN_VARIABLE})",
     )
     where.add_argument(
         "--journal",
@@ -114,7 +116,9 @@ def _action(actions: Any, name: str, help: str) -> argparse.ArgumentParser:
         help="where the hub is, as in app:hub; its code is run by `answer` alone",
     )
     where.add_argument(
-        "--encrypt-journal", action="store_true", help="the journal is written with the keys of MIDCALL_KEYS"
+        "--encrypt-journal",
+        action="store_true",
+        help="the journal is encrypted with the keys of MIDCALL_KEYS, and what is not is refused",
     )
     where.add_argument("--cwd", metavar="DIR", help="work in this folder, as the server does")
     return parser
@@ -217,7 +221,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         return asyncio.run(_do(args))
     except MidcallError as error:
-        print(f"midcall: {error}", file=sys.stderr)  # noqa: T201
+        print(f"midcall: {with_details(error)}", file=sys.stderr)  # noqa: T201
         return _EXIT_BY_CODE.get(error.code, Exit.FAILED)
 
 
@@ -269,7 +273,7 @@ async def _of_journal(args: argparse.Namespace) -> AsyncIterator[Office]:
     """A journal alone: nothing is run."""
     from midcall.mcp.operations import Operations
 
-    reads = args.action in ("list", "show", "export")  # with the keys also what is not sealed can be read
+    reads = args.action in ("list", "show", "export")  # what is sealed is read with the keys, asked or not
     journal = _journal(args, create=args.action == "import", sealed=reads or args.encrypt_journal)
     await journal.open()
     try:
@@ -326,6 +330,7 @@ def _journal(args: argparse.Namespace, *, create: bool, sealed: bool) -> "Journa
         known = f"; there are{hint}" if others else ""
         raise UsageError(f"There is no journal at {where}: give --target, --journal or --url{known}")
     try:
-        return choose_journal(args.journal, target, default_ring() if sealed else None)
+        ring = default_ring() if sealed else None
+        return choose_journal(args.journal, target, ring, plain_too=not args.encrypt_journal)
     except ValueError as error:
         raise UsageError(f"--journal: {error}") from None

@@ -23,6 +23,11 @@ exit codes:
 """
 
 
+def with_details(error: Exception) -> str:
+    """An error in one line, with what its message keeps from callers: which journal, and why it fails."""
+    return " ".join((str(error), *(f"({note})" for note in getattr(error, "__notes__", ()))))
+
+
 class UsageError(Exception):
     """Ends the command with exit code 2; its text is one line for the person."""
 

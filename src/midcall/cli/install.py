@@ -232,19 +232,27 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Put a new text in the place of a file, in one step; a copy of the old one stays beside it."""
+    """Put a new text in the place of a file, in one step; a copy of the old one stays beside it.
+
+    Both have the mode of the old one from the start: it may hold secrets.
+    """
+    import functools
     import shutil
+    import stat
 
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
+    mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o666
     try:
-        with fresh.open("x", encoding="utf-8", newline="\n") as file:
+        opener = functools.partial(os.open, mode=mode)
+        with open(fresh, "x", encoding="utf-8", newline="\n", opener=opener) as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
         if path.exists():
-            shutil.copymode(path, fresh)
+            shutil.copymode(path, fresh)  # also what the umask has taken away
             backup = _free_name(path)
+            backup.touch(mode=0o600, exist_ok=False)
             shutil.copy2(path, backup)
             _say(f"The old file is kept as {backup}.")
         fresh.replace(path)

@@ -132,10 +132,9 @@ async def _import_from(office: Office, lines: Iterable[str]) -> Exit:
 
     async def restore(line: str) -> bool | None:
         exported = msgspec.json.decode(line, type=dict[str, Any])
-        is_new = await office.restore(exported)
         if "keys" not in exported:
-            return is_new
-        if not is_new:
+            return await office.restore(exported)
+        if not await office.restore_keys(exported):
             _say("This journal has keys of its own: who waits for an imported call cannot come back to it.")
         return None
 

@@ -78,6 +78,9 @@ class RemoteOperations:
             while line := await asyncio.to_thread(response.readline):
                 yield json.loads(line)
 
+    async def restore_keys(self, exported: dict[str, Any]) -> bool:
+        return False  # a server takes none over HTTP
+
     async def restore(self, exported: dict[str, Any]) -> bool:
         body = json.dumps(exported).encode() + b"\n"
         taken = await self._json("POST", "/import", body, "application/x-ndjson")
@@ -124,8 +127,10 @@ class RemoteOperations:
             code, message = str(error["code"]), str(error["message"])
         except (ValueError, KeyError, TypeError):
             code, message = "not_found" if status == 404 else "http", f"HTTP {status}"
-        if status in (401, 403):
+        if status == 401:
             return Refused(f"{self._url}: {message} (give --token, one with the scope midcall:admin)", code)
+        if status == 403:
+            return Refused(f"{self._url}: {message} (give --token, one that has it)", code)
         if code == "not_found":
             why = "it needs keys, or `midcall serve --admin` on this machine"
             return Refused(f"{self._url} has no pages for administrators: {why}", code)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from midcall.cli.chatting import prepare_chat
-from midcall.cli.exits import Exit, UsageError
+from midcall.cli.exits import Exit, UsageError, with_details
 from midcall.cli.serve_options import add_options
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def serve(args: argparse.Namespace, load: "Callable[[], Hub]") -> int:
         try:
             runner.run(until_stopped(serving))
         except JournalError as error:
-            print(f"midcall: {error}", file=sys.stderr)  # noqa: T201
+            print(f"midcall: {with_details(error)}", file=sys.stderr)  # noqa: T201
             return Exit.FAILED
         threads.shutdown(wait=False, cancel_futures=True)
         _leave_behind_what_cannot_be_stopped()

@@ -15,14 +15,15 @@ Everything is durable when the coroutine returns. Times are unix seconds. A stor
 question and no protocol: values are bytes.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Annotated, Any, Literal, Protocol, TypeAlias
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
-from midcall.errors import Fenced, JournalError
+from midcall.errors import BadExport, Fenced, JournalError
 from midcall.trace import Entry
 
 Status: TypeAlias = Literal[
@@ -43,33 +44,54 @@ KEEP = 24 * 3600.0
 """How long a call that the store itself gave up (expired, poisoned) is still known, in seconds."""
 
 
+_WORKER = re.compile(r"[A-Za-z0-9-]{1,100}")
+
+
+def is_worker_name(name: str) -> bool:
+    """Whether a worker can have this name: ASCII letters, digits and hyphens, 100 at most.
+
+    Names come from callers (in the ids of sessions), from journals and from other workers, and become names
+    of files: whoever takes one in, and whoever makes a path of it, asks here first.
+    """
+    return _WORKER.fullmatch(name) is not None
+
+
+# What an imported call is held to, as `from_export` reads it; a count leaves room to be counted on.
+_Id: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,100}\Z")]
+_Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=1000)]
+_Text: TypeAlias = Annotated[str, Meta(max_length=1000)]
+_Bytes: TypeAlias = Annotated[bytes, Meta(max_length=16 * 1024 * 1024)]
+_Time: TypeAlias = Annotated[float, Meta(ge=0, le=1e11)]
+_Count: TypeAlias = Annotated[int, Meta(ge=0, le=10**9)]
+
+
 class CallRecord(Struct, frozen=True, kw_only=True):
     """A call, as far as a store knows it."""
 
-    id: str
-    name: str
+    id: _Id
+    name: _Name
     """The method that runs."""
-    arguments: bytes
-    context: bytes = b""
+    arguments: _Bytes
+    context: _Bytes = b""
     """What the front that started it needs to go on with it; not read here."""
-    principal: str | None = None
-    idempotency_key: str | None = None
-    created: float
-    updated: float = 0.0
+    principal: _Text | None = None
+    idempotency_key: _Text | None = None
+    created: _Time
+    updated: _Time = 0.0
     """When it last changed; set by the store with every create, claim, settle, release and end."""
-    expires: float
+    expires: _Time
     """After this moment it is given up."""
     status: Status = "running"
-    segment: int = 0
+    segment: _Count = 0
     """The segment that runs, or would come next."""
-    wake: float | None = None
+    wake: _Time | None = None
     """When it goes on without an answer: a question times out, a sleep ends."""
-    questions: bytes = b""
+    questions: _Bytes = b""
     """What it waits for, if anything; not read here."""
-    fence: int = 0
+    fence: _Count = 0
     owner: str | None = None
     """The worker that runs the segment."""
-    claims: int = 0
+    claims: Annotated[int, Meta(ge=0, le=MOST_CLAIMS)] = 0
     """How many workers have claimed the present segment."""
 
 
@@ -122,7 +144,7 @@ class Journal(Protocol):
     """A store. A method raises `JournalError` if it cannot be reached or written; then nothing is changed."""
 
     worker: str
-    """The name of this process, unlike that of any other that ever was; it has no slash."""
+    """The name of this process, unlike that of any other that ever was (see `is_worker_name`)."""
     on_post: Callable[[bytes], None] | None
     """Gets what other workers post to this one. What comes while there is nobody is thrown away."""
 
@@ -238,14 +260,18 @@ class Journal(Protocol):
     async def post(self, worker: str, message: bytes) -> bool:
         """Give a message to another worker, soon and once; those of one sender arrive in their order.
 
-        False if that worker is gone; then it is not kept. What was posted to a worker before it died is lost.
+        False if that worker is gone, or no worker can have that name; then it is not kept. What was posted
+        to a worker before it died is lost.
         """
 
     async def export(self, call_id: str) -> dict[str, Any] | None:
         """All of a call (the record, entries and outcomes), as JSON-able values, for `restore`."""
 
     async def restore(self, exported: dict[str, Any]) -> bool:
-        """Take in an exported call, as it was, owned by nobody. False if its id or key is known already."""
+        """Take in an exported call, as it was, owned by nobody. False if its id or key is known already.
+
+        Raises `BadExport` if it is none.
+        """
 
 
 class _Exported(Struct, frozen=True):
@@ -263,11 +289,13 @@ def to_export(call: CallRecord, entries: Sequence[Entry], outcomes: Mapping[int,
 
 
 def from_export(exported: dict[str, Any]) -> tuple[CallRecord, list[Entry], dict[int, bytes]]:
-    """The parts of an exported call, for `restore`."""
+    """The parts of an exported call, for `restore`. Raises `BadExport`."""
     try:
         read = msgspec.convert(exported, _Exported, strict=False)
-    except msgspec.ValidationError as error:
-        raise JournalError(f"This is not an exported call: {error}") from None
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise BadExport(f"This is not an exported call: {error}") from None
+    if not all(0 <= segment < read.call.segment for segment in read.outcomes):
+        raise BadExport("This is not an exported call: it has the outcome of a segment that has not run")
     return replace(read.call, owner=None), read.entries, read.outcomes
 
 
@@ -304,6 +332,7 @@ __all__ = [
     "Settled",
     "Status",
     "from_export",
+    "is_worker_name",
     "page_mark",
     "page_start",
     "to_export",

@@ -17,11 +17,14 @@ DIRECT = "MIDCALL_JOURNAL_DIRECT"
 """The address of the PostgreSQL itself, if the journal's own is that of a pooler."""
 
 
-def choose_journal(where: str | None, target: str, seal: "KeyRing | None" = None) -> "Journal":
+def choose_journal(
+    where: str | None, target: str, seal: "KeyRing | None" = None, *, plain_too: bool = False
+) -> "Journal":
     """The journal at a place: `memory`, the path of a file, or the URL of a PostgreSQL.
 
     Without a place, the environment says (`MIDCALL_JOURNAL`), or it is a file of the user's state
-    directory that belongs to `target`, the hub that is served. Raises `ValueError` for what is none of these.
+    directory that belongs to `target`, the hub that is served. With keys to `seal` it, what is not sealed is
+    refused, unless `plain_too`. Raises `ValueError` for what is none of these.
     """
     where = place_of(where, target)
     if where == "memory":
@@ -33,13 +36,13 @@ def choose_journal(where: str | None, target: str, seal: "KeyRing | None" = None
             from midcall.journal.postgres import PostgresJournal  # noqa: PLC0415  as above
         except ModuleNotFoundError as error:
             raise ValueError(f"{error}: PostgreSQL needs `pip install midcall[postgres]`") from None
-        return PostgresJournal(where, direct=os.environ.get(DIRECT), seal=seal)
+        return PostgresJournal(where, direct=os.environ.get(DIRECT), seal=seal, plain_too=plain_too)
     if "://" in where and not where.startswith("sqlite://"):
         scheme = where.partition("://")[0]
         raise ValueError(f"{scheme}:// is no journal: use a path, postgresql://..., or memory")
     from midcall.journal.sqlite import SqliteJournal  # noqa: PLC0415  as above
 
-    return SqliteJournal(Path(where.removeprefix("sqlite://")), seal=seal)
+    return SqliteJournal(Path(where.removeprefix("sqlite://")), seal=seal, plain_too=plain_too)
 
 
 def is_postgres(where: str) -> bool:

@@ -23,12 +23,14 @@ from collections.abc import Coroutine, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dbos import DBOS, DBOSConfig, SetWorkflowID, error
+from dbos import DBOS, DBOSConfig, DBOSPortableJSONSerializer, SetWorkflowID, error
+from dbos._serialization import DBOSDefaultSerializer
 from sqlalchemy.exc import SQLAlchemyError
 
 from midcall.errors import JournalError, TooManyCalls
 from midcall.journal.base import Busy, CallRecord, Gone, Settled
 from midcall.journal.postgres import PostgresJournal
+from midcall.journal.trouble import trouble
 
 if TYPE_CHECKING:
     from midcall.journal.keeper import Keeper
@@ -113,7 +115,7 @@ class DbosEngine:
                 self._tidied = time.monotonic()
                 await self._tidy()
         except _FAULTS as fault:
-            raise JournalError(f"DBOS: {fault}") from fault
+            raise trouble("DBOS could not do it", "DBOS", fault) from fault
         return [record for record in due if f"{record.id}:{record.segment}" not in known]
 
     # --- a workflow --------------------------------------------------------------------------
@@ -210,17 +212,19 @@ class DbosEngine:
             "dbos_system_schema": self._schema,
             "sys_db_pool_size": CONNECTIONS,
             "max_executor_threads": CONNECTIONS,
+            "serializer": DBOSPortableJSONSerializer(),
             "log_level": "ERROR",  # while the database is away, it would say so ten times a second
             "enable_otlp": False,
         }
         try:
             if DBOS(config=config)._launched:
                 raise JournalError("DBOS is used in this process already, and can be used only once")
+            DBOSDefaultSerializer.deserialize = _refuse_pickle  # type: ignore[assignment, method-assign]
             self._segment = DBOS.workflow(name=WORKFLOW, max_recovery_attempts=None)(self._body())
             DBOS.launch()
         except _FAULTS as fault:
             DBOS.destroy(destroy_registry=True)
-            raise JournalError(f"DBOS does not start: {fault}") from fault
+            raise trouble("DBOS does not start", "DBOS", fault) from fault
 
     def _body(self) -> Any:
         async def segment(call_id: str, segment: int) -> None:
@@ -269,6 +273,11 @@ class _Work:
     def end(self) -> None:
         if not self.ended.done():
             self.ended.set_result(None)
+
+
+def _refuse_pickle(_: str) -> Any:
+    """DBOS reads each row in the way that the row says: one that says pickle would run code."""
+    raise ValueError("What is pickled is not read: a database holds data, never code")
 
 
 def _hand_back(executors: list[str]) -> None:

@@ -507,7 +507,7 @@ class Keeper:
                 time_limit=self.time_limit,
                 principal=record.principal,
             )
-        except (MidcallError, KeyError) as error:  # the method is gone, or takes other arguments now
+        except (MidcallError, KeyError, ValueError) as error:  # the method is gone, or takes other arguments now
             reason = Diverged(f"a call of {record.name}", str(error), "")
             self._diverges(record.id)
             log.warning("cannot go on: %s", reason, extra={"call": record.id, "method": record.name})

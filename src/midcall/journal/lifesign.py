@@ -10,13 +10,17 @@ was asleep finds its workers as they were. (A file of an earlier boot is not loc
 """
 
 import contextlib
+import errno
 import os
 import struct
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from midcall.journal import locks
+from midcall.journal.base import is_worker_name
 
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _TIME = struct.Struct("<d")
 
 
@@ -30,20 +34,28 @@ class LifeSign:
         self._fd: int | None = None
 
     def start(self) -> None:
-        """Be there. The signs of workers that are gone are cleared away."""
+        """Be there."""
         self._directory.mkdir(mode=0o700, exist_ok=True)
         path = self._directory / self._worker
         while self._fd is None:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | _NO_LINK, 0o600)
             # Before it is locked, another process may take it for a dead one's, and clear it away.
             if locks.take(fd) and _is_at(path, fd):
                 self._fd = fd
             else:
                 os.close(fd)
         self.beat()
-        for other in self._directory.iterdir():
-            if not other.name.startswith("."):
-                self.alive(other.name)
+
+    def clear_away(self) -> None:
+        """Remove the signs of workers whose processes have ended, as far as that can be."""
+        for worker in self.known() - {self._worker}:
+            with contextlib.suppress(OSError), self._opened(worker) as fd:
+                if fd is not None and locks.take(fd, shared=True):
+                    (self._directory / worker).unlink(missing_ok=True)
+
+    def known(self) -> set[str]:
+        """The workers that have a sign, alive or not."""
+        return {path.name for path in self._directory.iterdir() if is_worker_name(path.name)}
 
     def beat(self) -> None:
         """Say that this process does not stand still."""
@@ -61,23 +73,32 @@ class LifeSign:
         self._fd = None
 
     def alive(self, worker: str) -> bool:
-        """Whether a worker is there, and not frozen."""
+        """Whether a worker is there, and not frozen. To ask changes nothing."""
         if worker == self._worker:
             return self._fd is not None
-        path = self._directory / worker
-        try:
-            fd = os.open(path, os.O_RDWR)
-        except FileNotFoundError:
-            return False
-        try:
-            if locks.take(fd, shared=True):
-                with contextlib.suppress(OSError):
-                    path.unlink()
+        with self._opened(worker) as fd:
+            if fd is None or locks.take(fd, shared=True):
                 return False
             beat = os.read(fd, _TIME.size)
+        return len(beat) < _TIME.size or time.monotonic() - _TIME.unpack(beat)[0] <= self._lease
+
+    @contextlib.contextmanager
+    def _opened(self, worker: str) -> Iterator[int | None]:
+        """The sign of another worker, if there is one: whatever it is called, a file of this folder."""
+        if not is_worker_name(worker):
+            yield None
+            return
+        try:
+            fd = os.open(self._directory / worker, os.O_RDWR | _NO_LINK)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ELOOP):
+                raise
+            yield None
+            return
+        try:
+            yield fd
         finally:
             os.close(fd)
-        return len(beat) < _TIME.size or time.monotonic() - _TIME.unpack(beat)[0] <= self._lease
 
 
 def _is_at(path: Path, fd: int) -> bool:

@@ -2,16 +2,22 @@
 
 Used by the journals that are files. Who is not there cannot be written to; what was sent to a worker that
 dies is lost.
+
+The sockets are in a folder of this user among the temporary files, where anybody can put things: one that is
+a link, or not this user's alone, is not used. It goes with the last worker.
 """
 
 import asyncio
 import contextlib
 import hashlib
 import os
+import stat
 import struct
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+
+from midcall.journal.base import is_worker_name
 
 _LENGTH = struct.Struct("<I")
 
@@ -29,8 +35,11 @@ class Postbox:
         self._opening = asyncio.Lock()
         self._incoming: set[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = set()
 
-    async def open(self, take: Callable[[bytes], None]) -> None:
-        """Begin to take messages."""
+    async def open(self, take: Callable[[bytes], None], known: Callable[[], set[str]]) -> None:
+        """Begin to take messages. Sockets of workers that are not `known` any more are cleared away.
+
+        Raises `OSError`.
+        """
 
         async def read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             self._incoming.add((reader, writer))
@@ -44,10 +53,13 @@ class Postbox:
                 self._incoming.discard((reader, writer))
                 writer.close()
 
-        self._directory.mkdir(mode=0o700, exist_ok=True)
-        if self._directory.stat().st_uid != os.getuid():
-            raise OSError(f"{self._directory} belongs to somebody else")
-        self._server = await asyncio.start_unix_server(read, self._path(self._worker))
+        while self._server is None:
+            self._make_directory()
+            with contextlib.suppress(FileNotFoundError):  # the last worker takes it with it, just now
+                sockets = {path.name for path in self._directory.iterdir() if is_worker_name(path.name)}
+                for dead in sockets - known():  # a worker is known before it has a socket
+                    self._path(dead).unlink(missing_ok=True)
+                self._server = await asyncio.start_unix_server(read, self._path(self._worker))
 
     async def close(self) -> None:
         """Take no more messages."""
@@ -55,6 +67,8 @@ class Postbox:
         if server is not None:
             server.close()
             self._path(self._worker).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # others have theirs there
+                self._directory.rmdir()
         lines = [*self._lines.values(), *self._incoming]
         self._lines.clear()
         for _, line in lines:
@@ -66,15 +80,15 @@ class Postbox:
             await server.wait_closed()
 
     async def post(self, worker: str, message: bytes) -> bool:
-        """Send a message; false if that worker is gone."""
+        """Send a message; false if that worker is gone, or is none."""
+        if not is_worker_name(worker):
+            return False
         try:
             line = await self._line(worker)
             line.write(_LENGTH.pack(len(message)) + message)
             await line.drain()
         except OSError:
             self._lose(worker)
-            with contextlib.suppress(OSError):
-                self._path(worker).unlink()
             return False
         return True
 
@@ -94,4 +108,11 @@ class Postbox:
             gone[1].close()
 
     def _path(self, worker: str) -> Path:
-        return self._directory / worker.rpartition("/")[2]
+        return self._directory / worker
+
+    def _make_directory(self) -> None:
+        with contextlib.suppress(FileExistsError):
+            self._directory.mkdir(mode=0o700)
+        found = self._directory.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+            raise OSError(f"{self._directory} is not a folder of this user alone: remove it")

@@ -21,6 +21,7 @@ from midcall.journal.base import (
     Parking,
     Status,
     from_export,
+    is_worker_name,
     to_export,
 )
 from midcall.journal.postgres_calls import Calls
@@ -55,7 +56,8 @@ class PostgresJournal:
     """A worker on a schema of a PostgreSQL database.
 
     Behind a pooler that deals out transactions, `direct` is the address of the server itself, for the one
-    session that must be the worker's own; all else goes through `dsn`.
+    session that must be the worker's own; all else goes through `dsn`. With `seal`, what is not encrypted is
+    refused, unless `plain_too` (see `values`).
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class PostgresJournal:
         direct: str | None = None,
         schema: str = "midcall",
         seal: KeyRing | None = None,
+        plain_too: bool = False,
         lease: float = LEASE,
         patience: float = PATIENCE,
         connections: int = 8,
@@ -74,7 +77,7 @@ class PostgresJournal:
         """Where the database is."""
         self.worker = worker_name()
         self.on_post: Callable[[bytes], None] | None = None
-        sql, values = Statements(schema, lease), Values(seal)
+        sql, values = Statements(schema, lease), Values(seal, plain_too=plain_too)
         self._reach = Reach(dsn, connections=connections, patience=patience, pooled=direct is not None)
         self._line = Line(
             self.worker,
@@ -102,7 +105,7 @@ class PostgresJournal:
         await self._reach.open()
         try:
             await self._line.open(self._patience)
-            await self._reach.run(lambda connection, _: connection.execute("SELECT"))
+            await self._reach.run(lambda connection, _: self._calls.check_sealed(connection))
         except BaseException:
             await self._line.close()
             await self._reach.close()
@@ -210,6 +213,8 @@ class PostgresJournal:
 
     async def post(self, worker: str, message: bytes) -> bool:
         self._check()
+        if not is_worker_name(worker):
+            return False
         letter = self._posts.letter(worker, message)
         return await self._letters.ask(f"{letter.serial:020}", letter, len(message))
 

@@ -65,6 +65,12 @@ class Calls:
         self.running: dict[str, int] = {}
         """What this worker runs, with the fence."""
 
+    async def check_sealed(self, connection: "Connection") -> None:
+        """Raise `JournalError` if the journal is to be sealed, and its oldest call is not."""
+        oldest = await connection.fetchval(self._sql.oldest)
+        if oldest is not None:
+            self._values.check(oldest, "The oldest call of the journal")
+
     # --- many at once ------------------------------------------------------------------------
 
     async def create(

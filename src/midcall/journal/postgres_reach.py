@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import asyncpg
 
 from midcall.errors import JournalError
+from midcall.journal.trouble import trouble
 
 if TYPE_CHECKING:
     from asyncpg.pool import Pool, PoolConnectionProxy
@@ -156,28 +157,25 @@ class Reach:
 
 
 def explain(error: Exception) -> JournalError:
-    """What went wrong, in words that help whoever runs the database."""
-    said: Any = error.args[0] if error.args and not isinstance(error, OSError) else error
-    what = str(said) or type(error).__name__
+    """What went wrong, in words for callers; whoever runs the database finds the rest in the log."""
     match error:
         case asyncpg.DiskFullError():
-            return JournalError(f"PostgreSQL has no space left on its disk: {what}")
+            said, final = "PostgreSQL has no space left on its disk", False
         case asyncpg.ReadOnlySQLTransactionError():
-            return JournalError(f"PostgreSQL is read-only: give the address of the primary server ({what})")
+            said, final = "PostgreSQL is read-only: give the address of the primary server", False
         case asyncpg.InsufficientPrivilegeError():
-            return _final(f"PostgreSQL does not let this user: {what}")
+            said, final = "PostgreSQL does not let this user", True
         case asyncpg.InvalidPasswordError() | asyncpg.InvalidAuthorizationSpecificationError():
-            return _final(f"PostgreSQL does not know this user: {what}")
+            said, final = "PostgreSQL does not know this user", True
         case asyncpg.InvalidCatalogNameError():
-            return _final(f"PostgreSQL has no such database: {what}")
+            said, final = "PostgreSQL has no such database", True
         case asyncpg.LockNotAvailableError():
-            return JournalError("Somebody else keeps rows of the journal locked in PostgreSQL")
+            said, final = "Somebody else keeps rows of the journal locked in PostgreSQL", False
         case asyncpg.PostgresConnectionError() | OSError() | asyncpg.InterfaceError():
-            return JournalError(f"PostgreSQL cannot be reached: {what}")
-    return JournalError(f"PostgreSQL could not do it: {what}")
-
-
-def _final(message: str) -> JournalError:
-    error = JournalError(message)
-    error.recoverable = False
-    return error
+            said, final = "PostgreSQL cannot be reached", False
+        case _:
+            said, final = "PostgreSQL could not do it", False
+    why: Any = error.args[0] if error.args and not isinstance(error, OSError) else error
+    if isinstance(error, ValueError) and not isinstance(error, asyncpg.ClientConfigurationError):
+        why = type(error).__name__  # the rest would be a value that it cannot take
+    return trouble(said, "PostgreSQL", str(why) or type(error).__name__, final=final)

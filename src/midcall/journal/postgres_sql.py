@@ -72,6 +72,9 @@ WITH asked AS (
 )
 SELECT id FROM made"""
 
+_OLDEST = """
+SELECT p.data FROM {s}.parts p ORDER BY p.call, p.kind LIMIT 1"""
+
 _UNCREATE = """
 WITH gone AS (DELETE FROM {s}.calls c WHERE c.id = $1 AND {mine[2]} RETURNING c.n)
 DELETE FROM {s}.parts p USING gone WHERE p.call = gone.n"""
@@ -317,6 +320,7 @@ class Statements:
             pieces[name] = piece.format_map(pieces)
         self._pieces = pieces
         self.create = self._fill(_CREATE)
+        self.oldest = self._fill(_OLDEST)
         self.uncreate = self._fill(_UNCREATE)
         self.claim = self._fill(_CLAIM)
         self.give_up = self._fill(_GIVE_UP)

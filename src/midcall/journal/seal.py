@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import hmac
 import os
+import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable
@@ -19,10 +20,13 @@ from pathlib import Path
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from midcall.journal.private_files import warn_if_exposed
+
 _TO_URL = bytes.maketrans(b"+/", b"-_")
 _FROM_URL = bytes.maketrans(b"-_+/", b"+/  ")
 """What is safe in URLs only, so that each sealed text has one form."""
 _NONCE = 12
+_KEY = 32
 _KEY_ID = 4
 
 
@@ -34,7 +38,7 @@ class KeyRing:
     """Seals with the newest key, opens with any."""
 
     def __init__(self, keys: list[bytes]) -> None:
-        if not keys or any(len(key) != 32 for key in keys):
+        if not keys or any(len(key) != _KEY for key in keys):
             raise ValueError("A key ring needs keys of 32 bytes")
         self._ciphers = {_key_id(key): AESGCM(key) for key in reversed(keys)}
         self._newest = _key_id(keys[0])
@@ -99,11 +103,16 @@ async def shared_ring(secret: Callable[[str, bytes], Awaitable[bytes]]) -> KeyRi
     return KeyRing(list((await shared_keys(secret)).values()))
 
 
+def is_key(name: str, key: bytes) -> bool:
+    """Whether this can be one of the keys that workers share (`shared_keys`)."""
+    return re.fullmatch(r"seal-[0-9]{1,9}", name, re.ASCII) is not None and len(key) == _KEY
+
+
 async def shared_keys(secret: Callable[[str, bytes], Awaitable[bytes]]) -> dict[str, bytes]:
     """The keys that all workers of a journal share, by name: that of this period, and the one before."""
     number = int(time.time() // PERIOD)
     names = (f"seal-{number}", f"seal-{number - 1}")
-    return {name: await secret(name, secrets.token_bytes(32)) for name in names}
+    return {name: await secret(name, secrets.token_bytes(_KEY)) for name in names}
 
 
 def state_directory() -> Path:
@@ -119,7 +128,7 @@ def _kept_key(path: Path) -> bytes:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     draft.touch(mode=0o600)
-    draft.write_bytes(base64.b64encode(secrets.token_bytes(32)))
+    draft.write_bytes(base64.b64encode(secrets.token_bytes(_KEY)))
     try:
         path.hardlink_to(draft)
     except FileExistsError:
@@ -131,7 +140,8 @@ def _kept_key(path: Path) -> bytes:
 
 def _read_key(path: Path) -> bytes:
     key = base64.b64decode(path.read_bytes())
-    if len(key) != 32:
+    warn_if_exposed(path)
+    if len(key) != _KEY:
         raise ValueError(f"{path} is not a key: remove it to have a new one made")
     return key
 

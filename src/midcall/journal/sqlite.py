@@ -38,6 +38,7 @@ from midcall.journal.postbox import Postbox
 from midcall.journal.seal import KeyRing
 from midcall.journal.sqlite_calls import Calls
 from midcall.journal.sqlite_file import JournalFile, Transactions, check
+from midcall.journal.trouble import trouble
 from midcall.journal.turn import Turn
 from midcall.journal.values import Values
 
@@ -61,14 +62,22 @@ _Waiters = dict[tuple[str, int], set["asyncio.Future[bytes | None]"]]
 
 
 class SqliteJournal:
-    """A worker on a file. With `seal`, what callers and tools have said is encrypted under the newest key."""
+    """A worker on a file. With `seal`, what callers and tools have said is encrypted under the newest key.
+
+    What is not encrypted is refused then, unless `plain_too` (see `values`).
+    """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, seal: KeyRing | None = None, lease: float = LEASE
+        self,
+        path: str | os.PathLike[str],
+        *,
+        seal: KeyRing | None = None,
+        plain_too: bool = False,
+        lease: float = LEASE,
     ) -> None:
         self.worker = f"{os.getpid()}-{secrets.token_hex(6)}"
         self.path = Path(path)
-        self._values = Values(seal)
+        self._values = Values(seal, plain_too=plain_too)
         self._lease = lease
         workers = self.path.with_name(f"{self.path.name}.workers")
         self._sign = LifeSign(workers, self.worker, lease)
@@ -113,7 +122,7 @@ class SqliteJournal:
         if hasattr(asyncio, "start_unix_server"):
             self._postbox = Postbox(self.path, self.worker)
             try:
-                await self._postbox.open(self._take)
+                await self._postbox.open(self._take, self._sign.known)
             except OSError as error:
                 log.warning("Other workers cannot reach this one: %s", error)
                 self._postbox = None
@@ -138,14 +147,14 @@ class SqliteJournal:
     def _start(self) -> None:
         try:
             self._writing.file.create()
-            self._writing.file.use()
+            self._writing.use()[1].check_sealed()
             self._sign.start()
+            self._sign.clear_away()
             self._turn.open()
         except OSError as error:
             self._stop()
-            raise JournalError(
-                f"The directory of the journal {self.path} cannot be written: {error}"
-            ) from None
+            said = f"The directory of the journal cannot be written: {(error.strerror or '').lower()}"
+            raise trouble(said, self.path, error) from None
         except JournalError:
             self._stop()
             raise

@@ -98,6 +98,12 @@ class Calls:
         self._alive = alive
         self._values = values
 
+    def check_sealed(self) -> None:
+        """Raise `JournalError` if the journal is to be sealed, and its oldest call is not."""
+        row = self._sql("SELECT data FROM parts ORDER BY call, kind LIMIT 1").fetchone()
+        if row is not None:
+            self._values.check(row[0], "The oldest call of the journal")
+
     # writing
 
     def create(self, call: CallRecord, entries: Sequence[Entry], outcome: bytes | None) -> CallRecord | None:

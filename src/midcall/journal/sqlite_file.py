@@ -1,7 +1,8 @@
 """The file of an SQLite journal: to open it, bring it up to date, and say clearly what is wrong with it.
 
 Nothing here knows what a call is, beyond the tables. What goes wrong is a `JournalError` that says what to
-do; a file that is damaged, or is something else, is never replaced or written to.
+do, and not where the file is (see `trouble`); a file that is damaged, or is something else, is never replaced
+or written to.
 """
 
 import contextlib
@@ -14,6 +15,8 @@ from typing import Generic, TypeVar
 
 from midcall.errors import JournalError
 from midcall.journal.batches import Job
+from midcall.journal.private_files import warn_if_exposed
+from midcall.journal.trouble import trouble
 from midcall.journal.turn import PAUSE, Turn
 
 Tool = TypeVar("Tool")
@@ -75,12 +78,13 @@ class JournalFile:
         self._inode: tuple[int, int] | None = None
 
     def create(self) -> None:
-        """Make the file if there is none; nobody else may read it."""
+        """Make the file if there is none; nobody else may read it. If they may, that is logged."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             with contextlib.suppress(FileExistsError):
                 os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
                 _sync_directory(self._path.parent)
+            warn_if_exposed(self._path)
         except OSError as error:
             raise explain(error, self._path) from None
 
@@ -110,7 +114,7 @@ class JournalFile:
             raise FileNotFoundError(self._path)
 
     def explain(self, error: Exception) -> JournalError:
-        """What went wrong, in words that help whoever keeps the file."""
+        """What went wrong, in words for callers."""
         return explain(error, self._path)
 
     def close(self) -> None:
@@ -135,12 +139,14 @@ class JournalFile:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         if application != APPLICATION and connection.execute("SELECT 1 FROM sqlite_master").fetchone():
-            raise _final(f"{self._path} is an SQLite file, but not a journal of midcall: give another path")
+            said = "This is an SQLite file, but not a journal of midcall: give another path"
+            raise trouble(said, self._path, "not a journal of midcall", final=True)
         if version > len(MIGRATIONS):
-            raise _final(
-                f"The journal {self._path} was written by a newer midcall (its format is {version}, this one"
-                f" knows {len(MIGRATIONS)}): use that version, or another file"
+            said = (
+                f"The journal was written by a newer midcall (its format is {version}, this one knows"
+                f" {len(MIGRATIONS)}): use that version, or another file"
             )
+            raise trouble(said, self._path, f"format {version}", final=True)
         if self._path.stat().st_size <= CHECKED:
             check(connection, self._path, "quick_check")
         self._write_ahead(connection)
@@ -256,36 +262,30 @@ def check(connection: sqlite3.Connection, path: Path, how: str) -> None:
 
 
 def explain(error: Exception, path: Path) -> JournalError:
-    """What went wrong with the file, in words that help whoever keeps it."""
+    """What went wrong with the file, in words for callers; its keeper finds the rest in the log."""
     if isinstance(error, JournalError):
         return error
-    if isinstance(error, FileNotFoundError):
-        return JournalError(
-            f"The journal {path} is gone: put it back, or start midcall again to begin a new one"
-        )
-    if isinstance(error, PermissionError):
-        return JournalError(f"The journal {path} cannot be opened: this user may not read and write there")
     match _code(error):
+        case _ if isinstance(error, FileNotFoundError):
+            said = "The journal is gone: put it back, or start midcall again to begin a new one"
+        case _ if isinstance(error, PermissionError):
+            said = "The journal cannot be opened: this user may not read and write there"
         case sqlite3.SQLITE_FULL:
-            return JournalError(
-                f"The disk is full: nothing was written to the journal {path}. It goes on once there is space"
-            )
+            said = "The disk is full: nothing was written to the journal. It goes on once there is space"
         case sqlite3.SQLITE_READONLY:
-            return JournalError(
-                f"The journal {path} cannot be written: the file or its directory is read-only for this user"
-            )
+            said = "The journal cannot be written: the file or its directory is read-only for this user"
         case sqlite3.SQLITE_IOERR:
             done = "read" if "READ" in getattr(error, "sqlite_errorname", "") else "written"
-            return JournalError(
-                f"The journal {path} cannot be {done}: the disk refuses it ({error}). It goes on once it can"
-            )
+            said = f"The journal cannot be {done}: the disk refuses it. It goes on once it can"
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-            return JournalError(f"Another process has kept the journal {path} locked for too long")
+            said = "Another process has kept the journal locked for too long"
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
-            return _damaged(path, str(error))
+            return _damaged(path, error)
         case sqlite3.SQLITE_CANTOPEN:
-            return JournalError(f"The journal {path} cannot be opened: {error}")
-    return JournalError(f"The journal {path} cannot be used: {error}")
+            said = "The journal cannot be opened: its directory may be missing, or read-only for this user"
+        case _:
+            said = "The journal cannot be used"
+    return trouble(said, path, error)
 
 
 def _code(error: Exception) -> int:
@@ -293,18 +293,14 @@ def _code(error: Exception) -> int:
     return code & 0xFF
 
 
-def _damaged(path: Path, what: str) -> JournalError:
-    return _final(
-        f"The journal {path} is damaged ({' '.join(what.split())}). Stop midcall and restore the file from a"
-        f" backup, without the old {path.name}-wal and {path.name}-shm beside it; or move all three away to"
-        " begin a new one"
+def _damaged(path: Path, why: object) -> JournalError:
+    return trouble(
+        "The journal is damaged. Stop midcall and restore the file from a backup, without the old -wal and"
+        " -shm files beside it; or move all three away to begin a new one",
+        path,
+        why,
+        final=True,
     )
-
-
-def _final(message: str) -> JournalError:
-    error = JournalError(message)
-    error.recoverable = False
-    return error
 
 
 def _inode(path: Path) -> tuple[int, int]:

@@ -19,7 +19,7 @@ from midcall.call import Status as CallStatus
 from midcall.calls import Calls
 from midcall.errors import (
     Aborted,
-    JournalError,
+    BadExport,
     MidcallError,
     NotWaiting,
     UnknownCall,
@@ -28,14 +28,16 @@ from midcall.errors import (
 )
 from midcall.items import Error, encode_item, to_json
 from midcall.journal import subscription, subscriptions
-from midcall.journal.base import ENDED, WITH_OUTCOME, CallRecord, Entry, Journal, Status
+from midcall.journal.base import ENDED, WITH_OUTCOME, CallRecord, Entry, Journal, Status, from_export
 from midcall.journal.keeper import KEPT, PATIENCE
-from midcall.journal.kept import Kept, asked_of, kind_of
-from midcall.journal.seal import shared_keys
+from midcall.journal.kept import Asked, Kept, asked_of, context_of, kind_of
+from midcall.journal.seal import is_key, shared_keys
+from midcall.mcp import desk as mcp_calls
 from midcall.mcp.desk import Desk
 from midcall.mcp.elicitation import read_any_answer
 from midcall.mcp.exchange import McpError
-from midcall.mcp.outcomes import decode_outcome, encode_outcome
+from midcall.mcp.outcomes import Context, decode_outcome, encode_outcome
+from midcall.principal import Principal, check_scopes
 from midcall.questions import (
     KINDS,
     AnyQuestion,
@@ -49,6 +51,10 @@ STATUSES: tuple[Status, ...] = get_args(Status)
 
 MOST = 1000
 """How many calls are listed at once."""
+
+YEAR = 366 * 24 * 3600.0
+LONGEST = 10 * YEAR
+"""How far ahead an imported call may expire."""
 
 ASKING = ("waiting", "diverged")
 """Where a call stands that can be answered. One that has diverged may go on with other code."""
@@ -213,23 +219,38 @@ class Operations:
                 return
             after = page.next
 
-    async def restore(self, exported: dict[str, Any]) -> bool:
-        """Take in a call, or keys; false if it is known already. Raises `JournalError` for anything else."""
+    async def restore(self, exported: dict[str, Any], principal: Principal | None = None) -> bool:
+        """Take in a call; false if it is known already.
+
+        Raises `BadExport` if it is none, or on a server none that can be run there; and `NotAllowed` if
+        the principal that brings it lacks scopes of its method.
+        """
         await self._open()
         if "keys" in exported:
-            return await self._restore_keys(exported["keys"])
+            raise BadExport("These are keys, not a call")
+        record, _, _ = from_export(exported)
+        _check_import(record)
+        if self._desk is not None:
+            try:
+                _, found = self._desk.keeper.fronts[kind_of(record)](record)
+            except (MidcallError, McpError) as error:
+                raise BadExport(f"The call {record.id} cannot be run here: {error}") from None
+            check_scopes(found.name, found.method.extras, principal)
         return await self.journal.restore(exported)
 
     async def export_keys(self) -> dict[str, Any]:
-        """The keys by which callers come back, as far as they are this journal's, for `restore`."""
+        """The keys by which callers come back, as far as they are this journal's, for `restore_keys`."""
         keys = await shared_keys(self.journal.secret)
         return {"keys": {name: base64.b64encode(key).decode() for name, key in keys.items()}}
 
-    async def _restore_keys(self, exported: Any) -> bool:
+    async def restore_keys(self, exported: dict[str, Any]) -> bool:
+        """Take in what `export_keys` gave; false if this journal has others. Raises `BadExport`."""
         try:
-            keys = {str(name): base64.b64decode(key, validate=True) for name, key in exported.items()}
+            keys = {name: base64.b64decode(key, validate=True) for name, key in exported["keys"].items()}
         except (AttributeError, TypeError, ValueError):
-            raise JournalError("These are no keys") from None
+            raise BadExport("These are no keys") from None
+        if not all(is_key(name, key) for name, key in keys.items()):
+            raise BadExport("These are no keys")
         return all([await self.journal.secret(name, key) == key for name, key in keys.items()])
 
     # --- inside ------------------------------------------------------------------------------
@@ -254,6 +275,27 @@ class Operations:
             if record.status != "running" or left <= 0:
                 return _summary(record)
             await self.journal.wait(call_id, record.segment, min(left, _LOOK))
+
+
+def _check_import(record: CallRecord) -> None:
+    """Raise `BadExport` if a record cannot be one that midcall has written, and so cannot be read again."""
+    try:
+        if kind_of(record) == mcp_calls.KIND:
+            ticket = msgspec.json.decode(context_of(record), type=Context).ticket
+            if (ticket.target, ticket.principal) != (record.name, record.principal):
+                raise BadExport(f"The call {record.id} says two things of who called what")
+        elif kind_of(record) == subscriptions.KIND:
+            msgspec.json.decode(context_of(record), type=subscriptions.Context)
+        else:
+            raise BadExport(f"The call {record.id} is of a kind that midcall does not know")
+        msgspec.json.decode(record.arguments or b"{}")
+        if record.status == "waiting" and not msgspec.json.decode(record.questions, type=Asked).questions:
+            raise BadExport(f"The call {record.id} waits for nothing")
+        _summary(record)  # with its questions
+    except (AttributeError, LookupError, TypeError, ValueError, RecursionError, WrongAnswer) as error:
+        raise BadExport(f"The call {record.id} cannot be read: {error or type(error).__name__}") from None
+    if record.expires > time.time() + LONGEST:
+        raise BadExport(f"The call {record.id} would wait for longer than {LONGEST / YEAR:.0f} years")
 
 
 # --- questions and answers ------------------------------------------------------------------------

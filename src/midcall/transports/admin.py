@@ -8,7 +8,8 @@
     GET  /admin/export?status=...    all of them, one a line
     POST /admin/import               lines of an export
 
-Errors are `{"error": {"code", "message", "data"}}`. Who may come here is not decided here (see `restricted`).
+Errors are `{"error": {"code", "message", "data"}}`. Who may come here is not decided here (see `restricted`);
+only whether who imports a call may call its method. Keys are not taken in.
 """
 
 import functools
@@ -19,12 +20,15 @@ from typing import Any
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import Route, Router
+from starlette.routing import Route, Router, request_response
+from starlette.types import ASGIApp
 
 from midcall.connection import MAX_MESSAGE
 from midcall.errors import (
+    BadExport,
     JournalError,
     MidcallError,
+    NotAllowed,
     NotWaiting,
     TooManyCalls,
     UnknownCall,
@@ -40,12 +44,16 @@ log = logging.getLogger("midcall.admin")
 
 LINES = "application/x-ndjson"
 
+IMPORT = "midcall:import"
+"""The scope that an import needs: who brings calls decides what is run, and in whose name."""
+
 _HTTP: dict[type[MidcallError], int] = {
     UnknownCall: 404,
     NotWaiting: 409,
     UnknownQuestion: 422,
     WrongAnswer: 422,
     TooManyCalls: 503,
+    NotAllowed: 403,
     JournalError: 503,
 }
 
@@ -76,9 +84,13 @@ def admin_pages(extension: McpExtension) -> Router:
             Route("/calls/{id}/abort", _guarded(admin.abort), methods=["POST"]),
             Route("/calls/{id}/export", _guarded(admin.export), methods=["GET"]),
             Route("/export", _guarded(admin.export_all), methods=["GET"]),
-            Route("/import", _guarded(admin.restore), methods=["POST"]),
         ]
     )
+
+
+def import_page(extension: McpExtension) -> ASGIApp:
+    """The application at `/admin/import`."""
+    return request_response(_guarded(_Admin(extension).restore))
 
 
 def _guarded(handler: _Handler) -> _Handler:
@@ -163,19 +175,14 @@ class _Admin:
         taken = known = 0
         async for line in _lines(request):
             try:
-                is_new = await self._operations.restore(msgspec.json.decode(line, type=dict[str, Any]))
-            except (msgspec.DecodeError, JournalError) as error:
-                if isinstance(error, JournalError) and not _is_no_call(error):
-                    raise
+                exported = msgspec.json.decode(line, type=dict[str, Any])
+                is_new = await self._operations.restore(exported, request.scope.get("midcall.principal"))
+            except (msgspec.DecodeError, BadExport, RecursionError) as error:
                 text = f"Line {taken + known + 1} is no exported call: {error}. Those before it are taken in"
                 raise BadRequest(text) from None
             taken, known = (taken + 1, known) if is_new else (taken, known + 1)
         _note(request, f"{taken} calls are imported")
         return _json({"imported": taken, "known": known})
-
-
-def _is_no_call(error: JournalError) -> bool:
-    return isinstance(error.__context__, msgspec.ValidationError)
 
 
 def _check_mark(after: str) -> None:

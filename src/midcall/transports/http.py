@@ -24,7 +24,7 @@ from midcall.hub import Hub
 from midcall.journal.measured import measure
 from midcall.mcp import mcp_of
 from midcall.transports import cors
-from midcall.transports.admin import admin_pages
+from midcall.transports.admin import IMPORT, admin_pages, import_page
 from midcall.transports.auth import Authenticator, Unauthorized, authorization_in
 from midcall.transports.calls_page import CallsPage
 from midcall.transports.http_sse import SseEndpoint
@@ -75,9 +75,9 @@ def asgi_app(
     beside loopback ones and its own address, and the origins of other sites whose pages may call it
     (see `security.Gate`). `sse` adds the deprecated transport HTTP+SSE of MCP at `/sse`.
 
-    With `auth`, `/admin` is for those who have the scope `midcall:admin`; without it, and with `admin`, for
-    programs of this machine. `metrics` adds `/metrics` for both. `web_modules` are files of JavaScript that
-    the web client loads, with components for questions.
+    With `auth`, `/admin` is for those who have the scope `midcall:admin` (to import: `midcall:import`);
+    without it, and with `admin`, for programs of this machine. `metrics` adds `/metrics` for both.
+    `web_modules` are files of JavaScript that the web client loads, with components for questions.
     """
 
     async def root(request: Request) -> Response:
@@ -119,6 +119,8 @@ def asgi_app(
         WebSocketRoute("/ws", Protected(_Endpoint(hub), auth)),
     ]
     if auth is not None or admin:
+        taking = Restricted(import_page(mcp_of(hub)), auth, local=auth is None, scope=IMPORT)
+        routes.append(Route("/admin/import", taking, methods=["POST"]))
         routes.append(Mount("/admin", Restricted(admin_pages(mcp_of(hub)), auth, local=auth is None)))
     if metrics:
         routes.append(Route("/metrics", Restricted(request_response(probes.metrics), auth, local=True)))

@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from midcall import jsonrpc
 from midcall.connection import MAX_MESSAGE
+from midcall.journal.base import is_worker_name
 from midcall.jsonrpc import Batch, BatchReply, Envelope, Fault
 from midcall.mcp import revisions
 from midcall.mcp.exchange import Plain
@@ -241,7 +242,7 @@ class McpEndpoint:
         found = self._sessions.get(session_id.decode("latin-1"), principal)
         if found is None and self._relay is not None:
             home = session_id.decode("latin-1").rpartition(".")[0]
-            if home and home != self._sessions.home:
+            if is_worker_name(home) and home != self._sessions.home:
                 return Elsewhere(home)
         return found or Answer(404, jsonrpc.error_response(None, -32001, "Session not found"))
 

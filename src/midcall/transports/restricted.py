@@ -1,8 +1,8 @@
 """Restricted: pages for administrators, who have a scope for them, or sit at the machine itself.
 
-With authentication a key or token with the scope `midcall:admin` is needed. Where it is said that programs
-of this machine may come in without, a request counts as one of theirs only if it cannot be anything else.
-Who may not come in without authentication finds nothing (404).
+With authentication a key or token with a scope is needed: `midcall:admin`, or another one. Where it is said
+that programs of this machine may come in without, a request counts as one of theirs only if it cannot be
+anything else. Who may not come in without authentication finds nothing (404).
 """
 
 from typing import Any
@@ -21,15 +21,16 @@ _PASSED_ON = frozenset((b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b
 
 
 class Restricted:
-    """An application for administrators; with `local`, also for programs of this machine.
+    """An application for those who have a scope; with `local`, also for programs of this machine.
 
     It finds the `Principal` in `scope["midcall.principal"]`, or nothing for a program of this machine.
     """
 
-    def __init__(self, app: ASGIApp, auth: Authenticator | None, *, local: bool) -> None:
+    def __init__(self, app: ASGIApp, auth: Authenticator | None, *, local: bool, scope: str = SCOPE) -> None:
         self._app = app
         self._auth = auth
         self._local = local
+        self._scope = scope
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -44,8 +45,8 @@ class Restricted:
             return
         try:
             principal = await self._auth.authenticate(authorization_of(scope["headers"]))
-            if SCOPE not in principal.scopes:
-                raise self._auth.refusal([SCOPE])
+            if self._scope not in principal.scopes:
+                raise self._auth.refusal([self._scope])
         except Unauthorized as refusal:
             code = {403: "insufficient_scope", 503: "unavailable"}.get(refusal.status, "unauthorized")
             challenge = refusal.www_authenticate

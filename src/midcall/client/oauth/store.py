@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from midcall.errors import LoginFailed
 from midcall.journal import locks
+from midcall.journal.private_files import warn_if_exposed
 from midcall.journal.seal import state_directory
 
 log = logging.getLogger("midcall.oauth")
@@ -96,6 +97,7 @@ class FileStore:
     def _read(self) -> dict[str, Record]:
         try:
             data = self._path.read_bytes()
+            warn_if_exposed(self._path)
         except FileNotFoundError:
             return {}
         except OSError as error:
