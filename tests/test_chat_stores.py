@@ -12,6 +12,7 @@ import pytest
 
 import postgres_server
 from driving import drive
+from midcall.chat import sqlite_store
 from midcall.chat.conversation import Conversation, Pending, new_conversation
 from midcall.chat.events import ElicitRequest
 from midcall.chat.postgres_store import PostgresStore
@@ -23,7 +24,7 @@ from midcall.models.base import Message, ToolCall
 Make = Callable[[], ChatStore]
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=["memory", "sqlite", "postgres", "pooled"])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
     match request.param:
         case "memory":
@@ -31,9 +32,9 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
             return lambda: one
         case "sqlite":
             return lambda: SqliteStore(tmp_path / "chat.db")
-        case _:
+        case kind:
             url = postgres_server.shared()
-            return lambda: PostgresStore(url)
+            return lambda: PostgresStore(url, pooled=kind == "pooled")
 
 
 @asynccontextmanager
@@ -207,6 +208,42 @@ def test_lines_of_a_run_are_read_from_any_number_and_never_written_twice(make: M
             assert await reader.lines(run, 2) == [b"3"]
             await store.sweep()
             assert await reader.lines(run, 0) == [b"1", b"2", b"3"]  # it is not old
+
+    drive(main())
+
+
+def test_lines_may_be_written_again_by_whoever_does_not_know_whether_they_were(make: Make) -> None:
+    async def main() -> None:
+        async with opened(make) as store:
+            run = new_conversation(None).id
+            await store.begin_run(run, "c", "ada")
+            await store.append(run, 1, [b"1", b"2"], ended=False)
+            await store.append(run, 1, [b"1", b"2", b"3"], ended=False)
+            await store.append(run, 2, [b"2"], ended=True)
+            assert await store.lines(run, 0) == [b"1", b"2", b"3"]
+            with pytest.raises(Conflict):
+                await store.append(run, 3, [b"other", b"4"], ended=False)
+            await store.append(run, 4, [], ended=False)  # by one who does not know that it was taken for dead
+            state = await store.run(run)
+            assert state is not None
+            assert (state.lines, state.ended) == (3, True)
+
+    drive(main())
+
+
+def test_whatever_goes_wrong_in_the_file_nobody_waits_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with opened(lambda: SqliteStore(tmp_path / "chat.db")) as store:
+            with monkeypatch.context() as patched:
+                patched.setattr(sqlite_store, "_done", broken)
+                told = await asyncio.gather(*(store.load("x", None) for _ in range(3)), return_exceptions=True)
+            assert [type(one) for one in told] == [MemoryError] * 3
+            assert await store.load("x", None) is None
+
+    def broken(*_: object) -> None:
+        raise MemoryError
 
     drive(main())
 

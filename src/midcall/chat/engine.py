@@ -27,6 +27,7 @@ from midcall.client.options import Options
 from midcall.client.targets import Target
 from midcall.errors import MidcallError, RegistrationError
 from midcall.hub import Hub
+from midcall.logs import Trouble
 from midcall.mcp import mcp_of
 from midcall.mcp.caller import NESTED
 from midcall.models.base import Message, Model, ToolCall
@@ -39,6 +40,9 @@ log = logging.getLogger("midcall.chat")
 
 SWEEP_EVERY = 600.0
 """Seconds between two times that old runs are forgotten."""
+
+CLOSING = 2.0
+"""Seconds that turns have to end in good order when the process does."""
 
 MAX_CLIENTS = 1000
 """How many people have their tools at hand at once."""
@@ -107,6 +111,7 @@ class ChatEngine:
         self._clients: OrderedDict[Principal | None, Client] = OrderedDict()
         self._in_use: dict[str, Client] = {}
         """The clients of the turns that run, by the ids of these."""
+        self._trouble = Trouble(log, "write to the store of conversations")
         self._opening = asyncio.Lock()
         self._sweeping: asyncio.Task[None] | None = None
 
@@ -142,7 +147,9 @@ class ChatEngine:
             try:
                 await self.store.sweep()
             except MidcallError as error:
-                log.warning("old runs cannot be forgotten: %s", error)
+                self._trouble.begins(error)
+            else:
+                self._trouble.ends()
             await asyncio.sleep(SWEEP_EVERY)
 
     def stop_all(self) -> list[asyncio.Task[None]]:
@@ -153,20 +160,22 @@ class ChatEngine:
         return [run.task for run in self._runs.values() if run.task is not None]
 
     async def close(self) -> None:
-        """End what runs, and let go of everything but the hub."""
+        """End what runs, and let go of everything but the hub, whether the store answers or not."""
         tasks = self.stop_all()
         sweeping, self._sweeping = self._sweeping, None
         if sweeping is not None:
             sweeping.cancel()
             tasks.append(sweeping)
         if tasks:
-            await asyncio.wait(tasks)
+            await asyncio.wait(tasks, timeout=CLOSING)
+        await self.store.close()  # who still waits for it is refused
+        if tasks:
+            await asyncio.wait(tasks, timeout=CLOSING)
         for client in self._clients.values():
             await client.close()
         self._clients.clear()
         if self.chosen_model is not None:
             await self.chosen_model.close()
-        await self.store.close()
 
     def part(self) -> "ChatPart":
         """The chat as a part of the hub's ASGI application."""
@@ -197,7 +206,7 @@ class ChatEngine:
             await self._check_free(conversation)
         if self.closing:
             raise Busy("The server is closing: try again")
-        run = Run(str(uuid.uuid4()), conversation.id, name, self.store)
+        run = Run(str(uuid.uuid4()), conversation.id, name, self.store, self._trouble, lambda: self.closing)
         client = self._in_use[run.id] = await self._client(principal)
         toolset = Toolset(client, self._offered, lambda: self.closing)
         conversation.run, conversation.lsn = run.id, 0
@@ -223,22 +232,20 @@ class ChatEngine:
         state = await self.store.run(run_id)
         if state is None or state.principal != name:
             raise NoConversation("There is no such run")
-        return FarRun(state, self.store)
+        return FarRun(state, self.store, lambda: self.closing)
 
     async def stop(self, conversation_id: str, principal: Principal | None = None) -> bool:
         """Stop the turn of a conversation, here or in another process. False if none runs."""
         conversation = await self._own(conversation_id, principal.name if principal is not None else None)
         if conversation.run is None or await self._running(conversation) is None:
             return False
-        run = self._runs.get(conversation.run)
-        if run is not None and run.task is not None:
+        run = await self.attach(conversation.run, principal)
+        if isinstance(run, Run):
             run.stop()
-            await asyncio.wait((run.task,))
         else:
-            far = await self.attach(conversation.run, principal)
-            await self.store.stop_run(far.id)
-            async for _ in far.lines(conversation.lsn):
-                pass  # to its end
+            await self.store.stop_run(run.id)
+        async for _ in run.lines(conversation.lsn):
+            pass  # to its end
         return True
 
     async def conversations(self, principal: Principal | None = None) -> Sequence[Listed]:

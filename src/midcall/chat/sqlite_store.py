@@ -171,10 +171,13 @@ class SqliteStore:
     async def append(self, run: str, first: int, lines: Sequence[bytes], *, ended: bool) -> bool:
         def write(connection: sqlite3.Connection) -> bool:
             connection.executemany(
-                "INSERT INTO lines VALUES (?, ?, ?)",
+                "INSERT INTO lines SELECT ?1, ?2, ?3 WHERE NOT EXISTS "
+                "(SELECT 1 FROM lines WHERE run = ?1 AND lsn = ?2 AND line = ?3)",
                 [(run, number, line) for number, line in enumerate(lines, first)],
             )
-            connection.execute("UPDATE runs SET ended = ?, seen = ? WHERE id = ?", (ended, time.time(), run))
+            connection.execute(
+                "UPDATE runs SET ended = max(ended, ?), seen = ? WHERE id = ?", (ended, time.time(), run)
+            )
             return connection.execute("SELECT 1 FROM to_stop WHERE run = ?", (run,)).fetchone() is not None
 
         try:
@@ -256,7 +259,7 @@ class SqliteStore:
                 together, self._waiting = self._waiting, []
                 try:
                     outcomes = await self._in_thread(functools.partial(_done, connection, together))
-                except (JournalError, sqlite3.Error) as error:
+                except Exception as error:  # noqa: BLE001  whatever it is, who waits must be told
                     outcomes = [error] * len(together)
                 for work, outcome in zip(together, outcomes, strict=True):
                     if work.result.done():

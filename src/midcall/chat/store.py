@@ -76,7 +76,8 @@ class ChatStore(Protocol):
     async def append(self, run: str, first: int, lines: Sequence[bytes], *, ended: bool) -> bool:
         """Add lines to a run, of which the first has this number; without lines, a sign of life.
 
-        True if the run is to stop. Raises `Conflict`.
+        True if the run is to stop. Raises `Conflict` if it has other lines there; the same ones may be
+        written again, by whoever does not know whether they were.
         """
 
     async def stop_run(self, run: str) -> None:
@@ -138,10 +139,11 @@ class MemoryStore:
     async def append(self, run: str, first: int, lines: Sequence[bytes], *, ended: bool) -> bool:
         if run not in self._runs:
             return False  # there were too many
-        conversation_id, principal, kept, _ = self._runs[run]
-        if lines and len(kept) != first - 1:
+        conversation_id, principal, kept, was_over = self._runs[run]
+        known = kept[first - 1 : first - 1 + len(lines)]
+        if lines and (len(kept) < first - 1 or known != list(lines[: len(known)])):
             raise Conflict("The run has other lines")
-        self._runs[run] = (conversation_id, principal, [*kept, *lines], ended)
+        self._runs[run] = (conversation_id, principal, [*kept, *lines[len(known) :]], ended or was_over)
         return run in self._to_stop
 
     async def stop_run(self, run: str) -> None:
