@@ -238,7 +238,9 @@ def test_whatever_goes_wrong_in_the_file_nobody_waits_for_ever(
         async with opened(lambda: SqliteStore(tmp_path / "chat.db")) as store:
             with monkeypatch.context() as patched:
                 patched.setattr(sqlite_store, "_done", broken)
-                told = await asyncio.gather(*(store.load("x", None) for _ in range(3)), return_exceptions=True)
+                told = await asyncio.gather(
+                    *(store.load("x", None) for _ in range(3)), return_exceptions=True
+                )
             assert [type(one) for one in told] == [MemoryError] * 3
             assert await store.load("x", None) is None
 

@@ -214,6 +214,70 @@ def test_what_was_said_twice_because_the_model_failed_is_told_to_it_as_one_messa
     drive(main())
 
 
+def test_a_turn_that_failed_is_seen_as_cut_off_by_a_page_that_reloads(tmp_path: Path) -> None:
+    def engine(*answers: Any) -> ChatEngine:
+        hub = Hub("h").register(Desk())
+        return ChatEngine(hub, Puppet(*answers), store=SqliteStore(tmp_path / "chat.db"))
+
+    async def connected(person: Person) -> dict[str, Any]:
+        """How what goes on in the thread ends, for a page that speaks AG-UI."""
+        body = {"threadId": person.conversation}
+        _, _, data = await person.request("POST", "/agui/connect", body)
+        ended: dict[str, Any] = json.loads(data.rpartition(b"data: ")[2])
+        return ended
+
+    async def main() -> None:
+        async with serving(engine(ModelError("away", recoverable=True), ModelError("gone"))) as port:
+            person = Person(port)
+            failed = only(await person.say("Hello?"), "error")
+            shown = await person.shown()
+            assert (shown["cutOff"], shown["error"], shown["run"]) == (True, failed, None)
+            ended = await connected(person)
+            assert (ended["type"], ended["message"], ended["code"]) == ("RUN_ERROR", "away", failed["code"])
+            failed = only(await person.post(resume=True), "error")
+        async with serving(engine(["Here ", "I am."])) as port:
+            person.port = port
+            assert (await person.shown())["error"] == failed
+            assert text(await person.post(resume=True)) == "Here I am."
+            shown = await person.shown()
+            assert (shown["cutOff"], shown["error"]) == (False, None)
+            assert (await connected(person))["type"] == "RUN_FINISHED"
+
+    drive(main())
+
+
+def test_a_turn_that_the_end_of_a_server_cut_off_is_seen_as_such_by_a_page_that_reloads(
+    tmp_path: Path,
+) -> None:
+    def engine(model: Puppet) -> ChatEngine:
+        return ChatEngine(Hub("h").register(Desk()), model, store=SqliteStore(tmp_path / "chat.db"))
+
+    async def main() -> None:
+        async with serving(engine(Gated("Hello."))) as port:
+            person = Person(port)
+            turn = asyncio.create_task(person.say("go"))
+            await until_running(person, messages=1)
+        closed = only(await turn, "error")
+        assert closed["code"] == "closing"
+        killed = SqliteStore(tmp_path / "chat.db")
+        await killed.open()
+        async with serving(engine(Puppet("Hello."))) as port:
+            person.port = port
+            shown = await person.shown()
+            assert (shown["cutOff"], shown["error"]) == (True, closed)
+            conversation = await killed.load(person.conversation, None)
+            assert conversation is not None
+            conversation.run = "a run that is nowhere"
+            await killed.save(conversation)
+            await killed.close()
+            shown = await person.shown()
+            assert (shown["cutOff"], shown["error"]["code"]) == (True, "run_lost")
+            await person.post(resume=True)
+            assert (await person.shown())["cutOff"] is False
+
+    drive(main())
+
+
 def test_a_session_that_is_gone_ends_its_tool_call_for_whoever_watches() -> None:
     async def main() -> None:
         conversations = MemoryStore()

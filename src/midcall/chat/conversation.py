@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from midcall.chat.events import ElicitRequest
+from midcall.chat.events import ElicitRequest, Failure
 from midcall.models.base import Message, ToolCall
 
 MESSAGE_ID = "id"
@@ -47,6 +47,8 @@ class Conversation(Struct):
     """The run that is under way, if one is."""
     lsn: int = 0
     """The last line of that run whose event is in the messages: whoever reads these goes on after it."""
+    failure: Failure | None = None
+    """How the last turn failed, if it did: it can be gone on with."""
     version: int = 0
 
     def say(self, message: Message) -> None:

@@ -15,7 +15,7 @@ from midcall.chat.choose import store_beside
 from midcall.chat.conversation import Conversation, new_conversation
 from midcall.chat.plugins import Handler, Plugin
 from midcall.chat.request import BadRequest, ChatRequest
-from midcall.chat.runs import DEAD_AFTER, FarRun, Run
+from midcall.chat.runs import DEAD_AFTER, LOST, FarRun, Run
 from midcall.chat.sampling import Sampling
 from midcall.chat.store import ChatStore, Listed, MemoryStore
 from midcall.chat.toolset import Toolset
@@ -209,7 +209,7 @@ class ChatEngine:
         run = Run(str(uuid.uuid4()), conversation.id, name, self.store, self._trouble, lambda: self.closing)
         client = self._in_use[run.id] = await self._client(principal)
         toolset = Toolset(client, self._offered, lambda: self.closing)
-        conversation.run, conversation.lsn = run.id, 0
+        conversation.run, conversation.lsn, conversation.failure = run.id, 0, None
         try:
             await self.store.begin_run(run.id, conversation.id, name)
             await self.store.save(conversation)
@@ -256,9 +256,14 @@ class ChatEngine:
     async def conversation(
         self, id: str, principal: Principal | None = None
     ) -> tuple[Conversation, dict[str, Any] | None]:
-        """A conversation, and the run that is under way. Raises `NoConversation`."""
+        """A conversation, and the run that is under way. Raises `NoConversation`.
+
+        If none is, its `failure` says whether the last one came to no good end.
+        """
         conversation = await self._own(id, principal.name if principal is not None else None)
         run = await self._running(conversation)
+        if conversation.run is not None and run is None:
+            conversation.failure = LOST
         return conversation, run
 
     async def delete(self, id: str, principal: Principal | None = None) -> None:

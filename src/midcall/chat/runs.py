@@ -34,6 +34,10 @@ POLL = 0.25
 """Seconds between two looks at a run of another process."""
 
 
+LOST = Failure("The server was restarted while it answered", "run_lost", recoverable=True)
+"""How a run ends whose worker is dead."""
+
+
 class Line(msgspec.Struct, frozen=True):
     """One line of a run."""
 
@@ -236,5 +240,4 @@ class FarRun:
 
 def _lost(lsn: int) -> bytes:
     """The last line of a run whose worker is dead."""
-    text = "The server was restarted while it answered"
-    return _encode(Line(lsn, Failure(text, "run_lost", recoverable=True)))
+    return _encode(Line(lsn, LOST))

@@ -271,13 +271,13 @@ class Turn:
     async def _finish(self, event: Event) -> None:
         """The last event, which is told also if nothing can be saved any more."""
         try:
-            await self._end()
+            await self._end(event if isinstance(event, Failure) else None)
         except MidcallError as error:
             log.warning("a conversation cannot be saved: %s", error)
         self._run.emit(event)
 
-    async def _end(self) -> None:
-        self._conversation.run = None
+    async def _end(self, failure: Failure | None = None) -> None:
+        self._conversation.run, self._conversation.failure = None, failure
         await self._save()
 
     async def _save(self) -> None:
