@@ -1,6 +1,8 @@
 """Where conversations are kept: one contract, three stores."""
 
 import asyncio
+import contextlib
+import sqlite3
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -8,6 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
+import msgspec
 import pytest
 
 import postgres_server
@@ -57,6 +60,14 @@ def talk(person: str | None = "ada") -> Conversation:
     question = ElicitRequest("c1", "c1", "book", "c1:k:1", "k", "Which?", {"type": "object"}, {"a": [1]})
     conversation.pending["c1"] = Pending(call, "sealed", {"k": question}, {"k": [{"x": 1}]}, {}, 2)
     return conversation
+
+
+def encoded(conversation: Conversation) -> bytes:
+    conversation.version = 1
+    return msgspec.json.encode(conversation)
+
+
+OLD = [talk("ada"), talk(None)]
 
 
 def test_a_conversation_comes_back_as_it_was_also_to_another_process(make: Make) -> None:
@@ -160,6 +171,76 @@ def test_nobody_gets_or_forgets_what_belongs_to_another(make: Make) -> None:
             assert not await store.delete(own.id, "bob")
 
     drive(main())
+
+
+def test_people_may_choose_the_same_id_and_have_a_conversation_each(make: Make) -> None:
+    async def main() -> None:
+        async with opened(make) as store:
+            talks = [talk(person) for person in ("ada", "eve", None, "")]
+            for one in talks:
+                one.id = talks[0].id
+                await store.save(one)
+            for one in talks:
+                with pytest.raises(Conflict):
+                    await store.save(new_conversation(one.principal, one.id))
+            talks[1].say(Message("user", "Mine"))
+            await store.save(talks[1])
+            assert await store.delete(talks[0].id, "ada")
+            found = [await store.load(one.id, one.principal) for one in talks]
+            assert found == [None, *talks[1:]]
+
+    drive(main())
+
+
+BEFORE = "id text PRIMARY KEY, principal text, title text NOT NULL, updated {real} NOT NULL, version {int} NOT NULL,"
+BEFORE += " waiting {bool} NOT NULL, run text, body {bytes} NOT NULL"
+"""The table of conversations, as it was when an id was one person's alone."""
+
+
+def test_a_file_from_when_an_id_was_one_persons_alone_is_brought_up_to_date(tmp_path: Path) -> None:
+    columns = BEFORE.format(real="REAL", int="INTEGER", bool="INTEGER", bytes="BLOB")
+    with contextlib.closing(sqlite3.connect(tmp_path / "chat.db")) as file, file:
+        file.execute(f"CREATE TABLE conversations ({columns}) WITHOUT ROWID")
+        values = [(one.id, one.principal, one.title, 1.0, 1, 1, None, encoded(one)) for one in OLD]
+        file.executemany("INSERT INTO conversations VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
+    drive(assert_up_to_date(lambda: SqliteStore(tmp_path / "chat.db")))
+
+
+def test_a_database_from_when_an_id_was_one_persons_alone_is_brought_up_to_date() -> None:
+    columns = BEFORE.format(real="double precision", int="bigint", bool="boolean", bytes="bytea")
+
+    async def main() -> None:
+        url = postgres_server.shared()
+        connection = await asyncpg.connect(url)
+        await connection.execute('CREATE DATABASE "before"')
+        old = urlunsplit(urlsplit(url)._replace(path="/before"))
+        try:
+            before = await asyncpg.connect(old)
+            await before.execute("CREATE SCHEMA midcall_chat")
+            await before.execute(f"CREATE TABLE midcall_chat.conversations ({columns})")
+            values = [(one.id, one.principal, one.title, 1.0, 1, True, None, encoded(one)) for one in OLD]
+            insert = "INSERT INTO midcall_chat.conversations VALUES ($1, $2, $3, $4, $5, $6, $7, $8)"
+            await before.executemany(insert, values)
+            await before.close()
+            await assert_up_to_date(lambda: PostgresStore(old))
+        finally:
+            await connection.execute('DROP DATABASE "before" WITH (FORCE)')
+            await connection.close()
+
+    drive(main())
+
+
+async def assert_up_to_date(make: Make) -> None:
+    """What was there is there, and what others have under the same ids does not get in its way."""
+    for _ in range(2):
+        async with opened(make) as one, opened(make) as other:
+            for old in OLD:
+                assert await one.load(old.id, old.principal) == old
+                assert await other.load(old.id, "eve") is None
+    async with opened(make) as store:
+        for old in OLD:
+            await store.save(new_conversation("eve", old.id))
+            assert await store.load(old.id, old.principal) == old
 
 
 def test_the_newest_conversation_is_listed_first(make: Make) -> None:

@@ -17,6 +17,9 @@ MESSAGE_ID = "id"
 """Under which a message of the person keeps the id that its sender gave it."""
 
 
+MAX_ID = 200
+
+
 class Pending(Struct, omit_defaults=True):
     """A tool call that waits for the person."""
 
@@ -96,6 +99,11 @@ class Conversation(Struct):
             for key, question in pending.questions.items()
             if key not in pending.answers
         ]
+
+
+def is_id(text: str) -> bool:
+    """Whether a conversation may have this id: some front ends make ids themselves."""
+    return 0 < len(text) <= MAX_ID and text.isprintable()
 
 
 def new_conversation(principal: str | None, id: str | None = None) -> Conversation:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from midcall.chat.choose import store_beside
-from midcall.chat.conversation import Conversation, new_conversation
+from midcall.chat.conversation import MAX_ID, Conversation, is_id, new_conversation
 from midcall.chat.plugins import Handler, Plugin
 from midcall.chat.request import BadRequest, ChatRequest
 from midcall.chat.runs import DEAD_AFTER, LOST, FarRun, Run
@@ -193,16 +193,18 @@ class ChatEngine:
         With `create`, a conversation that there is not begins under the id that the request gives.
         """
         await self._ready()
-        name = principal.name if principal is not None else None
-        if request.conversation_id is None or (
-            create and await self.store.load(request.conversation_id, name) is None
-        ):
-            conversation = new_conversation(name, request.conversation_id)
+        name, id = principal.name if principal is not None else None, request.conversation_id
+        if create and id is not None and not is_id(id):
+            raise BadRequest(
+                f"The id of a conversation has between 1 and {MAX_ID} letters that can be printed"
+            )
+        if id is None or (create and await self.store.load(id, name) is None):
+            conversation = new_conversation(name, id)
             for said in request.messages[:-1]:
                 if said.role in ("user", "assistant"):
                     conversation.say(Message(said.role, said.content))
         else:
-            conversation = await self._own(request.conversation_id, name)
+            conversation = await self._own(id, name)
             await self._check_free(conversation)
         if self.closing:
             raise Busy("The server is closing: try again")
@@ -229,7 +231,7 @@ class ChatEngine:
         here = self._runs.get(run_id)
         if here is not None and here.principal == name:
             return here
-        state = await self.store.run(run_id)
+        state = await self.store.run(run_id) if is_id(run_id) else None
         if state is None or state.principal != name:
             raise NoConversation("There is no such run")
         return FarRun(state, self.store, lambda: self.closing)
@@ -300,7 +302,7 @@ class ChatEngine:
 
     async def _own(self, id: str, name: str | None) -> Conversation:
         await self._ready()
-        conversation = await self.store.load(id, name)
+        conversation = await self.store.load(id, name) if is_id(id) else None
         if conversation is None:
             raise NoConversation("There is no such conversation")
         return conversation

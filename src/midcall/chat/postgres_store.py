@@ -27,9 +27,19 @@ T = TypeVar("T")
 _TABLES = """
 CREATE SCHEMA IF NOT EXISTS midcall_chat;
 CREATE TABLE IF NOT EXISTS midcall_chat.conversations (
-    id text PRIMARY KEY, principal text, title text NOT NULL, updated double precision NOT NULL,
+    id text NOT NULL, principal text, title text NOT NULL, updated double precision NOT NULL,
     version bigint NOT NULL, waiting boolean NOT NULL, run text, body bytea NOT NULL
 );
+CREATE UNIQUE INDEX IF NOT EXISTS conversations_by_id ON midcall_chat.conversations (id, principal);
+CREATE UNIQUE INDEX IF NOT EXISTS conversations_of_nobody ON midcall_chat.conversations (id)
+    WHERE principal IS NULL;
+DO $$ BEGIN
+    -- From when an id was one person's alone.
+    IF EXISTS (SELECT FROM pg_constraint WHERE conname = 'conversations_pkey'
+            AND conrelid = 'midcall_chat.conversations'::regclass) THEN
+        ALTER TABLE midcall_chat.conversations DROP CONSTRAINT conversations_pkey;
+    END IF;
+END $$;
 CREATE INDEX IF NOT EXISTS conversations_by_person ON midcall_chat.conversations (principal, updated DESC);
 CREATE TABLE IF NOT EXISTS midcall_chat.runs (
     id text PRIMARY KEY, conversation text NOT NULL, principal text, ended boolean NOT NULL,

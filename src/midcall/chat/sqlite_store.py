@@ -27,11 +27,17 @@ T = TypeVar("T")
 BUSY = 10.0
 """Seconds that another process may hold the file."""
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS conversations (
-    id TEXT PRIMARY KEY, principal TEXT, title TEXT NOT NULL, updated REAL NOT NULL,
+VERSION = 1
+"""Of the tables. In the first one an id was one person's alone."""
+
+_CONVERSATIONS = """
+CREATE TABLE conversations (
+    id TEXT NOT NULL, principal TEXT, title TEXT NOT NULL, updated REAL NOT NULL,
     version INTEGER NOT NULL, waiting INTEGER NOT NULL, run TEXT, body BLOB NOT NULL
-) WITHOUT ROWID;
+)
+"""
+_SCHEMA = """
+CREATE UNIQUE INDEX IF NOT EXISTS by_id ON conversations (id, ifnull(principal, 0));
 CREATE INDEX IF NOT EXISTS by_person ON conversations (principal, updated DESC);
 CREATE TABLE IF NOT EXISTS runs (
     id TEXT PRIMARY KEY, conversation TEXT NOT NULL, principal TEXT, ended INTEGER NOT NULL,
@@ -79,6 +85,7 @@ class SqliteStore:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
+            _bring_up_to_date(connection)
             connection.executescript(_SCHEMA)
         except BaseException:
             connection.close()
@@ -120,8 +127,8 @@ class SqliteStore:
             if known:
                 return connection.execute(
                     "UPDATE conversations SET title = ?, updated = ?, version = ?, waiting = ?, run = ?, "
-                    "body = ? WHERE id = ? AND version = ?",
-                    (*values, conversation.id, known),
+                    "body = ? WHERE id = ? AND version = ? AND principal IS ?",
+                    (*values, conversation.id, known, conversation.principal),
                 ).rowcount
             return connection.execute(
                 "INSERT INTO conversations (title, updated, version, waiting, run, body, id, principal) "
@@ -276,6 +283,27 @@ class SqliteStore:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
         except (sqlite3.Error, OSError) as error:
             raise JournalError(f"The conversations in {self._path} cannot be used: {error}") from error
+
+
+def _bring_up_to_date(connection: sqlite3.Connection) -> None:
+    """Make the table of conversations, or make it anew with what is in it."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version < VERSION:
+            old = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'conversations'").fetchone()
+            if old:
+                connection.execute("ALTER TABLE conversations RENAME TO before")
+            connection.execute(_CONVERSATIONS)
+            if old:
+                connection.execute("INSERT INTO conversations SELECT * FROM before")
+                connection.execute("DROP TABLE before")
+            connection.execute(f"PRAGMA user_version = {VERSION}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
 
 
 def _done(connection: sqlite3.Connection, together: Sequence[_Work]) -> list[Any]:

@@ -50,7 +50,10 @@ class RunState(Struct, frozen=True):
 
 
 class ChatStore(Protocol):
-    """Keeps conversations and runs. Everything that it returns is the caller's own copy."""
+    """Keeps conversations and runs. Everything that it returns is the caller's own copy.
+
+    The id of a conversation is its person's own: another one's may have the same.
+    """
 
     async def open(self) -> None:
         """Make it ready."""
@@ -97,7 +100,7 @@ class MemoryStore:
     """Keeps everything in this process, and loses it with it."""
 
     def __init__(self) -> None:
-        self._conversations: dict[str, Conversation] = {}
+        self._conversations: dict[tuple[str, str | None], Conversation] = {}
         self._runs: dict[str, tuple[str, str | None, list[bytes], bool]] = {}
         self._to_stop: set[str] = set()
 
@@ -108,21 +111,18 @@ class MemoryStore:
         """Nothing to do."""
 
     async def load(self, id: str, principal: str | None) -> Conversation | None:
-        found = self._conversations.get(id)
-        return None if found is None or found.principal != principal else copy.deepcopy(found)
+        return copy.deepcopy(self._conversations.get((id, principal)))
 
     async def save(self, conversation: Conversation) -> None:
-        kept = self._conversations.get(conversation.id)
+        key = conversation.id, conversation.principal
+        kept = self._conversations.get(key)
         if (kept.version if kept is not None else 0) != conversation.version:
             raise Conflict("The conversation was changed meanwhile")
         conversation.version += 1
-        self._conversations[conversation.id] = copy.deepcopy(conversation)
+        self._conversations[key] = copy.deepcopy(conversation)
 
     async def delete(self, id: str, principal: str | None) -> bool:
-        if await self.load(id, principal) is None:
-            return False
-        del self._conversations[id]
-        return True
+        return self._conversations.pop((id, principal), None) is not None
 
     async def list(self, principal: str | None) -> Sequence[Listed]:
         own = [one for one in self._conversations.values() if one.principal == principal]
