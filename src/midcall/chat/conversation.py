@@ -31,8 +31,13 @@ class Pending(Struct, omit_defaults=True):
     rendered: dict[str, list[Any]] = {}
     """What the person has answered to the components of a question's handler, by key."""
     answers: dict[str, Any] = {}
-    """What is answered already, by key; it goes out when all are."""
+    """What is answered already, by key."""
     round: int = 1
+
+    @property
+    def unanswered(self) -> dict[str, ElicitRequest]:
+        """What the person is still asked."""
+        return {key: question for key, question in self.questions.items() if key not in self.answers}
 
 
 class Conversation(Struct):
@@ -93,12 +98,7 @@ class Conversation(Struct):
     @property
     def questions(self) -> list[ElicitRequest]:
         """What the person is asked, in the order of the calls."""
-        return [
-            question
-            for pending in self.pending.values()
-            for key, question in pending.questions.items()
-            if key not in pending.answers
-        ]
+        return [question for pending in self.pending.values() for question in pending.unanswered.values()]
 
 
 def is_id(text: str) -> bool:

@@ -143,7 +143,8 @@ class Turn:
                 self._tools.lost(response.session_id)
             else:
                 await self._tools.take(pending, response)
-        ready = self._tools.answered
+        # Who comes back without an answer is to see what is asked now: it may have changed.
+        ready = list(self._conversation.pending.values()) if self._request.resume else self._tools.answered
         if ready:
             # What was answered is not lost if the process dies now: the tool call takes it only once.
             await self._save()
