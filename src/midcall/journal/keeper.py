@@ -47,7 +47,7 @@ KEPT = KEEP
 WRITING = 1.0
 """Seconds that are left, at the end of the process, to write what segments came to."""
 
-GIVING_BACK = 5.0
+GIVING_BACK = 2.0
 """Seconds that are left, at the end of the process, to write that others may go on with what runs."""
 
 PAUSES = (0.1, 0.3, 1.0)
