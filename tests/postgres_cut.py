@@ -10,14 +10,26 @@ _DONE = re.compile(rb"SELECT 1\0|s\0\0\0\x04")
 """How an answer ends."""
 
 
-class Cut:
-    """A relay. `cuts` is how many of the next statements that give rows go unanswered."""
+WRITTEN = re.compile(rb"(INSERT 0|UPDATE|DELETE|SELECT) \d+\0|COMMIT\0")
+"""How an answer ends to any statement."""
 
-    def __init__(self, dsn: str) -> None:
+NONSENSE = b"\xff\0\0\0\x04"
+"""A message that no server sends."""
+
+
+class Cut:
+    """A relay. `cuts` is how many of the next statements go unanswered: those whose answer ends like `done`.
+
+    What they get is `instead`, and then the end of the line.
+    """
+
+    def __init__(self, dsn: str, done: re.Pattern[bytes] = _DONE, instead: bytes = b"") -> None:
         of = urlsplit(dsn)
         self._server = of.hostname, of.port
         self._given = dsn
         self._tasks: set[asyncio.Task[None]] = set()
+        self._done = done
+        self._instead = instead
         self.dsn = ""
         self.cuts = 0
 
@@ -38,8 +50,9 @@ class Cut:
         asking = asyncio.create_task(self._pass(reader, out))
         try:
             while data := await there.read(1 << 20):
-                if self.cuts and _DONE.search(data):
+                if self.cuts and self._done.search(data):
                     self.cuts -= 1
+                    writer.write(self._instead)
                     break
                 writer.write(data)
         finally:
@@ -60,8 +73,8 @@ class Cut:
 
 
 @asynccontextmanager
-async def cuttable(dsn: str) -> AsyncIterator[Cut]:
-    cut = Cut(dsn)
+async def cuttable(dsn: str, done: re.Pattern[bytes] = _DONE, instead: bytes = b"") -> AsyncIterator[Cut]:
+    cut = Cut(dsn, done, instead)
     listening = await asyncio.start_server(cut.relay, "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
     cut.dsn = dsn.replace(f":{urlsplit(dsn).port}/", f":{port}/")

@@ -73,6 +73,7 @@ class Pooler:
         _send(server[1], *first)
         due = int(first[0] in b"SQ")  # answers that end with "ready"
         asking: asyncio.Task[tuple[bytes, bytes]] | None = None
+        answering: asyncio.Task[tuple[bytes, bytes]] | None = None
         try:
             while True:
                 asking = asking or asyncio.create_task(_message(reader))
@@ -89,6 +90,11 @@ class Pooler:
                 due -= kind == b"Z"
                 if due == 0 and (kind, body) == (b"Z", b"I"):
                     break
+        except BaseException:  # the client is gone, in the middle of something
+            server[1].close()
+            if answering is not None:
+                answering.cancel()
+            raise
         finally:
             if asking is not None:
                 self._unread[reader] = asking

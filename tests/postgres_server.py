@@ -17,6 +17,7 @@ import pwd
 import re
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -86,6 +87,24 @@ class Server:
     def halt(self, mode: str = "fast") -> None:
         """Stop it, to be started again. `immediate` is a crash: the next start replays its log."""
         self._ctl("stop", "-m", mode)
+
+    def freeze(self) -> None:
+        """Have it stand still: it takes connections, and says nothing."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> None:
+        """Tell all processes, the first one first, so that it starts no more."""
+        first = int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
+        os.kill(first, number)
+        listed = subprocess.run(("ps", "-A", "-o", "pid=,ppid="), capture_output=True, text=True, check=True)
+        for line in listed.stdout.splitlines():
+            pid, parent = map(int, line.split())
+            if parent == first:
+                os.kill(pid, number)
 
     def stop(self) -> None:
         """Stop it for good: of a temporary cluster nothing is left."""

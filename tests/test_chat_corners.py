@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from midcall.chat.sqlite_store import SqliteStore
 from midcall.chat.store import MemoryStore
 from midcall.journal.keeper import Keeper
 from midcall.journal.sqlite import SqliteJournal
+from midcall.logs import Trouble
 from midcall.mcp import mcp_of
 from midcall.models.base import ModelEvent, ModelRequest, Stopped, ToolCall
 from midcall.principal import Principal
@@ -388,7 +390,7 @@ def test_a_model_is_told_that_a_tool_of_its_own_failed() -> None:
 def test_nothing_is_told_after_the_end_of_a_run() -> None:
     async def main() -> None:
         store = MemoryStore()
-        run = Run("r", "c", None, store)
+        run = Run("r", "c", None, store, Trouble(logging.getLogger("midcall.chat"), "write"))
         await store.begin_run("r", "c", None)
 
         async def turn() -> None:

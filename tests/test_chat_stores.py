@@ -1,6 +1,8 @@
 """Where conversations are kept: one contract, three stores."""
 
 import asyncio
+import contextlib
+import sqlite3
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -8,10 +10,12 @@ from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
+import msgspec
 import pytest
 
 import postgres_server
 from driving import drive
+from midcall.chat import sqlite_store
 from midcall.chat.conversation import Conversation, Pending, new_conversation
 from midcall.chat.events import ElicitRequest
 from midcall.chat.postgres_store import PostgresStore
@@ -23,7 +27,7 @@ from midcall.models.base import Message, ToolCall
 Make = Callable[[], ChatStore]
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=["memory", "sqlite", "postgres", "pooled"])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
     match request.param:
         case "memory":
@@ -31,9 +35,9 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
             return lambda: one
         case "sqlite":
             return lambda: SqliteStore(tmp_path / "chat.db")
-        case _:
+        case kind:
             url = postgres_server.shared()
-            return lambda: PostgresStore(url)
+            return lambda: PostgresStore(url, pooled=kind == "pooled")
 
 
 @asynccontextmanager
@@ -56,6 +60,14 @@ def talk(person: str | None = "ada") -> Conversation:
     question = ElicitRequest("c1", "c1", "book", "c1:k:1", "k", "Which?", {"type": "object"}, {"a": [1]})
     conversation.pending["c1"] = Pending(call, "sealed", {"k": question}, {"k": [{"x": 1}]}, {}, 2)
     return conversation
+
+
+def encoded(conversation: Conversation) -> bytes:
+    conversation.version = 1
+    return msgspec.json.encode(conversation)
+
+
+OLD = [talk("ada"), talk(None)]
 
 
 def test_a_conversation_comes_back_as_it_was_also_to_another_process(make: Make) -> None:
@@ -162,6 +174,76 @@ def test_nobody_gets_or_forgets_what_belongs_to_another(make: Make) -> None:
     drive(main())
 
 
+def test_people_may_choose_the_same_id_and_have_a_conversation_each(make: Make) -> None:
+    async def main() -> None:
+        async with opened(make) as store:
+            talks = [talk(person) for person in ("ada", "eve", None, "")]
+            for one in talks:
+                one.id = talks[0].id
+                await store.save(one)
+            for one in talks:
+                with pytest.raises(Conflict):
+                    await store.save(new_conversation(one.principal, one.id))
+            talks[1].say(Message("user", "Mine"))
+            await store.save(talks[1])
+            assert await store.delete(talks[0].id, "ada")
+            found = [await store.load(one.id, one.principal) for one in talks]
+            assert found == [None, *talks[1:]]
+
+    drive(main())
+
+
+BEFORE = "id text PRIMARY KEY, principal text, title text NOT NULL, updated {real} NOT NULL, version {int} NOT NULL,"
+BEFORE += " waiting {bool} NOT NULL, run text, body {bytes} NOT NULL"
+"""The table of conversations, as it was when an id was one person's alone."""
+
+
+def test_a_file_from_when_an_id_was_one_persons_alone_is_brought_up_to_date(tmp_path: Path) -> None:
+    columns = BEFORE.format(real="REAL", int="INTEGER", bool="INTEGER", bytes="BLOB")
+    with contextlib.closing(sqlite3.connect(tmp_path / "chat.db")) as file, file:
+        file.execute(f"CREATE TABLE conversations ({columns}) WITHOUT ROWID")
+        values = [(one.id, one.principal, one.title, 1.0, 1, 1, None, encoded(one)) for one in OLD]
+        file.executemany("INSERT INTO conversations VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
+    drive(assert_up_to_date(lambda: SqliteStore(tmp_path / "chat.db")))
+
+
+def test_a_database_from_when_an_id_was_one_persons_alone_is_brought_up_to_date() -> None:
+    columns = BEFORE.format(real="double precision", int="bigint", bool="boolean", bytes="bytea")
+
+    async def main() -> None:
+        url = postgres_server.shared()
+        connection = await asyncpg.connect(url)
+        await connection.execute('CREATE DATABASE "before"')
+        old = urlunsplit(urlsplit(url)._replace(path="/before"))
+        try:
+            before = await asyncpg.connect(old)
+            await before.execute("CREATE SCHEMA midcall_chat")
+            await before.execute(f"CREATE TABLE midcall_chat.conversations ({columns})")
+            values = [(one.id, one.principal, one.title, 1.0, 1, True, None, encoded(one)) for one in OLD]
+            insert = "INSERT INTO midcall_chat.conversations VALUES ($1, $2, $3, $4, $5, $6, $7, $8)"
+            await before.executemany(insert, values)
+            await before.close()
+            await assert_up_to_date(lambda: PostgresStore(old))
+        finally:
+            await connection.execute('DROP DATABASE "before" WITH (FORCE)')
+            await connection.close()
+
+    drive(main())
+
+
+async def assert_up_to_date(make: Make) -> None:
+    """What was there is there, and what others have under the same ids does not get in its way."""
+    for _ in range(2):
+        async with opened(make) as one, opened(make) as other:
+            for old in OLD:
+                assert await one.load(old.id, old.principal) == old
+                assert await other.load(old.id, "eve") is None
+    async with opened(make) as store:
+        for old in OLD:
+            await store.save(new_conversation("eve", old.id))
+            assert await store.load(old.id, old.principal) == old
+
+
 def test_the_newest_conversation_is_listed_first(make: Make) -> None:
     async def main() -> None:
         async with opened(make) as store:
@@ -208,6 +290,44 @@ def test_lines_of_a_run_are_read_from_any_number_and_never_written_twice(make: M
             assert await reader.lines(run, 2) == [b"3"]
             await store.sweep()
             assert await reader.lines(run, 0) == [b"1", b"2", b"3"]  # it is not old
+
+    drive(main())
+
+
+def test_lines_may_be_written_again_by_whoever_does_not_know_whether_they_were(make: Make) -> None:
+    async def main() -> None:
+        async with opened(make) as store:
+            run = new_conversation(None).id
+            await store.begin_run(run, "c", "ada")
+            await store.append(run, 1, [b"1", b"2"], ended=False)
+            await store.append(run, 1, [b"1", b"2", b"3"], ended=False)
+            await store.append(run, 2, [b"2"], ended=True)
+            assert await store.lines(run, 0) == [b"1", b"2", b"3"]
+            with pytest.raises(Conflict):
+                await store.append(run, 3, [b"other", b"4"], ended=False)
+            await store.append(run, 4, [], ended=False)  # by one who does not know that it was taken for dead
+            state = await store.run(run)
+            assert state is not None
+            assert (state.lines, state.ended) == (3, True)
+
+    drive(main())
+
+
+def test_whatever_goes_wrong_in_the_file_nobody_waits_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with opened(lambda: SqliteStore(tmp_path / "chat.db")) as store:
+            with monkeypatch.context() as patched:
+                patched.setattr(sqlite_store, "_done", broken)
+                told = await asyncio.gather(
+                    *(store.load("x", None) for _ in range(3)), return_exceptions=True
+                )
+            assert [type(one) for one in told] == [MemoryError] * 3
+            assert await store.load("x", None) is None
+
+    def broken(*_: object) -> None:
+        raise MemoryError
 
     drive(main())
 

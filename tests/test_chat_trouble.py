@@ -5,6 +5,7 @@ import contextlib
 import copy
 import json
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from midcall.chat import ChatEngine, Plugin, PluginContext, PluginQuestion, runs
 from midcall.chat.conversation import Conversation
 from midcall.chat.runs import FarRun
 from midcall.chat.sqlite_store import SqliteStore
-from midcall.chat.store import MemoryStore
+from midcall.chat.store import MemoryStore, RunState
+from midcall.errors import JournalError
 from midcall.journal.keeper import Keeper
 from midcall.journal.sqlite import SqliteJournal
 from midcall.models.base import ModelError, ModelRequest
@@ -142,6 +144,80 @@ def test_the_lines_of_a_run_that_has_ended_end_there() -> None:
     drive(main())
 
 
+class Away(MemoryStore):
+    """Cannot be used now and then."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.times = times
+
+    async def run(self, run: str) -> RunState | None:
+        self._fail()
+        return await super().run(run)
+
+    async def append(self, run: str, first: int, lines: Sequence[bytes], *, ended: bool) -> bool:
+        self._fail()
+        return await super().append(run, first, lines, ended=ended)
+
+    def _fail(self) -> None:
+        self.times -= 1
+        if self.times >= 0:
+            raise JournalError("away")
+
+
+def test_whoever_reads_the_lines_of_another_process_waits_for_a_store_that_is_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        monkeypatch.setattr(runs, "POLL", 0.01)
+        store = Away(0)
+        await store.begin_run("r", "c", None)
+        await store.append("r", 1, [b'{"lsn":1,"event":{"type":"complete"}}'], ended=True)
+        state = await store.run("r")
+        assert state is not None
+        store.times = 3
+        assert len([line async for line in FarRun(state, store).lines()]) == 1
+        store.times = 10**6
+        assert [line async for line in FarRun(state, store, lambda: True).lines()] == []  # the process ends
+
+    drive(main())
+
+
+def test_the_lines_of_a_turn_are_written_when_the_store_is_back_also_after_its_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        store = Away(3)
+        async with chat(Puppet("Hello."), store=store) as person:
+            assert text(await person.say("go")) == "Hello."
+            while not (state := await MemoryStore.run(store, person.run)) or not state.ended:
+                await asyncio.sleep(0.01)
+            assert b"Hello." in b"".join(await store.lines(person.run, 0))
+
+    drive(main())
+    told = [one.getMessage() for one in caplog.records if one.name == "midcall.chat"]
+    assert [line.partition(" write ")[0] for line in told] == ["cannot", "can"]
+
+
+def test_a_turn_that_others_took_for_dead_writes_no_more_lines(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        store, model = MemoryStore(), Gated(["One ", "two "])
+        async with chat(model, store=store) as person:
+            turn = asyncio.create_task(person.say("go"))
+            await until_running(person, messages=1)
+            (run,) = store._runs
+            while (state := await store.run(run)) is None or not state.lines:
+                await asyncio.sleep(0.01)
+            await store.append(run, state.lines + 1, [b"the end"], ended=True)
+            model.gate.set()
+            await turn
+        assert (await store.lines(run, 0))[-1] == b"the end"
+
+    drive(main())
+    told = [one.getMessage() for one in caplog.records if one.name == "midcall.chat"]
+    assert told == ["a run was taken for dead, as it could not be written for a while"]
+
+
 def test_stopping_ends_what_runs_and_what_waits_however_often_it_is_asked_for() -> None:
     async def main() -> None:
         hub = Hub("h").register(Desk())
@@ -210,6 +286,70 @@ def test_what_was_said_twice_because_the_model_failed_is_told_to_it_as_one_messa
             assert [(m.role, m.content) for m in model.told] == [("user", "Hello?\n\nAnybody?")]
             messages = (await person.shown())["messages"]
             assert [m["content"] for m in messages] == ["Hello?", "Anybody?", "Here I am."]
+
+    drive(main())
+
+
+def test_a_turn_that_failed_is_seen_as_cut_off_by_a_page_that_reloads(tmp_path: Path) -> None:
+    def engine(*answers: Any) -> ChatEngine:
+        hub = Hub("h").register(Desk())
+        return ChatEngine(hub, Puppet(*answers), store=SqliteStore(tmp_path / "chat.db"))
+
+    async def connected(person: Person) -> dict[str, Any]:
+        """How what goes on in the thread ends, for a page that speaks AG-UI."""
+        body = {"threadId": person.conversation}
+        _, _, data = await person.request("POST", "/agui/connect", body)
+        ended: dict[str, Any] = json.loads(data.rpartition(b"data: ")[2])
+        return ended
+
+    async def main() -> None:
+        async with serving(engine(ModelError("away", recoverable=True), ModelError("gone"))) as port:
+            person = Person(port)
+            failed = only(await person.say("Hello?"), "error")
+            shown = await person.shown()
+            assert (shown["cutOff"], shown["error"], shown["run"]) == (True, failed, None)
+            ended = await connected(person)
+            assert (ended["type"], ended["message"], ended["code"]) == ("RUN_ERROR", "away", failed["code"])
+            failed = only(await person.post(resume=True), "error")
+        async with serving(engine(["Here ", "I am."])) as port:
+            person.port = port
+            assert (await person.shown())["error"] == failed
+            assert text(await person.post(resume=True)) == "Here I am."
+            shown = await person.shown()
+            assert (shown["cutOff"], shown["error"]) == (False, None)
+            assert (await connected(person))["type"] == "RUN_FINISHED"
+
+    drive(main())
+
+
+def test_a_turn_that_the_end_of_a_server_cut_off_is_seen_as_such_by_a_page_that_reloads(
+    tmp_path: Path,
+) -> None:
+    def engine(model: Puppet) -> ChatEngine:
+        return ChatEngine(Hub("h").register(Desk()), model, store=SqliteStore(tmp_path / "chat.db"))
+
+    async def main() -> None:
+        async with serving(engine(Gated("Hello."))) as port:
+            person = Person(port)
+            turn = asyncio.create_task(person.say("go"))
+            await until_running(person, messages=1)
+        closed = only(await turn, "error")
+        assert closed["code"] == "closing"
+        killed = SqliteStore(tmp_path / "chat.db")
+        await killed.open()
+        async with serving(engine(Puppet("Hello."))) as port:
+            person.port = port
+            shown = await person.shown()
+            assert (shown["cutOff"], shown["error"]) == (True, closed)
+            conversation = await killed.load(person.conversation, None)
+            assert conversation is not None
+            conversation.run = "a run that is nowhere"
+            await killed.save(conversation)
+            await killed.close()
+            shown = await person.shown()
+            assert (shown["cutOff"], shown["error"]["code"]) == (True, "run_lost")
+            await person.post(resume=True)
+            assert (await person.shown())["cutOff"] is False
 
     drive(main())
 

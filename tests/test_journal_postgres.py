@@ -5,7 +5,7 @@ import contextlib
 import itertools
 import os
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -19,6 +19,7 @@ from journal_model import JournalModel
 from journal_worker import worker
 from midcall.journal.base import Busy, Claimed, Fenced, Gone, Journal, JournalError, Settled
 from midcall.journal.postgres import PostgresJournal
+from midcall.journal.postgres_queue import Queue
 from midcall.journal.seal import KeyRing
 from postgres_cut import Cut, cuttable
 from postgres_pooler import pooler
@@ -291,6 +292,26 @@ def test_workers_that_come_back_together_do_not_take_each_other_for_dead(
         assert isinstance(await quick.claim(call.id, 0), Busy)
         for journal in (quick, slow):
             await journal.close()
+
+    drive(main())
+
+
+def test_whatever_a_queue_fails_with_nobody_waits_for_ever_and_it_goes_on() -> None:
+    async def main() -> None:
+        async def send(asked: Sequence[int]) -> Sequence[int | JournalError]:
+            if 0 in asked:
+                raise ArithmeticError
+            return asked
+
+        queue: Queue[int, int] = Queue(send)
+        running = asyncio.create_task(queue.run())
+        told = await asyncio.gather(*(queue.ask(str(n), n) for n in range(3)), return_exceptions=True)
+        assert [type(one) for one in told] == [JournalError] * 3
+        assert await queue.ask("1", 1) == 1
+        running.cancel()
+        await asyncio.wait((running,))
+        with pytest.raises(JournalError, match="closed"):
+            await queue.ask("1", 1)
 
     drive(main())
 

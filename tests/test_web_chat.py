@@ -236,6 +236,18 @@ def test_a_turn_that_failed_is_gone_on_with(page: Page, own_site: Server) -> Non
     expect(page.locator(".bubble")).to_have_count(1)
 
 
+def test_a_turn_that_failed_is_still_seen_when_the_page_is_reloaded(page: Page, own_site: Server) -> None:
+    begin(page, own_site, "stumble")
+    failure = page.get_by_role("alert").filter(has_text="The model has too much to do")
+    expect(failure).to_be_visible()
+    page.reload()
+    expect(failure).to_be_visible()
+    expect(failure).to_have_count(1)
+    failure.get_by_role("button", name="Retry").click()
+    expect(page.locator(".prose")).to_have_text("Now it works.")
+    expect(failure).to_have_count(0)
+
+
 def test_a_tool_that_fails_is_told(page: Page, site: Server) -> None:
     begin(page, site, "broken")
     tool = page.locator(".tool")

@@ -8,6 +8,7 @@ logged; a frame of a WebSocket, which would have them, is left out at every leve
 import datetime as dt
 import logging
 import sys
+import time
 from typing import Any, Literal, TextIO
 
 import msgspec
@@ -31,6 +32,28 @@ def set_up(
     handler.setFormatter(JsonFormatter(label) if format == "json" else TextFormatter(label))
     handler.addFilter(is_no_frame)
     logging.basicConfig(level=level.upper(), handlers=[handler])
+
+
+class Trouble:
+    """Something that fails and is tried again: logged when that begins and when it is over."""
+
+    def __init__(self, log: logging.Logger, what: str) -> None:
+        """`what` is what cannot be done: "write the journal"."""
+        self._log = log
+        self._what = what
+        self._since: float | None = None
+
+    def begins(self, error: Exception) -> None:
+        """It failed, for the first time or again."""
+        if self._since is None:
+            self._since = time.monotonic()
+            self._log.warning("cannot %s, and tries again: %s", self._what, error)
+
+    def ends(self) -> None:
+        """It was done."""
+        if self._since is not None:
+            self._log.warning("can %s again, after %.1f s", self._what, time.monotonic() - self._since)
+            self._since = None
 
 
 def is_no_frame(record: logging.LogRecord) -> bool:

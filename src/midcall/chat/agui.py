@@ -184,18 +184,23 @@ async def _translated(run: Run | FarRun, translator: Translator) -> AsyncIterato
 async def _shown(
     conversation: Conversation, run: Run | FarRun | None, translator: Translator
 ) -> AsyncIterator[dict[str, Any]]:
-    """A conversation for a page that was reloaded: its messages, then what goes on, or the open interrupts.
+    """A conversation for a page that was reloaded: its messages, then what goes on, or how that ended.
 
     The messages have what the first lines of a run under way have told; it is not told again.
     """
     yield translator.started()
     yield snapshot(conversation)
-    if run is None:
-        for event in translator.end(conversation.questions):
-            yield event
-    else:
+    if run is not None:
         async for event in _rest(run, conversation.lsn, translator):
             yield event
+        return
+    failure = conversation.failure
+    if failure is not None and not conversation.questions:
+        ending = translator.fail(failure.code, failure.message)
+    else:
+        ending = translator.end(conversation.questions)
+    for event in ending:
+        yield event
 
 
 async def _rest(run: Run | FarRun, after: int, translator: Translator) -> AsyncIterator[dict[str, Any]]:

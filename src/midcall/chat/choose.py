@@ -16,5 +16,5 @@ def store_beside(journal: Journal) -> ChatStore:
     if isinstance(address, str):
         from midcall.chat.postgres_store import PostgresStore  # noqa: PLC0415  as above
 
-        return PostgresStore(address)
+        return PostgresStore(address, pooled=getattr(journal, "pooled", True))
     return MemoryStore()

@@ -10,11 +10,14 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from midcall.chat.events import ElicitRequest
+from midcall.chat.events import ElicitRequest, Failure
 from midcall.models.base import Message, ToolCall
 
 MESSAGE_ID = "id"
 """Under which a message of the person keeps the id that its sender gave it."""
+
+
+MAX_ID = 200
 
 
 class Pending(Struct, omit_defaults=True):
@@ -28,8 +31,13 @@ class Pending(Struct, omit_defaults=True):
     rendered: dict[str, list[Any]] = {}
     """What the person has answered to the components of a question's handler, by key."""
     answers: dict[str, Any] = {}
-    """What is answered already, by key; it goes out when all are."""
+    """What is answered already, by key."""
     round: int = 1
+
+    @property
+    def unanswered(self) -> dict[str, ElicitRequest]:
+        """What the person is still asked."""
+        return {key: question for key, question in self.questions.items() if key not in self.answers}
 
 
 class Conversation(Struct):
@@ -47,6 +55,8 @@ class Conversation(Struct):
     """The run that is under way, if one is."""
     lsn: int = 0
     """The last line of that run whose event is in the messages: whoever reads these goes on after it."""
+    failure: Failure | None = None
+    """How the last turn failed, if it did: it can be gone on with."""
     version: int = 0
 
     def say(self, message: Message) -> None:
@@ -88,12 +98,12 @@ class Conversation(Struct):
     @property
     def questions(self) -> list[ElicitRequest]:
         """What the person is asked, in the order of the calls."""
-        return [
-            question
-            for pending in self.pending.values()
-            for key, question in pending.questions.items()
-            if key not in pending.answers
-        ]
+        return [question for pending in self.pending.values() for question in pending.unanswered.values()]
+
+
+def is_id(text: str) -> bool:
+    """Whether a conversation may have this id: some front ends make ids themselves."""
+    return 0 < len(text) <= MAX_ID and text.isprintable()
 
 
 def new_conversation(principal: str | None, id: str | None = None) -> Conversation:

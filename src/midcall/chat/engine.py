@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from midcall.chat.choose import store_beside
-from midcall.chat.conversation import Conversation, new_conversation
+from midcall.chat.conversation import MAX_ID, Conversation, is_id, new_conversation
 from midcall.chat.plugins import Handler, Plugin
 from midcall.chat.request import BadRequest, ChatRequest
-from midcall.chat.runs import DEAD_AFTER, FarRun, Run
+from midcall.chat.runs import DEAD_AFTER, LOST, FarRun, Run
 from midcall.chat.sampling import Sampling
 from midcall.chat.store import ChatStore, Listed, MemoryStore
 from midcall.chat.toolset import Toolset
@@ -27,6 +27,7 @@ from midcall.client.options import Options
 from midcall.client.targets import Target
 from midcall.errors import MidcallError, RegistrationError
 from midcall.hub import Hub
+from midcall.logs import Trouble
 from midcall.mcp import mcp_of
 from midcall.mcp.caller import NESTED
 from midcall.models.base import Message, Model, ToolCall
@@ -39,6 +40,9 @@ log = logging.getLogger("midcall.chat")
 
 SWEEP_EVERY = 600.0
 """Seconds between two times that old runs are forgotten."""
+
+CLOSING = 2.0
+"""Seconds that turns have to end in good order when the process does."""
 
 MAX_CLIENTS = 1000
 """How many people have their tools at hand at once."""
@@ -107,6 +111,7 @@ class ChatEngine:
         self._clients: OrderedDict[Principal | None, Client] = OrderedDict()
         self._in_use: dict[str, Client] = {}
         """The clients of the turns that run, by the ids of these."""
+        self._trouble = Trouble(log, "write to the store of conversations")
         self._opening = asyncio.Lock()
         self._sweeping: asyncio.Task[None] | None = None
 
@@ -142,7 +147,9 @@ class ChatEngine:
             try:
                 await self.store.sweep()
             except MidcallError as error:
-                log.warning("old runs cannot be forgotten: %s", error)
+                self._trouble.begins(error)
+            else:
+                self._trouble.ends()
             await asyncio.sleep(SWEEP_EVERY)
 
     def stop_all(self) -> list[asyncio.Task[None]]:
@@ -153,20 +160,22 @@ class ChatEngine:
         return [run.task for run in self._runs.values() if run.task is not None]
 
     async def close(self) -> None:
-        """End what runs, and let go of everything but the hub."""
+        """End what runs, and let go of everything but the hub, whether the store answers or not."""
         tasks = self.stop_all()
         sweeping, self._sweeping = self._sweeping, None
         if sweeping is not None:
             sweeping.cancel()
             tasks.append(sweeping)
         if tasks:
-            await asyncio.wait(tasks)
+            await asyncio.wait(tasks, timeout=CLOSING)
+        await self.store.close()  # who still waits for it is refused
+        if tasks:
+            await asyncio.wait(tasks, timeout=CLOSING)
         for client in self._clients.values():
             await client.close()
         self._clients.clear()
         if self.chosen_model is not None:
             await self.chosen_model.close()
-        await self.store.close()
 
     def part(self) -> "ChatPart":
         """The chat as a part of the hub's ASGI application."""
@@ -184,23 +193,25 @@ class ChatEngine:
         With `create`, a conversation that there is not begins under the id that the request gives.
         """
         await self._ready()
-        name = principal.name if principal is not None else None
-        if request.conversation_id is None or (
-            create and await self.store.load(request.conversation_id, name) is None
-        ):
-            conversation = new_conversation(name, request.conversation_id)
+        name, id = principal.name if principal is not None else None, request.conversation_id
+        if create and id is not None and not is_id(id):
+            raise BadRequest(
+                f"The id of a conversation has between 1 and {MAX_ID} letters that can be printed"
+            )
+        if id is None or (create and await self.store.load(id, name) is None):
+            conversation = new_conversation(name, id)
             for said in request.messages[:-1]:
                 if said.role in ("user", "assistant"):
                     conversation.say(Message(said.role, said.content))
         else:
-            conversation = await self._own(request.conversation_id, name)
+            conversation = await self._own(id, name)
             await self._check_free(conversation)
         if self.closing:
             raise Busy("The server is closing: try again")
-        run = Run(str(uuid.uuid4()), conversation.id, name, self.store)
+        run = Run(str(uuid.uuid4()), conversation.id, name, self.store, self._trouble, lambda: self.closing)
         client = self._in_use[run.id] = await self._client(principal)
         toolset = Toolset(client, self._offered, lambda: self.closing)
-        conversation.run, conversation.lsn = run.id, 0
+        conversation.run, conversation.lsn, conversation.failure = run.id, 0, None
         try:
             await self.store.begin_run(run.id, conversation.id, name)
             await self.store.save(conversation)
@@ -220,25 +231,23 @@ class ChatEngine:
         here = self._runs.get(run_id)
         if here is not None and here.principal == name:
             return here
-        state = await self.store.run(run_id)
+        state = await self.store.run(run_id) if is_id(run_id) else None
         if state is None or state.principal != name:
             raise NoConversation("There is no such run")
-        return FarRun(state, self.store)
+        return FarRun(state, self.store, lambda: self.closing)
 
     async def stop(self, conversation_id: str, principal: Principal | None = None) -> bool:
         """Stop the turn of a conversation, here or in another process. False if none runs."""
         conversation = await self._own(conversation_id, principal.name if principal is not None else None)
         if conversation.run is None or await self._running(conversation) is None:
             return False
-        run = self._runs.get(conversation.run)
-        if run is not None and run.task is not None:
+        run = await self.attach(conversation.run, principal)
+        if isinstance(run, Run):
             run.stop()
-            await asyncio.wait((run.task,))
         else:
-            far = await self.attach(conversation.run, principal)
-            await self.store.stop_run(far.id)
-            async for _ in far.lines(conversation.lsn):
-                pass  # to its end
+            await self.store.stop_run(run.id)
+        async for _ in run.lines(conversation.lsn):
+            pass  # to its end
         return True
 
     async def conversations(self, principal: Principal | None = None) -> Sequence[Listed]:
@@ -249,9 +258,14 @@ class ChatEngine:
     async def conversation(
         self, id: str, principal: Principal | None = None
     ) -> tuple[Conversation, dict[str, Any] | None]:
-        """A conversation, and the run that is under way. Raises `NoConversation`."""
+        """A conversation, and the run that is under way. Raises `NoConversation`.
+
+        If none is, its `failure` says whether the last one came to no good end.
+        """
         conversation = await self._own(id, principal.name if principal is not None else None)
         run = await self._running(conversation)
+        if conversation.run is not None and run is None:
+            conversation.failure = LOST
         return conversation, run
 
     async def delete(self, id: str, principal: Principal | None = None) -> None:
@@ -288,7 +302,7 @@ class ChatEngine:
 
     async def _own(self, id: str, name: str | None) -> Conversation:
         await self._ready()
-        conversation = await self.store.load(id, name)
+        conversation = await self.store.load(id, name) if is_id(id) else None
         if conversation is None:
             raise NoConversation("There is no such conversation")
         return conversation

@@ -102,7 +102,8 @@ class Ndjson:
                 "messages": found.messages,
                 "pending": found.questions,
                 "run": run,
-                "cutOff": found.run is not None and run is None,
+                "cutOff": run is None and found.failure is not None,
+                "error": found.failure,
             }
         )
 

@@ -1,14 +1,13 @@
 """Conversations in PostgreSQL, beside the journal of the same kind, for several workers.
 
-The clock of the database is the one that counts. What the database has against a statement is a
-`JournalError`, and may be tried again. Lines of many runs are written together, on one connection: the others
-are for conversations, which somebody waits for.
+The clock of the database is the one that counts. It is reached as by the journal (`postgres_reach`): what is
+asked for waits a while for a database that is away, and may be done once more if the line broke. Lines of
+many runs are written together.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import asyncpg
 import msgspec
@@ -16,14 +15,31 @@ import msgspec
 from midcall.chat.conversation import Conversation
 from midcall.chat.store import KEEP_RUNS, MAX_LISTED, Conflict, Listed, RunState
 from midcall.errors import JournalError
-from midcall.journal.trouble import trouble
+from midcall.journal.postgres import PATIENCE
+from midcall.journal.postgres_queue import Queue
+from midcall.journal.postgres_reach import Reach
+
+if TYPE_CHECKING:
+    from midcall.journal.postgres_reach import Connection
+
+T = TypeVar("T")
 
 _TABLES = """
 CREATE SCHEMA IF NOT EXISTS midcall_chat;
 CREATE TABLE IF NOT EXISTS midcall_chat.conversations (
-    id text PRIMARY KEY, principal text, title text NOT NULL, updated double precision NOT NULL,
+    id text NOT NULL, principal text, title text NOT NULL, updated double precision NOT NULL,
     version bigint NOT NULL, waiting boolean NOT NULL, run text, body bytea NOT NULL
 );
+CREATE UNIQUE INDEX IF NOT EXISTS conversations_by_id ON midcall_chat.conversations (id, principal);
+CREATE UNIQUE INDEX IF NOT EXISTS conversations_of_nobody ON midcall_chat.conversations (id)
+    WHERE principal IS NULL;
+DO $$ BEGIN
+    -- From when an id was one person's alone.
+    IF EXISTS (SELECT FROM pg_constraint WHERE conname = 'conversations_pkey'
+            AND conrelid = 'midcall_chat.conversations'::regclass) THEN
+        ALTER TABLE midcall_chat.conversations DROP CONSTRAINT conversations_pkey;
+    END IF;
+END $$;
 CREATE INDEX IF NOT EXISTS conversations_by_person ON midcall_chat.conversations (principal, updated DESC);
 CREATE TABLE IF NOT EXISTS midcall_chat.runs (
     id text PRIMARY KEY, conversation text NOT NULL, principal text, ended boolean NOT NULL,
@@ -41,6 +57,21 @@ _LOCK = 0x6D69_6463_6861_74
 _decode = msgspec.json.Decoder(Conversation).decode
 
 
+_APPEND = """
+    WITH given AS (
+        SELECT * FROM unnest($1::text[], $2::bigint[], $3::bytea[]) AS given (run, lsn, line)
+    ), written AS (
+        INSERT INTO midcall_chat.lines SELECT * FROM given WHERE NOT EXISTS (
+            SELECT FROM midcall_chat.lines AS kept
+            WHERE kept.run = given.run AND kept.lsn = given.lsn AND kept.line = given.line
+        )
+    )
+    UPDATE midcall_chat.runs SET ended = runs.ended OR of.ended, seen = now()
+    FROM unnest($4::text[], $5::boolean[]) AS of (id, ended) WHERE runs.id = of.id
+    RETURNING runs.id, EXISTS (SELECT FROM midcall_chat.to_stop WHERE run = runs.id)
+"""
+
+
 class _Lines(NamedTuple):
     """Lines of a run that are to be written."""
 
@@ -48,228 +79,221 @@ class _Lines(NamedTuple):
     first: int
     lines: Sequence[bytes]
     ended: bool
-    written: "asyncio.Future[bool]"
-    """Whether the run is to stop."""
 
 
 class PostgresStore:
     """Keeps conversations in a database."""
 
-    def __init__(self, url: str, *, connections: int = 4) -> None:
-        self._url = url
-        self._connections = connections
-        self._pool: asyncpg.Pool | None = None
-        self._waiting: list[_Lines] = []
+    def __init__(
+        self, url: str, *, connections: int = 4, pooled: bool = True, patience: float = PATIENCE
+    ) -> None:
+        """Unless `pooled` is false, there may be a pooler in between that deals out transactions.
+
+        `patience` is for how many seconds everything waits for a database that is away.
+        """
+        self._reach = Reach(url, connections=connections, patience=patience, pooled=pooled)
+        self._lines: Queue[_Lines, bool] = Queue(self._append)
         self._writing: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         """Make it ready. What fails may be tried again."""
-        if self._pool is not None:
+        if self._writing is not None:
             return
+        await self._reach.open()
         try:
-            pool = await asyncpg.create_pool(
-                self._url,
-                min_size=1,
-                max_size=self._connections,
-                statement_cache_size=0,  # behind a pooler, the next statement may meet another connection
-                timeout=10,
-                command_timeout=30,
-            )
-        except (OSError, asyncpg.PostgresError, TimeoutError) as error:
-            raise trouble("The conversations cannot be opened", "PostgreSQL", error) from error
-        self._pool = pool
-        try:
-            async with self._connection() as connection, connection.transaction():
-                await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
-                await connection.execute(_TABLES)
+            await self._reach.run(_make_tables)
         except BaseException:
-            self._pool = None  # so that it is tried again
-            pool.terminate()
+            await self._reach.close()
             raise
+        self._lines = Queue(self._append)
+        self._writing = asyncio.create_task(self._lines.run())
 
     async def close(self) -> None:
-        while self._writing is not None:
-            await asyncio.wait((self._writing,))
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            await pool.close()
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.cancel()
+            await asyncio.wait((writing,))
+            await self._reach.close()
 
     async def load(self, id: str, principal: str | None) -> Conversation | None:
-        async with self._connection() as connection:
-            body = await connection.fetchval(
+        body = await self._run(
+            lambda connection, _: connection.fetchval(
                 "SELECT body FROM midcall_chat.conversations "
                 "WHERE id = $1 AND principal IS NOT DISTINCT FROM $2",
                 id,
                 principal,
             )
+        )
         return None if body is None else _decode(body)
 
     async def save(self, conversation: Conversation) -> None:
         known, conversation.version = conversation.version, conversation.version + 1
+        body = msgspec.json.encode(conversation)
+
+        async def write(connection: "Connection", again: bool) -> bool:
+            done = await connection.execute(
+                "UPDATE midcall_chat.conversations SET title = $3, updated = $4, version = $5, "
+                "waiting = $6, run = $7, body = $8 "
+                "WHERE id = $1 AND version = $9 AND principal IS NOT DISTINCT FROM $2"
+                if known
+                else "INSERT INTO midcall_chat.conversations VALUES ($1, $2, $3, $4, $5, $6, $7, $8) "
+                "ON CONFLICT DO NOTHING",
+                conversation.id,
+                conversation.principal,
+                conversation.title,
+                conversation.updated,
+                conversation.version,
+                bool(conversation.pending),
+                conversation.run,
+                body,
+                *((known,) if known else ()),
+            )
+            return _count(done) > 0 or (again and await self._has(connection, conversation, body))
+
         try:
-            async with self._connection() as connection:
-                written = await connection.execute(
-                    "UPDATE midcall_chat.conversations SET title = $3, updated = $4, version = $5, "
-                    "waiting = $6, run = $7, body = $8 "
-                    "WHERE id = $1 AND version = $9 AND principal IS NOT DISTINCT FROM $2"
-                    if known
-                    else "INSERT INTO midcall_chat.conversations VALUES ($1, $2, $3, $4, $5, $6, $7, $8) "
-                    "ON CONFLICT DO NOTHING",
-                    conversation.id,
-                    conversation.principal,
-                    conversation.title,
-                    conversation.updated,
-                    conversation.version,
-                    bool(conversation.pending),
-                    conversation.run,
-                    msgspec.json.encode(conversation),
-                    *((known,) if known else ()),
-                )
+            written = await self._run(write)
         except JournalError:
             conversation.version = known
             raise
-        if written.rpartition(" ")[2] == "0":
+        if not written:
             conversation.version = known
             raise Conflict("The conversation was changed meanwhile")
 
+    async def _has(self, connection: "Connection", conversation: Conversation, body: bytes) -> bool:
+        """Whether this is what is written: the line broke, and it may have been done."""
+        return bool(
+            await connection.fetchval(
+                "SELECT true FROM midcall_chat.conversations "
+                "WHERE id = $1 AND principal IS NOT DISTINCT FROM $2 AND body = $3",
+                conversation.id,
+                conversation.principal,
+                body,
+            )
+        )
+
     async def delete(self, id: str, principal: str | None) -> bool:
-        async with self._connection() as connection:
+        async def remove(connection: "Connection", again: bool) -> bool:
             done = await connection.execute(
                 "DELETE FROM midcall_chat.conversations WHERE id = $1 AND principal IS NOT DISTINCT FROM $2",
                 id,
                 principal,
             )
-        return done.rpartition(" ")[2] != "0"
+            return again or _count(done) > 0
+
+        return await self._run(remove)
 
     async def list(self, principal: str | None) -> Sequence[Listed]:
-        async with self._connection() as connection:
-            rows = await connection.fetch(
+        rows = await self._run(
+            lambda connection, _: connection.fetch(
                 "SELECT id, title, updated, waiting, run IS NOT NULL FROM midcall_chat.conversations "
                 "WHERE principal IS NOT DISTINCT FROM $1 ORDER BY updated DESC LIMIT $2",
                 principal,
                 MAX_LISTED,
             )
+        )
         return [Listed(*row) for row in rows]
 
     # --- runs --------------------------------------------------------------------------------
 
     async def begin_run(self, run: str, conversation_id: str, principal: str | None) -> None:
-        async with self._connection() as connection:
-            await connection.execute(
-                "INSERT INTO midcall_chat.runs VALUES ($1, $2, $3, false)", run, conversation_id, principal
+        await self._run(
+            lambda connection, _: connection.execute(
+                "INSERT INTO midcall_chat.runs VALUES ($1, $2, $3, false) ON CONFLICT DO NOTHING",
+                run,
+                conversation_id,
+                principal,
             )
+        )
 
     async def append(self, run: str, first: int, lines: Sequence[bytes], *, ended: bool) -> bool:
-        written: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Lines(run, first, lines, ended, written))
-        if self._writing is None:
-            self._writing = asyncio.create_task(self._write())
-        return await written
-
-    async def stop_run(self, run: str) -> None:
-        async with self._connection() as connection:
-            await connection.execute(
-                "INSERT INTO midcall_chat.to_stop VALUES ($1) ON CONFLICT DO NOTHING", run
-            )
-
-    async def _write(self) -> None:
-        """Write what there is to write, and meanwhile let more of it come together."""
+        self._check()
         try:
-            while self._waiting:
-                together, self._waiting = self._waiting, []
-                try:
-                    to_stop = await self._write_together(together)
-                except Conflict:  # of one of them
-                    for one in together:
-                        await self._write_alone(one)
-                except JournalError as error:
-                    _tell(together, error)
-                else:
-                    _tell(together, to_stop)
-        finally:
-            self._writing = None
-
-    async def _write_alone(self, one: _Lines) -> None:
-        try:
-            to_stop = await self._write_together((one,))
-        except (JournalError, Conflict) as error:
-            _tell((one,), error)
-        else:
-            _tell((one,), to_stop)
-
-    async def _write_together(self, together: Sequence[_Lines]) -> set[str]:
-        """Write lines; gives the runs that are to stop."""
-        rows = [
-            (one.run, number, line) for one in together for number, line in enumerate(one.lines, one.first)
-        ]
-        runs = [(one.run, one.ended) for one in together]
-        try:
-            async with self._connection() as connection, connection.transaction():
-                await connection.executemany("INSERT INTO midcall_chat.lines VALUES ($1, $2, $3)", rows)
-                await connection.executemany(
-                    "UPDATE midcall_chat.runs SET ended = $2, seen = now() WHERE id = $1", runs
-                )
-                to_stop = await connection.fetch(
-                    "SELECT run FROM midcall_chat.to_stop WHERE run = ANY($1)", [one.run for one in together]
-                )
-                return {row[0] for row in to_stop}
+            return await self._lines.ask(run, _Lines(run, first, lines, ended), sum(map(len, lines)))
         except JournalError as error:
             if isinstance(error.__cause__, asyncpg.UniqueViolationError):
                 raise Conflict("The run has other lines") from None
             raise
 
+    async def _append(self, together: Sequence[_Lines]) -> Sequence[bool | JournalError]:
+        """Write lines of many runs: all or none. Gives which of the runs are to stop."""
+        rows = [
+            (one.run, number, line) for one in together for number, line in enumerate(one.lines, one.first)
+        ]
+        told = await self._reach.run(
+            lambda connection, _: connection.fetch(
+                _APPEND,
+                [run for run, _, _ in rows],
+                [number for _, number, _ in rows],
+                [line for _, _, line in rows],
+                [one.run for one in together],
+                [one.ended for one in together],
+            )
+        )
+        to_stop = {run for run, stops in told if stops}
+        return [one.run in to_stop for one in together]
+
+    async def stop_run(self, run: str) -> None:
+        await self._run(
+            lambda connection, _: connection.execute(
+                "INSERT INTO midcall_chat.to_stop VALUES ($1) ON CONFLICT DO NOTHING", run
+            )
+        )
+
     async def run(self, run: str) -> RunState | None:
-        async with self._connection() as connection:
-            row = await connection.fetchrow(
+        row = await self._run(
+            lambda connection, _: connection.fetchrow(
                 "SELECT conversation, principal, ended, extract(epoch FROM seen)::float8, "
                 "extract(epoch FROM now())::float8, "
                 "(SELECT coalesce(max(lsn), 0) FROM midcall_chat.lines WHERE run = runs.id) "
                 "FROM midcall_chat.runs WHERE id = $1",
                 run,
             )
+        )
         if row is None:
             return None
         conversation, principal, ended, seen, now, lines = row
         return RunState(run, conversation, principal, lines, ended, seen, now)
 
     async def lines(self, run: str, after: int) -> Sequence[bytes]:
-        async with self._connection() as connection:
-            rows = await connection.fetch(
+        rows = await self._run(
+            lambda connection, _: connection.fetch(
                 "SELECT line FROM midcall_chat.lines WHERE run = $1 AND lsn > $2 ORDER BY lsn", run, after
             )
+        )
         return [row[0] for row in rows]
 
     async def sweep(self) -> None:
-        async with self._connection() as connection, connection.transaction():
-            gone = await connection.fetch(
-                "DELETE FROM midcall_chat.runs WHERE seen < now() - make_interval(secs => $1) RETURNING id",
-                KEEP_RUNS,
-            )
-            await connection.execute(
-                "DELETE FROM midcall_chat.lines WHERE run = ANY($1)", [row[0] for row in gone]
-            )
-            await connection.execute(
-                "DELETE FROM midcall_chat.to_stop WHERE run NOT IN (SELECT id FROM midcall_chat.runs)"
-            )
+        await self._run(_sweep)
 
-    @asynccontextmanager
-    async def _connection(self) -> AsyncIterator[asyncpg.pool.PoolConnectionProxy]:
-        if self._pool is None:
+    async def _run(self, work: "Callable[[Connection, bool], Awaitable[T]]") -> T:
+        self._check()
+        return await self._reach.run(work)
+
+    def _check(self) -> None:
+        if self._writing is None:
             raise JournalError("The conversations are not open")
-        try:
-            async with self._pool.acquire(timeout=10) as connection:
-                yield connection
-        except asyncpg.UniqueViolationError as error:
-            raise JournalError("There is something else already") from error
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError) as error:
-            raise trouble("The conversations cannot be reached", "PostgreSQL", error) from error
 
 
-def _tell(together: Sequence[_Lines], outcome: set[str] | Exception) -> None:
-    for one in together:
-        if one.written.done():
-            continue  # nobody waits for it any more
-        if isinstance(outcome, Exception):
-            one.written.set_exception(outcome)
-        else:
-            one.written.set_result(one.run in outcome)
+async def _make_tables(connection: "Connection", again: bool) -> None:
+    async with connection.transaction():
+        await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
+        await connection.execute(_TABLES)
+
+
+async def _sweep(connection: "Connection", again: bool) -> None:
+    async with connection.transaction():
+        gone = await connection.fetch(
+            "DELETE FROM midcall_chat.runs WHERE seen < now() - make_interval(secs => $1) RETURNING id",
+            KEEP_RUNS,
+        )
+        await connection.execute(
+            "DELETE FROM midcall_chat.lines WHERE run = ANY($1)", [row[0] for row in gone]
+        )
+        await connection.execute(
+            "DELETE FROM midcall_chat.to_stop WHERE run NOT IN (SELECT id FROM midcall_chat.runs)"
+        )
+
+
+def _count(done: str) -> int:
+    """How many rows a statement has changed."""
+    return int(done.rpartition(" ")[2])

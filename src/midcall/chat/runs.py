@@ -7,14 +7,15 @@ the last line that it has, to this process or to another one, and gets those aft
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
 from midcall.chat.events import Event, Failure
 from midcall.chat.store import ChatStore, Conflict, RunState
-from midcall.errors import MidcallError
+from midcall.errors import JournalError
+from midcall.logs import Trouble
 
 log = logging.getLogger("midcall.chat")
 
@@ -24,13 +25,17 @@ WRITE_EVERY = 0.2
 """Seconds between two times that new lines are written down."""
 
 ALIVE_EVERY = 1.0
-"""Seconds between two signs of life of a run that says nothing."""
+"""Seconds between two signs of life of a run that says nothing, and at most between two tries to write."""
 
 DEAD_AFTER = 5.0
 """Seconds without a sign of life after which a run is taken to have died with its worker."""
 
 POLL = 0.25
 """Seconds between two looks at a run of another process."""
+
+
+LOST = Failure("The server was restarted while it answered", "run_lost", recoverable=True)
+"""How a run ends whose worker is dead."""
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -58,11 +63,22 @@ async def finished(work: Coroutine[Any, Any, T]) -> T:
 class Run:
     """A turn under way, and its lines."""
 
-    def __init__(self, id: str, conversation_id: str, principal: str | None, store: ChatStore) -> None:
+    def __init__(
+        self,
+        id: str,
+        conversation_id: str,
+        principal: str | None,
+        store: ChatStore,
+        trouble: Trouble,
+        closing: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`trouble` is told if lines cannot be written; `closing`, whether the process is about to end."""
         self.id = id
         self.conversation_id = conversation_id
         self.principal = principal
         self._store = store
+        self._trouble = trouble
+        self._closing = closing
         self._lines: list[bytes] = []
         self._written = 0
         self._changed = asyncio.Event()
@@ -133,53 +149,85 @@ class Run:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(WRITE_EVERY):
                     await self._over.wait()
-            ended, idle = self.ended, idle + WRITE_EVERY
-            if ended or self._written < len(self._lines) or idle >= ALIVE_EVERY:
+            idle += WRITE_EVERY
+            if self.ended or self._written < len(self._lines) or idle >= ALIVE_EVERY:
                 idle = 0.0
-                try:
-                    await self._flush(ended=ended)
-                except MidcallError as error:
-                    log.warning("the lines of a run cannot be written: %s", error)
+                ended = await self._flush()
 
-    async def _flush(self, *, ended: bool) -> None:
-        first, new = self._written + 1, self._lines[self._written :]
-        to_stop = await self._store.append(self.id, first, new, ended=ended)
+    async def _flush(self) -> bool:
+        """Write what there is, as soon as the store can; gives whether that was all."""
+        pause = WRITE_EVERY
+        while True:
+            first, new, ended = self._written + 1, self._lines[self._written :], self.ended
+            try:
+                to_stop = await self._store.append(self.id, first, new, ended=ended)
+            except Conflict:
+                log.warning("a run was taken for dead, as it could not be written for a while")
+                return True
+            except JournalError as error:
+                self._trouble.begins(error)
+                if self._closing():
+                    return True
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, ALIVE_EVERY)
+            else:
+                break
+        self._trouble.ends()
         self._written += len(new)
         if to_stop:  # whoever asked for it is at another process
             self.stop()
+        return ended
 
 
 class FarRun:
     """A run of another process, read from the store."""
 
-    def __init__(self, state: RunState, store: ChatStore) -> None:
+    def __init__(
+        self, state: RunState, store: ChatStore, closing: Callable[[], bool] = lambda: False
+    ) -> None:
+        """`closing` says whether the process is about to end."""
         self.id = state.id
         self.conversation_id = state.conversation_id
         self.principal = state.principal
         self._store = store
+        self._closing = closing
 
     async def lines(self, after: int = 0) -> AsyncIterator[bytes]:
         """The lines after a number, as they are written down; ends with the run, or when its worker is dead.
 
         Lines that a worker told just before it died may not be written down. Whoever has them is told its end
-        after them.
+        after them. While the store cannot be read, more is waited for.
         """
-        line = b""
-        while True:
-            state = await self._store.run(self.id)
-            for line in await self._store.lines(self.id, after):
-                yield line
-                after += 1
-            if state is None:
-                return
-            if state.ended:
-                if line != _lost(after) and await self._was_buried(state.lines):
-                    yield _lost(after + 1)
-                return
-            if state.now - state.seen > DEAD_AFTER:
-                await self._bury(state.lines)
-                continue
-            await asyncio.sleep(POLL)
+        pause, over = POLL, False
+        while not over:
+            try:
+                new, over = await self._look(after)
+            except JournalError:
+                if self._closing():
+                    return
+                pause = min(2 * pause, DEAD_AFTER)
+            else:
+                pause = POLL
+                for line in new:
+                    yield line
+                after += len(new)
+            if not over:
+                await asyncio.sleep(pause)
+
+    async def _look(self, after: int) -> tuple[Sequence[bytes], bool]:
+        """The lines after a number, and whether these are the last."""
+        state = await self._store.run(self.id)
+        new = list(await self._store.lines(self.id, after))
+        if state is None:
+            return new, True
+        if state.ended:
+            end = after + len(new)
+            if new[-1:] != [_lost(end)] and await self._was_buried(state.lines):
+                new.append(_lost(end + 1))
+            return new, True
+        if state.now - state.seen > DEAD_AFTER:
+            await self._bury(state.lines)
+        return new, False
 
     async def _bury(self, lines: int) -> None:
         """Its worker is dead: say so in a last line, once."""
@@ -192,5 +240,4 @@ class FarRun:
 
 def _lost(lsn: int) -> bytes:
     """The last line of a run whose worker is dead."""
-    text = "The server was restarted while it answered"
-    return _encode(Line(lsn, Failure(text, "run_lost", recoverable=True)))
+    return _encode(Line(lsn, LOST))

@@ -29,11 +29,17 @@ T = TypeVar("T")
 BUSY = 10.0
 """Seconds that another process may hold the file."""
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS conversations (
-    id TEXT PRIMARY KEY, principal TEXT, title TEXT NOT NULL, updated REAL NOT NULL,
+VERSION = 1
+"""Of the tables. In the first one an id was one person's alone."""
+
+_CONVERSATIONS = """
+CREATE TABLE conversations (
+    id TEXT NOT NULL, principal TEXT, title TEXT NOT NULL, updated REAL NOT NULL,
     version INTEGER NOT NULL, waiting INTEGER NOT NULL, run TEXT, body BLOB NOT NULL
-) WITHOUT ROWID;
+)
+"""
+_SCHEMA = """
+CREATE UNIQUE INDEX IF NOT EXISTS by_id ON conversations (id, ifnull(principal, 0));
 CREATE INDEX IF NOT EXISTS by_person ON conversations (principal, updated DESC);
 CREATE TABLE IF NOT EXISTS runs (
     id TEXT PRIMARY KEY, conversation TEXT NOT NULL, principal TEXT, ended INTEGER NOT NULL,
@@ -82,6 +88,7 @@ class SqliteStore:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
+            _bring_up_to_date(connection)
             connection.executescript(_SCHEMA)
         except BaseException:
             connection.close()
@@ -123,8 +130,8 @@ class SqliteStore:
             if known:
                 return connection.execute(
                     "UPDATE conversations SET title = ?, updated = ?, version = ?, waiting = ?, run = ?, "
-                    "body = ? WHERE id = ? AND version = ?",
-                    (*values, conversation.id, known),
+                    "body = ? WHERE id = ? AND version = ? AND principal IS ?",
+                    (*values, conversation.id, known, conversation.principal),
                 ).rowcount
             return connection.execute(
                 "INSERT INTO conversations (title, updated, version, waiting, run, body, id, principal) "
@@ -174,10 +181,13 @@ class SqliteStore:
     async def append(self, run: str, first: int, lines: Sequence[bytes], *, ended: bool) -> bool:
         def write(connection: sqlite3.Connection) -> bool:
             connection.executemany(
-                "INSERT INTO lines VALUES (?, ?, ?)",
+                "INSERT INTO lines SELECT ?1, ?2, ?3 WHERE NOT EXISTS "
+                "(SELECT 1 FROM lines WHERE run = ?1 AND lsn = ?2 AND line = ?3)",
                 [(run, number, line) for number, line in enumerate(lines, first)],
             )
-            connection.execute("UPDATE runs SET ended = ?, seen = ? WHERE id = ?", (ended, time.time(), run))
+            connection.execute(
+                "UPDATE runs SET ended = max(ended, ?), seen = ? WHERE id = ?", (ended, time.time(), run)
+            )
             return connection.execute("SELECT 1 FROM to_stop WHERE run = ?", (run,)).fetchone() is not None
 
         try:
@@ -261,7 +271,7 @@ class SqliteStore:
                 together, self._waiting = self._waiting, []
                 try:
                     outcomes = await self._in_thread(functools.partial(_done, connection, together))
-                except (JournalError, sqlite3.Error) as error:
+                except Exception as error:  # noqa: BLE001  whatever it is, who waits must be told
                     outcomes = [error] * len(together)
                 for work, outcome in zip(together, outcomes, strict=True):
                     if work.result.done():
@@ -278,6 +288,27 @@ class SqliteStore:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
         except (sqlite3.Error, OSError) as error:
             raise trouble("The conversations cannot be used", self._path, error) from error
+
+
+def _bring_up_to_date(connection: sqlite3.Connection) -> None:
+    """Make the table of conversations, or make it anew with what is in it."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version < VERSION:
+            old = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'conversations'").fetchone()
+            if old:
+                connection.execute("ALTER TABLE conversations RENAME TO before")
+            connection.execute(_CONVERSATIONS)
+            if old:
+                connection.execute("INSERT INTO conversations SELECT * FROM before")
+                connection.execute("DROP TABLE before")
+            connection.execute(f"PRAGMA user_version = {VERSION}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
 
 
 def _done(connection: sqlite3.Connection, together: Sequence[_Work]) -> list[Any]:

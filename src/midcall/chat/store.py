@@ -50,7 +50,10 @@ class RunState(Struct, frozen=True):
 
 
 class ChatStore(Protocol):
-    """Keeps conversations and runs. Everything that it returns is the caller's own copy."""
+    """Keeps conversations and runs. Everything that it returns is the caller's own copy.
+
+    The id of a conversation is its person's own: another one's may have the same.
+    """
 
     async def open(self) -> None:
         """Make it ready."""
@@ -76,7 +79,8 @@ class ChatStore(Protocol):
     async def append(self, run: str, first: int, lines: Sequence[bytes], *, ended: bool) -> bool:
         """Add lines to a run, of which the first has this number; without lines, a sign of life.
 
-        True if the run is to stop. Raises `Conflict`.
+        True if the run is to stop. Raises `Conflict` if it has other lines there; the same ones may be
+        written again, by whoever does not know whether they were.
         """
 
     async def stop_run(self, run: str) -> None:
@@ -96,7 +100,7 @@ class MemoryStore:
     """Keeps everything in this process, and loses it with it."""
 
     def __init__(self) -> None:
-        self._conversations: dict[str, Conversation] = {}
+        self._conversations: dict[tuple[str, str | None], Conversation] = {}
         self._runs: dict[str, tuple[str, str | None, list[bytes], bool]] = {}
         self._to_stop: set[str] = set()
 
@@ -107,21 +111,18 @@ class MemoryStore:
         """Nothing to do."""
 
     async def load(self, id: str, principal: str | None) -> Conversation | None:
-        found = self._conversations.get(id)
-        return None if found is None or found.principal != principal else copy.deepcopy(found)
+        return copy.deepcopy(self._conversations.get((id, principal)))
 
     async def save(self, conversation: Conversation) -> None:
-        kept = self._conversations.get(conversation.id)
+        key = conversation.id, conversation.principal
+        kept = self._conversations.get(key)
         if (kept.version if kept is not None else 0) != conversation.version:
             raise Conflict("The conversation was changed meanwhile")
         conversation.version += 1
-        self._conversations[conversation.id] = copy.deepcopy(conversation)
+        self._conversations[key] = copy.deepcopy(conversation)
 
     async def delete(self, id: str, principal: str | None) -> bool:
-        if await self.load(id, principal) is None:
-            return False
-        del self._conversations[id]
-        return True
+        return self._conversations.pop((id, principal), None) is not None
 
     async def list(self, principal: str | None) -> Sequence[Listed]:
         own = [one for one in self._conversations.values() if one.principal == principal]
@@ -138,10 +139,11 @@ class MemoryStore:
     async def append(self, run: str, first: int, lines: Sequence[bytes], *, ended: bool) -> bool:
         if run not in self._runs:
             return False  # there were too many
-        conversation_id, principal, kept, _ = self._runs[run]
-        if lines and len(kept) != first - 1:
+        conversation_id, principal, kept, was_over = self._runs[run]
+        known = kept[first - 1 : first - 1 + len(lines)]
+        if lines and (len(kept) < first - 1 or known != list(lines[: len(known)])):
             raise Conflict("The run has other lines")
-        self._runs[run] = (conversation_id, principal, [*kept, *lines], ended)
+        self._runs[run] = (conversation_id, principal, [*kept, *lines[len(known) :]], ended or was_over)
         return run in self._to_stop
 
     async def stop_run(self, run: str) -> None:

@@ -86,9 +86,11 @@ class ToolCalls:
 
     @property
     def answered(self) -> list[Pending]:
-        """Calls that wait for nothing more: just answered, or cut off while they went on."""
+        """Calls that can go on: with an answer to any of their questions, or cut off while they went on."""
         return [
-            one for one in self._conversation.pending.values() if one.questions.keys() <= one.answers.keys()
+            one
+            for one in self._conversation.pending.values()
+            if not one.questions or one.questions.keys() & one.answers.keys()
         ]
 
     async def make(self, calls: Iterable[ToolCall]) -> None:
@@ -96,7 +98,7 @@ class ToolCalls:
         await self._all(self._make(call) for call in calls)
 
     async def go_on(self, pendings: Iterable[Pending]) -> None:
-        """Go on with calls whose questions are answered."""
+        """Go on with calls, with what is answered of their questions; what is not, they ask again."""
         await self._all(self._go_on(pending) for pending in pendings)
 
     async def _all(self, work: Iterable[Coroutine[Any, Any, None]]) -> None:
@@ -192,10 +194,12 @@ class ToolCalls:
         for _ in range(MAX_ROUNDS):
             if isinstance(outcome, Finished):
                 break
+            unanswered = pending.unanswered
             pending.state = outcome.state
             pending.round += 1
-            pending.questions, pending.answers, pending.rendered = {}, {}, {}
-            await self._ask(pending, name, outcome)
+            pending.questions, pending.answers = {}, {}
+            pending.rendered = {key: pending.rendered.get(key, []) for key in unanswered}
+            await self._ask(pending, name, outcome, unanswered)
             if pending.questions:
                 self._conversation.pending[call.id] = pending
                 self._status(call, "awaiting_elicit")
@@ -230,8 +234,13 @@ class ToolCalls:
 
     # --- what it asks -------------------------------------------------------------------------
 
-    async def _ask(self, pending: Pending, name: str, asked: Asked) -> None:
-        """Have the model answer what is for it, and note what is for the person."""
+    async def _ask(
+        self, pending: Pending, name: str, asked: Asked, unanswered: dict[str, ElicitRequest]
+    ) -> None:
+        """Have the model answer what is for it, and note what is for the person.
+
+        What was asked before and is `unanswered` stays the same question.
+        """
         for key, request in asked.requests.items():
             method, params = request.get("method"), request.get("params") or {}
             if method == SAMPLE:
@@ -239,7 +248,13 @@ class ToolCalls:
             elif method == ROOTS:
                 pending.answers[key] = {"roots": []}
             else:
-                await self._show(pending, key, _question(pending, key, params))
+                question = _question(pending, key, params)
+                before = unanswered.get(key)
+                if before is not None and _is_same(before, question):
+                    pending.questions[key] = before
+                else:
+                    pending.rendered.pop(key, None)
+                    await self._show(pending, key, question)
 
     async def _sample(self, call: ToolCall, name: str, params: dict[str, Any]) -> dict[str, Any]:
         """What the model says; if it says nothing, the tool is told so, and may do without."""
@@ -339,6 +354,16 @@ def _question(pending: Pending, key: str, params: dict[str, Any]) -> ElicitReque
         context=read_context(message, schema) or None,
         mode="url" if url is not None else None,
         url=url,
+    )
+
+
+def _is_same(one: ElicitRequest, other: ElicitRequest) -> bool:
+    """Whether the person is asked the same, in whichever round and however it is shown."""
+    return (one.message, one.schema, one.context, one.url) == (
+        other.message,
+        other.schema,
+        other.context,
+        other.url,
     )
 
 

@@ -143,7 +143,8 @@ class Turn:
                 self._tools.lost(response.session_id)
             else:
                 await self._tools.take(pending, response)
-        ready = self._tools.answered
+        # Who comes back without an answer is to see what is asked now: it may have changed.
+        ready = list(self._conversation.pending.values()) if self._request.resume else self._tools.answered
         if ready:
             # What was answered is not lost if the process dies now: the tool call takes it only once.
             await self._save()
@@ -271,13 +272,13 @@ class Turn:
     async def _finish(self, event: Event) -> None:
         """The last event, which is told also if nothing can be saved any more."""
         try:
-            await self._end()
+            await self._end(event if isinstance(event, Failure) else None)
         except MidcallError as error:
             log.warning("a conversation cannot be saved: %s", error)
         self._run.emit(event)
 
-    async def _end(self) -> None:
-        self._conversation.run = None
+    async def _end(self, failure: Failure | None = None) -> None:
+        self._conversation.run, self._conversation.failure = None, failure
         await self._save()
 
     async def _save(self) -> None:

@@ -54,6 +54,7 @@ from midcall.journal.mail import Mail
 from midcall.journal.memory import MemoryJournal
 from midcall.journal.seal import PERIOD, KeyRing, shared_ring
 from midcall.journal.sweeper import Sweeper
+from midcall.logs import Trouble
 from midcall.metrics import counts
 from midcall.trace import Trace
 
@@ -80,6 +81,9 @@ LOOK = 1.0
 
 STANDING = 10_000
 """How many calls are remembered that the code of this process does not fit."""
+
+GIVING_BACK = 2.0
+"""Seconds that are left, at the end of the process, to write that others may go on with what runs."""
 
 PAUSES = (0.1, 0.3, 1.0)
 """Seconds between tries to write to a journal that is away; the last one is repeated."""
@@ -120,6 +124,7 @@ class Keeper:
         """How many segments are about to begin."""
         self._opening: asyncio.Lock | None = None
         self._is_open = False
+        self._trouble = Trouble(log, "write to the journal")
         self.sweeper = Sweeper(self)
         self._stands_still: set[str] = set()
         """The calls that the code of this process does not fit: it need not be tried again."""
@@ -166,29 +171,36 @@ class Keeper:
         self.let_go()
         if not self._is_open:
             return
-        await self.sweeper.stop()
+        await self.sweeper.stop(WRITING)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(grace, WRITING)):
                 while self._claiming or self._work or self._work.waiting or self.here.busy:  # noqa: ASYNC110  one may begin the next
                     await asyncio.sleep(0.01)
         if self.engine is not None:
             await self.engine.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GIVING_BACK), asyncio.TaskGroup() as group:
+                for kept in self.here:
+                    if kept.journaled and not kept.parked:
+                        group.create_task(self._give_back(kept))
         for kept in self.here:
-            if not kept.journaled:
+            if kept.journaled:
+                self.here.drop(kept)
+            else:
                 self.here.forget(kept)  # it ends with all other calls, and its caller is told
-                continue
-            with contextlib.suppress(JournalError):
-                if not kept.parked:
-                    call = kept.front.call
-                    if call is not None and call.trace is not None:
-                        await call.trace.flush()  # what it was answered: nobody is asked twice
-                    await self.journal.release(kept.id, kept.record.fence)
-                    kept.front.released(kept)
-            self.here.drop(kept)
         for task in self._work.waiting:
             task.cancel()
         await self.journal.close()
         self._is_open = False
+
+    async def _give_back(self, kept: Kept) -> None:
+        """Let others have a call that has not come to the end of its segment."""
+        call = kept.front.call
+        with contextlib.suppress(JournalError):
+            if call is not None and call.trace is not None:
+                await call.trace.flush()  # what it was answered: nobody is asked twice
+            await self.journal.release(kept.id, kept.record.fence)
+            kept.front.released(kept)
 
     def let_go(self) -> None:
         """The process is about to end: nothing waits here any more, and nothing is taken over."""
@@ -507,7 +519,11 @@ class Keeper:
                 time_limit=self.time_limit,
                 principal=record.principal,
             )
-        except (MidcallError, KeyError, ValueError) as error:  # the method is gone, or takes other arguments now
+        except (
+            MidcallError,
+            KeyError,
+            ValueError,
+        ) as error:  # the method is gone, or takes other arguments now
             reason = Diverged(f"a call of {record.name}", str(error), "")
             self._diverges(record.id)
             log.warning("cannot go on: %s", reason, extra={"call": record.id, "method": record.name})
@@ -617,12 +633,13 @@ class Keeper:
                     if self.stopping:
                         raise
                     if tries == len(PAUSES):
-                        log.warning("waits for its journal: %s", error, extra={"call": kept.id})
+                        self._trouble.begins(error)
                         kept.front.troubled(error)
                 except BaseException:
                     kept.give_back(entries)
                     raise
                 else:
+                    self._trouble.ends()
                     return
             await asyncio.sleep(pause)
 

@@ -75,10 +75,12 @@ class PostgresJournal:
         check_name(schema)
         self.address = dsn
         """Where the database is."""
+        self.pooled = direct is not None
+        """Whether there is a pooler in between that deals out transactions."""
         self.worker = worker_name()
         self.on_post: Callable[[bytes], None] | None = None
         sql, values = Statements(schema, lease), Values(seal, plain_too=plain_too)
-        self._reach = Reach(dsn, connections=connections, patience=patience, pooled=direct is not None)
+        self._reach = Reach(dsn, connections=connections, patience=patience, pooled=self.pooled)
         self._line = Line(
             self.worker,
             direct or dsn,

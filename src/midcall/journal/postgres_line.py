@@ -11,6 +11,7 @@ meanwhile, who then goes on under a new name.
 
 import asyncio
 import contextlib
+import logging
 import os
 import re
 import secrets
@@ -21,13 +22,15 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 
 from midcall.errors import JournalError
-from midcall.journal.postgres_reach import CONNECTING, explain
+from midcall.journal.postgres_reach import BROKEN, CLOSING, CONNECTING, explain
 from midcall.journal.postgres_sql import Statements
+from midcall.logs import Trouble
 
 if TYPE_CHECKING:
     Session = asyncpg.Connection[asyncpg.Record]
 
-_BROKEN = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+log = logging.getLogger("midcall.journal")
+
 _NOT_PREPARED = (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError)
 
 POOLED = (
@@ -72,6 +75,7 @@ class Line:
         self._broken = asyncio.Event()
         self._locked = False
         self._since: float | None = None
+        self._trouble = Trouble(log, "reach PostgreSQL")
 
     @property
     def trusted(self) -> bool:
@@ -86,7 +90,7 @@ class Line:
         while True:
             try:
                 await self._connect()
-            except _BROKEN as error:
+            except BROKEN as error:
                 away = isinstance(error, OSError | asyncpg.CannotConnectNowError)
                 if not away or asyncio.get_running_loop().time() > until:
                     raise explain(error) from error
@@ -100,8 +104,8 @@ class Line:
         if session is None:
             return
         session.remove_termination_listener(self._on_end)
-        with contextlib.suppress(*_BROKEN):
-            async with asyncio.timeout(2):
+        with contextlib.suppress(*BROKEN):
+            async with asyncio.timeout(CLOSING):
                 await session.execute(self._sql.leave, self.number)
                 await session.close()
         session.terminate()
@@ -123,7 +127,9 @@ class Line:
                     else:
                         await self._beat()
                 pause = 0.02
-            except (*_BROKEN, JournalError):
+                self._trouble.ends()
+            except (*BROKEN, JournalError) as error:
+                self._trouble.begins(error if isinstance(error, JournalError) else explain(error))
                 self._on_end()
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, 1.0)
@@ -197,7 +203,7 @@ class Line:
                     if await other.fetchval(ask) == pid or await session.fetchval(ask) != pid:
                         return True
                 finally:
-                    await other.close()
+                    other.terminate()
         except _NOT_PREPARED:
             return True
         return False

@@ -5,6 +5,7 @@ So the busier it gets, the more is done with one round trip and one wait for the
 
 import asyncio
 import contextlib
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
@@ -14,6 +15,8 @@ from midcall.journal.postgres_reach import Unreachable
 
 Ask = TypeVar("Ask")
 Answer = TypeVar("Answer")
+
+log = logging.getLogger("midcall.journal")
 
 MOST = 128
 """How many go together."""
@@ -39,6 +42,7 @@ class Queue(Generic[Ask, Answer]):
         self._send = send
         self._items: deque[_Item[Ask, Answer]] = deque()
         self._filled = asyncio.Event()
+        self._ended = False
 
     async def ask(
         self,
@@ -51,6 +55,8 @@ class Queue(Generic[Ask, Answer]):
 
         With `undo`, what is cancelled when it was sent already is waited for, and undone.
         """
+        if self._ended:
+            raise _closed()
         item: _Item[Ask, Answer] = _Item(key, ask, size, asyncio.get_running_loop().create_future())
         self._items.append(item)
         self._filled.set()
@@ -74,9 +80,9 @@ class Queue(Generic[Ask, Answer]):
                 if batch:
                     await self._work(batch)
         finally:
+            self._ended = True
             for item in self._items:
-                if not item.answer.done():
-                    item.answer.set_exception(JournalError("The journal is closed"))
+                _tell(item, _closed())
             self._items.clear()
 
     def _take(self) -> list[_Item[Ask, Answer]]:
@@ -110,13 +116,21 @@ class Queue(Generic[Ask, Answer]):
                 _tell(batch[0], error)
             else:  # one of them cannot be done, and keeps the others from it
                 await asyncio.gather(*(self._work([item]) for item in batch))
-        except BaseException:
+        except asyncio.CancelledError:
             for item in batch:
-                _tell(item, JournalError("The journal is closed"))
+                _tell(item, _closed())
             raise
+        except Exception:
+            log.exception("what was asked of PostgreSQL failed inside midcall")
+            for item in batch:
+                _tell(item, JournalError("Internal error"))
         else:
             for item, answer in zip(batch, answers, strict=True):
                 _tell(item, answer)
+
+
+def _closed() -> JournalError:
+    return JournalError("The connection to PostgreSQL is closed")
 
 
 def _tell(item: _Item[Ask, Answer], answer: Answer | JournalError) -> None:

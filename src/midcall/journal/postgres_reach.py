@@ -8,7 +8,8 @@ Knows no table. What a server says of values is not repeated: values are nobody'
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import asyncpg
@@ -29,6 +30,9 @@ CONNECTING = 5.0
 ANSWERING = 30.0
 """Seconds that a statement may take."""
 
+CLOSING = 2.0
+"""Seconds that connections may take to be closed in good order."""
+
 SETTINGS = {
     "jit": "off",  # takes longer than any of our statements
     "plan_cache_mode": "force_generic_plan",  # they find rows by their keys, however many are asked for
@@ -46,8 +50,11 @@ _DURABLE = (
     " WHERE current_setting('synchronous_commit') = 'off'"
 )
 
+BROKEN = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+"""Whatever a statement can fail with. What takes too long is an `OSError` too."""
+
 _AWAY = (
-    OSError,  # also what takes too long
+    OSError,
     asyncpg.PostgresConnectionError,
     asyncpg.CannotConnectNowError,
     asyncpg.AdminShutdownError,
@@ -105,11 +112,10 @@ class Reach:
     async def close(self) -> None:
         pool, self._pool = self._pool, None
         if pool is not None:
-            try:
-                async with asyncio.timeout(2):
+            with contextlib.suppress(*BROKEN):
+                async with asyncio.timeout(CLOSING):
                     await pool.close()
-            except TimeoutError:
-                pool.terminate()
+            pool.terminate()
 
     async def run(self, work: "Callable[[Connection, bool], Awaitable[T]]") -> T:
         """Do something on a connection, as soon as there is one; `work` is told if it may have been done."""
@@ -120,9 +126,7 @@ class Reach:
         while True:
             begun = False
             try:
-                if self._pool is None:
-                    raise JournalError("The journal is not open")
-                async with self._pool.acquire() as connection:
+                async with self._connection() as connection:
                     begun = True
                     return await self._do(connection, work, maybe)
             except _ONCE_MORE as error:
@@ -139,11 +143,21 @@ class Reach:
             await asyncio.sleep(pause)
             pause = min(2 * pause, 0.5)
 
+    @contextlib.asynccontextmanager
+    async def _connection(self) -> AsyncIterator["Connection"]:
+        """A connection of the pool. One that is left in the middle of a statement is not used again."""
+        if self._pool is None:
+            raise JournalError("The connection to PostgreSQL is closed")
+        async with self._pool.acquire() as connection:
+            with _dropped_midway(connection):
+                yield connection
+
     async def _set(self, connection: "Connection") -> None:
         """A pooler refuses settings that are made at the start, so they are made here."""
         how = "SET LOCAL" if self._pooled else "SET"
         settings = [f"{how} {name} = '{value}'" for name, value in self._settings]
-        await connection.execute("; ".join([*settings, _DURABLE.format(local=self._pooled)]))
+        with _dropped_midway(connection):
+            await connection.execute("; ".join([*settings, _DURABLE.format(local=self._pooled)]))
 
     async def _do(
         self, connection: "Connection", work: "Callable[[Connection, bool], Awaitable[T]]", maybe: bool
@@ -154,6 +168,31 @@ class Reach:
         async with connection.transaction():
             await self._set(connection)
             return await work(connection, maybe)
+
+
+@contextlib.contextmanager
+def _dropped_midway(connection: "Connection") -> Iterator[None]:
+    """Drop a connection on which a statement was given up.
+
+    The pool would wait until the server has confirmed that, and one that stands still never does.
+    """
+    try:
+        yield
+    except (asyncio.CancelledError, TimeoutError):
+        with contextlib.suppress(asyncpg.InterfaceError):  # it is gone already
+            connection.terminate()
+        raise
+    except (RuntimeError, AttributeError) as error:  # of uvloop or asyncpg, about a socket that is closed
+        if not _is_gone(connection):
+            raise
+        raise asyncpg.InterfaceError(f"the connection was lost: {error}") from error
+
+
+def _is_gone(connection: "Connection") -> bool:
+    try:
+        return connection.is_closed()
+    except asyncpg.InterfaceError:  # the pool has taken it back
+        return True
 
 
 def explain(error: Exception) -> JournalError:
@@ -171,7 +210,12 @@ def explain(error: Exception) -> JournalError:
             said, final = "PostgreSQL has no such database", True
         case asyncpg.LockNotAvailableError():
             said, final = "Somebody else keeps rows of the journal locked in PostgreSQL", False
-        case asyncpg.PostgresConnectionError() | OSError() | asyncpg.InterfaceError():
+        case (
+            asyncpg.PostgresConnectionError()
+            | OSError()
+            | asyncpg.InterfaceError()
+            | asyncpg.InternalClientError()
+        ):
             said, final = "PostgreSQL cannot be reached", False
         case _:
             said, final = "PostgreSQL could not do it", False

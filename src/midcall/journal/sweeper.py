@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from midcall.errors import JournalError, TooManyCalls
 from midcall.journal.base import Busy, CallRecord, Gone, Settled
 from midcall.journal.kept import kind_of
+from midcall.logs import Trouble
 
 if TYPE_CHECKING:
     from midcall.journal.keeper import Keeper
@@ -29,14 +30,16 @@ class Sweeper:
     def __init__(self, keeper: "Keeper") -> None:
         self._keeper = keeper
         self._task: asyncio.Task[None] | None = None
+        self._trouble = Trouble(log, "sweep the journal")
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._sweep())
 
-    async def stop(self) -> None:
+    async def stop(self, patience: float) -> None:
+        """Stop; what it has claimed is given back, unless the journal takes too long for that."""
         if self._task is not None:
             self._task.cancel()
-            await asyncio.wait((self._task,))
+            await asyncio.wait((self._task,), timeout=patience)
 
     async def look(self) -> None:
         """Look once. Raises `JournalError`."""
@@ -59,5 +62,7 @@ class Sweeper:
             try:
                 await self.look()
             except JournalError as error:
-                log.warning("the journal cannot be swept: %s", error)
+                self._trouble.begins(error)
+            else:
+                self._trouble.ends()
             await asyncio.sleep(SWEEP)

@@ -84,8 +84,15 @@ export interface Conversation {
   messages: Message[];
   pending: Elicit[];
   run: { sessionId: string; lsn: number } | null;
-  /** Its last turn died with the server, and can be gone on with. */
+  /** Its last turn failed or died with the server, and can be gone on with. */
   cutOff: boolean;
+  error: Failure | null;
+}
+
+export interface Failure {
+  message: string;
+  code: string;
+  recoverable: boolean;
 }
 
 export type SessionStatus =
@@ -115,7 +122,7 @@ export type ChatEvent =
   | { type: "plugin_session_error"; sessionId: string; callId: string; error: string; message: string }
   | { type: "conversation_state"; conversationId: string; messages: Message[]; pending: Elicit[] }
   | { type: "complete"; reason: string; usage?: { input: number; output: number } }
-  | { type: "error"; message: string; code: string; recoverable: boolean };
+  | ({ type: "error" } & Failure);
 
 export interface Line {
   lsn: number;

@@ -428,15 +428,16 @@ export class ChatStore {
     this.#seen = this.#state.conversations.find((one) => one.id === id)?.updated ?? null;
     const found = await api.fetchConversation(id, signal);
     if (isOld()) return null;
-    const transcript = readAgain(this.#state.transcript, fromMessages(found.messages, found.pending));
+    const after = fromMessages(found.messages, found.pending);
+    const transcript = readAgain(this.#state.transcript, after, found.error);
     this.#set({ transcript });
     return found;
   }
 
-  /** Follow what is under way in a conversation, or what was cut off in it. */
+  /** Follow what is under way in a conversation, or what the end of a server has cut off in it. */
   async #goOn(found: Conversation | null, signal: AbortSignal): Promise<void> {
     if (found?.run) await this.#join(found.run, signal);
-    else if (found?.cutOff) await this.#resume();
+    else if (found?.error && CUT_OFF.has(found.error.code)) await this.#resume();
   }
 
   /** Go on with a turn that the end of a server has cut off; not for ever. */

@@ -125,10 +125,20 @@ describe("a transcript", () => {
     const unsent = { kind: "user", text: "again", unsent: "offline" } as const;
     const notice = { kind: "notice", tone: "error", text: "no", retry: true } as const;
     const before: Transcript = [{ kind: "user", text: "Hi" }, notice, unsent];
-    expect(readAgain(before, [{ kind: "user", text: "Hi" }])).toEqual([
+    const failure = { message: "no", code: "model_error", recoverable: true };
+    expect(readAgain(before, [{ kind: "user", text: "Hi" }], failure)).toEqual([
       { kind: "user", text: "Hi" },
       notice,
       unsent,
     ]);
+  });
+
+  it("says once how the last turn failed, until it is gone on with", () => {
+    const failure = { message: "Too busy", code: "model_error", recoverable: true };
+    const said: Transcript = [{ kind: "user", text: "Hi" }];
+    const reloaded = readAgain([], said, failure);
+    expect(reloaded).toEqual([...said, { kind: "notice", tone: "error", text: "Too busy", retry: true }]);
+    expect(readAgain(reloaded, said, failure)).toEqual(reloaded);
+    expect(readAgain(reloaded, said, null)).toEqual(said);
   });
 });

@@ -2,7 +2,7 @@
  * What a conversation shows, as plain values: made from the messages that the server keeps, and carried on
  * by the events of a run. Nothing here knows a browser.
  */
-import type { ChatEvent, Elicit, Message } from "../api/types";
+import type { ChatEvent, Elicit, Failure, Message } from "../api/types";
 
 export type CallStatus = "running" | "waiting" | "done" | "failed";
 
@@ -103,10 +103,7 @@ export function apply(transcript: Transcript, event: ChatEvent): Transcript {
         : [...transcript, { kind: "notice", tone: "info", text, retry: false }];
     }
     case "error":
-      return [
-        ...transcript,
-        { kind: "notice", tone: "error", text: event.message, retry: event.recoverable },
-      ];
+      return [...transcript, noticeOf(event)];
     case "session_info":
       return transcript;
   }
@@ -167,13 +164,26 @@ function inCall(
   });
 }
 
-/** What was read again, with what only this page knows: messages that did not arrive, and notices at the end. */
-export function readAgain(before: Transcript, after: Transcript): Transcript {
+/**
+ * What was read again, with what only this page knows: messages that did not arrive, and notices at the end.
+ * How the last turn failed is known to the server: it is shown once, also by a page that did not see it.
+ */
+export function readAgain(before: Transcript, after: Transcript, failure: Failure | null): Transcript {
   const own = before.filter(
-    (entry) => entry.kind === "notice" || (entry.kind === "user" && entry.unsent !== undefined),
+    (entry) =>
+      (entry.kind === "notice" && (entry.tone === "info" || failure !== null)) ||
+      (entry.kind === "user" && entry.unsent !== undefined),
   );
-  return [...merged(before, after), ...own];
+  const isTold = own.some((entry) => entry.kind === "notice" && entry.tone === "error");
+  return [...merged(before, after), ...(failure === null || isTold ? [] : [noticeOf(failure)]), ...own];
 }
+
+const noticeOf = ({ message, recoverable }: Failure): Entry => ({
+  kind: "notice",
+  tone: "error",
+  text: message,
+  retry: recoverable,
+});
 
 /** Without notices of turns that are over. */
 export const withoutNotices = (transcript: Transcript): Transcript =>

@@ -1,0 +1,171 @@
+"""Whose is what in a chat: nobody reads, goes on with, stops or blocks what belongs to another, by its id."""
+
+import asyncio
+import json
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+import postgres_server
+from chatting import Person, Puppet, call, serving
+from driving import drive
+from midcall import Ask, Hub, method
+from midcall.chat import ChatEngine
+from midcall.chat.postgres_store import PostgresStore
+from midcall.chat.sqlite_store import SqliteStore
+from midcall.chat.store import ChatStore, MemoryStore
+from midcall.transports.auth import StaticKeys
+
+ADA, EVE = "the-secret-of-ada-0123", "the-secret-of-eve-0123"
+
+
+class Desk:
+    """Asks and works."""
+
+    def __init__(self) -> None:
+        self.begun, self.gate = asyncio.Event(), asyncio.Event()
+
+    @method
+    async def asks(self, ask: Ask) -> str:
+        """Ask."""
+        return f"It is {await ask.prompt('Name?')}"
+
+    @method
+    async def slow(self) -> str:
+        """Wait for the gate."""
+        self.begun.set()
+        await self.gate.wait()
+        return "done"
+
+
+class Keyed(Person):
+    """A person with a key."""
+
+    def __init__(self, port: int, key: str) -> None:
+        super().__init__(port)
+        self._key = key
+
+    async def request(
+        self, verb: str, path: str, body: Any = None, headers: dict[str, str] | None = None
+    ) -> tuple[int, dict[str, str], bytes]:
+        sent = {"Authorization": f"Bearer {self._key}", **(headers or {})}
+        return await super().request(verb, path, body, sent)
+
+    async def agui(self, path: str = "/agui", **body: Any) -> tuple[int, list[dict[str, Any]]]:
+        """The status, and the events of a run."""
+        if "say" in body:
+            body["messages"] = [{"id": str(uuid.uuid4()), "role": "user", "content": body.pop("say")}]
+        status, _, data = await self.request("POST", path, body)
+        parts = data.split(b"\n\n") if status == 200 else []
+        return status, [json.loads(part[6:]) for part in parts if part.startswith(b"data: ")]
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> ChatStore:
+    make: dict[str, Callable[[], ChatStore]] = {
+        "memory": MemoryStore,
+        "sqlite": lambda: SqliteStore(tmp_path / "chat.db"),
+        "postgres": lambda: PostgresStore(postgres_server.shared(), pooled=False),
+    }
+    return make[request.param]()
+
+
+def engine(desk: Desk, store: ChatStore, *answers: Any) -> ChatEngine:
+    return ChatEngine(Hub("h").register(desk), Puppet(*answers), store=store)
+
+
+def keys() -> StaticKeys:
+    return StaticKeys(f"ada={ADA} eve={EVE}")
+
+
+def said(events: list[dict[str, Any]]) -> list[str]:
+    """What a reloaded page shows of what people and the model have said."""
+    (shown,) = [event for event in events if event["type"] == "MESSAGES_SNAPSHOT"]
+    return [one["content"] for one in shown["messages"]]
+
+
+def test_a_thread_id_is_each_ones_own(store: ChatStore) -> None:
+    async def main() -> None:
+        chat = engine(Desk(), store, "For Eve.", call("desk__asks"), "No.", "For Ada.")
+        async with serving(chat, auth=keys()) as port:
+            ada, eve, thread = Keyed(port, ADA), Keyed(port, EVE), str(uuid.uuid4())
+            await eve.agui(threadId=thread, runId="r", say="I was here first")
+            status, asked = await ada.agui(threadId=thread, runId="r", say="My secret")
+            assert status == 200
+            (interrupt,) = asked[-1]["outcome"]["interrupts"]
+            _, shown = await eve.agui("/agui/connect", threadId=thread, runId="r")
+            assert said(shown) == ["I was here first", "For Eve."]
+            assert shown[-1]["outcome"] == {"type": "success"}
+            answer = {"interruptId": interrupt["id"], "status": "resolved", "payload": {"text": "Eve"}}
+            _, refused = await eve.agui(threadId=thread, runId="r", resume=[answer])
+            assert refused[-1]["code"] == "SESSION_NOT_FOUND"
+            _, shown = await ada.agui("/agui/connect", threadId=thread, runId="r")
+            assert [one["id"] for one in shown[-1]["outcome"]["interrupts"]] == [interrupt["id"]]
+            answer["payload"] = {"text": "Ada"}
+            _, events = await ada.agui(threadId=thread, runId="r", resume=[answer])
+            (result,) = [event for event in events if event["type"] == "TOOL_CALL_RESULT"]
+            assert result["content"] == "It is Ada"
+
+    drive(main())
+
+
+def test_a_run_is_stopped_and_read_by_nobody_else(store: ChatStore) -> None:
+    async def main() -> None:
+        desk = Desk()
+        chat = engine(desk, store, call("desk__slow"), "Hello Eve.", "Hello Ada.")
+        async with serving(chat, auth=keys()) as port:
+            ada, eve, thread = Keyed(port, ADA), Keyed(port, EVE), str(uuid.uuid4())
+            turn = asyncio.create_task(ada.agui(threadId=thread, say="My secret"))
+            await desk.begun.wait()
+            shown = json.loads((await ada.request("GET", f"/chat/conversations/{thread}"))[2])
+            run = shown["run"]["sessionId"]
+            for verb, path, body, headers in (
+                ("GET", "/chat", None, {"X-Session-Id": run}),
+                ("GET", f"/chat?sessionId={run}&lastLsn=0", None, {}),
+                ("POST", "/chat", None, {"X-Session-Id": run}),
+                ("POST", "/chat", {"conversationId": thread, "message": "Hello"}, {}),
+                ("POST", "/chat", {"conversationId": thread, "resume": True}, {}),
+                ("POST", "/chat/stop", {"conversationId": thread}, {}),
+                ("GET", f"/chat/conversations/{thread}", None, {}),
+                ("DELETE", f"/chat/conversations/{thread}", None, {}),
+            ):
+                status, _, data = await eve.request(verb, path, body, headers)
+                assert (status, json.loads(data)["error"]["code"]) == (404, "not_found")
+            # Who speaks in a thread whose run is under way stops that run: this is another thread.
+            assert (await eve.agui(threadId=thread, say="Stop"))[1][-1]["type"] == "RUN_FINISHED"
+            assert (await eve.request("DELETE", f"/chat/conversations/{thread}"))[0] == 204
+            assert not turn.done()
+            desk.gate.set()
+            _, events = await turn
+            assert events[-1]["outcome"] == {"type": "success"}
+            listed = json.loads((await ada.request("GET", "/chat/conversations"))[2])["conversations"]
+            assert thread in [one["id"] for one in listed]
+
+    drive(main())
+
+
+@pytest.mark.parametrize("id", ["", "x" * 201, "a\0b", "a\nb", "\u2028"])
+def test_an_id_that_is_none_is_refused(store: ChatStore, id: str) -> None:
+    async def main() -> None:
+        async with serving(engine(Desk(), store, "Hello.")) as port:
+            person = Person(port)
+            for path, body, refused in (
+                ("/agui", {"threadId": id, "messages": [{"role": "user", "content": "Hello"}]}, 400),
+                ("/chat", {"conversationId": id, "message": "Hello"}, 404),
+                ("/chat/stop", {"conversationId": id}, 404),
+            ):
+                assert (await person.request("POST", path, body))[0] == refused
+            resume = [{"interruptId": "a:b:1", "status": "resolved"}]
+            _, _, data = await person.request("POST", "/agui", {"threadId": id, "resume": resume})
+            assert b"SESSION_NOT_FOUND" in data
+            _, _, data = await person.request("POST", "/agui/connect", {"threadId": id})
+            assert b'"messages":[]' in data
+            for path in (f"/chat/conversations/{quote(id)}", f"/chat?sessionId={quote(id)}"):
+                if id:
+                    assert (await person.request("GET", path))[0] == 404
+
+    drive(main())
