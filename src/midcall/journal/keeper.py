@@ -205,9 +205,9 @@ class Keeper:
         return None
 
     def start(self, front: Front) -> None:
-        """Start the call of a front that is written down."""
+        """Start the call of a front that is written down; there was room for it before it was."""
         if front.call is not None:
-            self.hub.calls.start(front.call)
+            self.hub.calls.start(front.call, checked=True)
 
     def forget(self, front: Front) -> None:
         """A call has ended that nobody can come back for."""

@@ -110,6 +110,7 @@ class Subscriptions:
             time_limit=self._keeper.time_limit,
             principal=record.principal,
         )
+        self._hub.calls.check_room(call)
         self._keeper.admit(front, record)
         self._keeper.prepare(front, call)
         self._attach(front, peer, 0)

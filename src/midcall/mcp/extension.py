@@ -17,7 +17,7 @@ from msgspec import UNSET, Raw
 
 from midcall import jsonrpc
 from midcall.connection import MAX_CALLS, Connection
-from midcall.errors import MidcallError, NotAllowed
+from midcall.errors import MidcallError, NotAllowed, RateLimited
 from midcall.hub import Hub
 from midcall.items import to_json
 from midcall.journal.keeper import Keeper, keeper_of
@@ -134,6 +134,9 @@ class McpExtension:
             refused = error
         except NotAllowed as error:
             refused = McpError(jsonrpc.code_for(error), str(error), error.data, status=403)
+        except RateLimited as error:
+            status = 200 if headers is None else 429  # to old clients, that is the end of their connection
+            refused = McpError(jsonrpc.code_for(error), str(error), error.data, status=status)
         except MidcallError as error:
             refused = McpError(jsonrpc.code_for(error), str(error), error.data or None)
         except Exception:
@@ -378,9 +381,10 @@ _NO_META = Meta()
 
 
 def _run(method: str, handle: Callable[[Runner, Exchange, Any, Session], None]) -> _Handle:
-    """A handler that starts a call, in a span if the process uses OpenTelemetry."""
+    """A handler that starts a call, unless that is too soon, in a span if the process uses OpenTelemetry."""
 
     def run(extension: McpExtension, exchange: Exchange, params: Any, session: Session) -> None:
+        extension.hub.calls.admit(exchange.caller.principal)
         if "opentelemetry.trace" not in sys.modules:
             handle(extension.running, exchange, params, session)
             return

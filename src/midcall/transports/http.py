@@ -23,6 +23,7 @@ from midcall import jsonrpc
 from midcall.hub import Hub
 from midcall.journal.measured import measure
 from midcall.mcp import mcp_of
+from midcall.shares import RateLimit
 from midcall.transports import cors
 from midcall.transports.admin import admin_pages
 from midcall.transports.auth import Authenticator, Unauthorized, authorization_in
@@ -66,6 +67,7 @@ def asgi_app(
     sse: bool = False,
     admin: bool = False,
     metrics: bool = False,
+    rate_limit: float | None = None,
     parts: Sequence[Part] = (),
     web_modules: Sequence[str | Path] = (),
 ) -> "Application":
@@ -77,8 +79,11 @@ def asgi_app(
 
     With `auth`, `/admin` is for those who have the scope `midcall:admin`; without it, and with `admin`, for
     programs of this machine. `metrics` adds `/metrics` for both. `web_modules` are files of JavaScript that
-    the web client loads, with components for questions.
+    the web client loads, with components for questions. `rate_limit` is how many calls a second each caller
+    may start, 0 for no limit; without one, what the hub has, or the default of `midcall.shares`.
     """
+    if rate_limit is not None or hub.calls.rate is None:
+        hub.calls.rate = RateLimit(rate_limit)
 
     async def root(request: Request) -> Response:
         names = "" if auth else "\n".join(("Methods:", *(f"  {name}" for name, _ in hub.methods()), ""))

@@ -1,0 +1,138 @@
+"""Shares: how much of a limit one caller may take, so that no caller takes what the others need.
+
+A limit is for all callers of a server together. A caller with a name may take a tenth of it. Callers without
+one cannot be told apart: they count as one, and may take all of it. Knows no call and no protocol.
+"""
+
+import math
+import time
+from collections.abc import Callable, Collection
+from typing import Generic, TypeVar
+
+from midcall.errors import RateLimited
+
+T = TypeVar("T")
+
+RATE = 1_000.0
+"""Calls a second that a caller with a name may start."""
+
+UNNAMED_RATE = 20_000.0
+"""Calls a second that all callers without a name may start together."""
+
+AT_ONCE = 10.0
+"""How many seconds' worth of calls may come at once."""
+
+
+def share_of(limit: int) -> int:
+    """What a caller with a name may take of a limit."""
+    return max(limit // 10, 1)
+
+
+class Shares:
+    """How much of something is taken, by all callers and by each that has a name."""
+
+    __slots__ = ("_named", "total")
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._named: dict[str, int] = {}
+
+    def of(self, principal: str) -> int:
+        """What a caller has taken."""
+        return self._named.get(principal, 0)
+
+    def is_full(self, principal: str | None, limit: int, more: int = 1) -> bool:
+        """Whether a caller may not take so much more."""
+        if self.total + more > limit:
+            return True
+        return principal is not None and self.of(principal) + more > share_of(limit)
+
+    def take(self, principal: str | None, amount: int = 1) -> None:
+        self.total += amount
+        if principal is not None:
+            self._named[principal] = self.of(principal) + amount
+
+    def give_back(self, principal: str | None, amount: int = 1) -> None:
+        self.total -= amount
+        if principal is not None:
+            left = self.of(principal) - amount
+            if left:
+                self._named[principal] = left
+            else:
+                self._named.pop(principal, None)
+
+
+class Owned(Generic[T]):
+    """Things by owner and id, each owner's in the order in which they were last used."""
+
+    __slots__ = ("_by_owner", "_count")
+
+    def __init__(self) -> None:
+        self._by_owner: dict[str | None, dict[str, T]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def use(self, owner: str | None, id: str, thing: T) -> None:
+        """Add a thing, or note that it was used."""
+        self.remove(owner, id)
+        self._by_owner.setdefault(owner, {})[id] = thing
+        self._count += 1
+
+    def remove(self, owner: str | None, id: str) -> None:
+        """Forget a thing, if it is there."""
+        own = self._by_owner.get(owner, {})
+        if id in own:
+            del own[id]
+            self._count -= 1
+            if not own:
+                del self._by_owner[owner]
+
+    def of_most(self) -> Collection[T]:
+        """The things of whoever has most, the longest unused first."""
+        return max(self._by_owner.values(), key=len).values()
+
+    def in_the_way(self, owner: str | None, limit: int) -> Collection[T]:
+        """Of which things one must go before this owner gets another one; none if there is room.
+
+        They are the owner's own if it has its share, else those of whoever has most.
+        """
+        own = self._by_owner.get(owner, {})
+        if owner is not None and len(own) >= share_of(limit):
+            return own.values()
+        return self.of_most() if self._count >= limit else ()
+
+
+class RateLimit:
+    """How many calls a second each caller may start; `AT_ONCE` seconds' worth of them may come together.
+
+    Without a rate, a caller with a name may start `RATE`, and all others together `UNNAMED_RATE`. A rate of 0
+    is no limit. (A bucket of tokens for each caller, of which only the moment is kept at which it is full.)
+    """
+
+    __slots__ = ("_clock", "_full_at", "_named", "_swept", "_unnamed")
+
+    def __init__(self, rate: float | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._named = RATE if rate is None else rate
+        self._unnamed = UNNAMED_RATE if rate is None else rate
+        self._clock = clock
+        self._full_at: dict[str | None, float] = {}
+        self._swept = 1_000
+        """At how many callers those are forgotten that have not called lately."""
+
+    def take(self, principal: str | None) -> None:
+        """A caller starts a call. Raises `RateLimited`."""
+        rate = self._unnamed if principal is None else self._named
+        if not rate:
+            return
+        now, pause = self._clock(), 1 / rate
+        missing = max(self._full_at.get(principal, now) - now, 0.0)
+        room = max(AT_ONCE - pause, 0.0)
+        if missing > room + pause / 1000:  # sums of floats are not exact
+            seconds = max(math.ceil(missing - room), 1)
+            raise RateLimited(f"More than {rate:g} calls a second; try again in {seconds} s", seconds)
+        self._full_at[principal] = now + missing + pause
+        if len(self._full_at) > self._swept:
+            self._full_at = {who: at for who, at in self._full_at.items() if at > now}
+            self._swept = max(2 * len(self._full_at), 1_000)

@@ -1,0 +1,472 @@
+"""Shares: what one caller may take of a server, so that others still have room, over real sockets."""
+
+import asyncio
+import json
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from websockets.asyncio.client import connect as open_socket
+
+from chatting import Person, Puppet, call
+from chatting import serving as chat_serving
+from driving import drive, until
+from mcp_peers import META, MODERN
+from midcall import Ask, Hub, RateLimited, calls, connect_hub, method, resource, shares
+from midcall.chat import ChatEngine
+from midcall.metrics import counts, families_of, render
+from midcall.shares import RateLimit
+from midcall.transports import http_sessions, http_sse
+from midcall.transports.auth import StaticKeys
+from midcall.transports.http_server import server
+from peers import Peer, SocketWire, command, free_port
+from test_http_sse import client as sse_client
+from test_http_sse import http, refusal, running
+
+ANN, BOB = "ann-0123456789abcdef", "bob-0123456789abcdef"
+PING = b'{"jsonrpc":"2.0","id":"p","method":"ping"}'
+
+
+class Shop:
+    """A shop."""
+
+    @method
+    async def slow(self) -> str:
+        """Take long."""
+        await asyncio.sleep(3600)
+        return "done"
+
+    @method
+    async def quick(self, word: str = "") -> str:
+        """Take no time."""
+        return "done"
+
+    @method
+    async def buy(self, ask: Ask, note: str = "") -> str:
+        """Buy something."""
+        return await ask.prompt("What?", key="what")
+
+    @resource("shop://{item}")
+    def item(self, item: str) -> str:
+        """An item."""
+        return item
+
+
+@asynccontextmanager
+async def shop(hub: Hub, *, keys: bool = True, **settings: Any) -> AsyncIterator[int]:
+    """A server in this process; ann and bob have keys to it."""
+    if keys:
+        settings["auth"] = StaticKeys(f"ann={ANN}\nbob={BOB}\n")
+    async with running(server(hub, port=free_port(), log_level="error", grace=0, **settings)) as port:
+        yield port
+
+
+async def post(port: int, token: str | None, message: Any, **headers: str) -> tuple[int, Any, dict[str, str]]:
+    """The status of a POST to `/mcp`, its body and its headers."""
+    accept = "application/json, text/event-stream"
+    response = await http(port, "POST", "/mcp", json.dumps(message).encode(), token, accept=accept, **headers)
+    body = await response.body()
+    return response.status, json.loads(body) if body else None, response.headers
+
+
+def request(name: str, params: Any) -> dict[str, Any]:
+    meta = {f"{META}protocolVersion": MODERN, f"{META}clientCapabilities": {"elicitation": {}}}
+    return {"jsonrpc": "2.0", "id": 1, "method": name, "params": {**params, "_meta": meta}}
+
+
+async def modern(port: int, token: str | None, rpc: str, **params: Any) -> tuple[int, Any, dict[str, str]]:
+    """A modern request."""
+    about = {"mcp_protocol_version": MODERN, "mcp_method": rpc}
+    if "name" in params:
+        about["mcp_name"] = params["name"]
+    return await post(port, token, request(rpc, params), **about)
+
+
+async def tool(port: int, token: str | None, name: str, **arguments: Any) -> Any:
+    """What a modern `tools/call` comes to."""
+    return await modern(port, token, "tools/call", name=name, arguments=arguments)
+
+
+async def begin_session(port: int, token: str | None) -> str:
+    """The id of a new legacy session."""
+    params = {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "t", "version": "1"},
+    }
+    asked = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
+    status, _, headers = await post(port, token, asked)
+    assert status == 200
+    return headers["mcp-session-id"]
+
+
+async def in_session(port: int, token: str | None, session: str, rpc: str, **params: Any) -> tuple[int, Any]:
+    asked = {"jsonrpc": "2.0", "id": 1, "method": rpc, "params": params}
+    status, body, _ = await post(port, token, asked, mcp_session_id=session)
+    return status, body
+
+
+@asynccontextmanager
+async def socket(port: int, token: str | None) -> AsyncIterator[Peer]:
+    headers = {} if token is None else {"authorization": f"Bearer {token}"}
+    async with open_socket(f"ws://127.0.0.1:{port}/ws", additional_headers=headers, max_size=None) as opened:
+        yield Peer(SocketWire(opened))
+
+
+# --- sessions -------------------------------------------------------------------------------
+
+
+def test_nobody_pushes_out_the_idle_session_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        monkeypatch.setattr(http_sessions, "LIMIT", 50)
+        async with shop(Hub().register(Shop())) as port:
+            of_ann = await begin_session(port, ANN)
+            of_bob = [await begin_session(port, BOB) for _ in range(60)]
+            assert (await in_session(port, ANN, of_ann, "ping"))[0] == 200
+            assert (await in_session(port, BOB, of_bob[-1], "ping"))[0] == 200
+            assert (await in_session(port, BOB, of_bob[0], "ping"))[0] == 404
+
+    drive(run())
+
+
+def test_whoever_has_most_sessions_makes_room_when_there_are_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def run() -> None:
+        monkeypatch.setattr(http_sessions, "LIMIT", 4)
+        people = [f"person{n}" for n in range(4)]
+        keys = StaticKeys("\n".join(f"{name}={name}-0123456789abcdef" for name in people))
+        async with shop(Hub().register(Shop()), keys=False, auth=keys) as port:
+            first, *others = [f"{name}-0123456789abcdef" for name in people]
+            kept = [(token, await begin_session(port, token)) for token in others]
+            for _ in range(3):
+                kept_of_first = await begin_session(port, first)
+            for token, session in (*kept, (first, kept_of_first)):
+                assert (await in_session(port, token, session, "ping"))[0] == 200
+
+    drive(run())
+
+
+def test_an_old_stream_ends_for_another_one_of_the_same_caller_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        monkeypatch.setattr(http_sse, "LIMIT", 3)
+        async with (
+            shop(Hub().register(Shop()), sse=True) as port,
+            sse_client(port, token=ANN) as ann,
+            sse_client(port, token=BOB) as first,
+            sse_client(port, token=BOB) as second,
+        ):
+            await first.until_ended()
+            assert await refusal(port, first.endpoint, PING, token=BOB) == (404, -32001)
+            assert await ann.tool("shop.quick") == await second.tool("shop.quick") == "done"
+
+    drive(run())
+
+
+# --- calls at once --------------------------------------------------------------------------
+
+
+def test_one_caller_cannot_take_the_room_for_all_calls() -> None:
+    async def run() -> None:
+        hub = Hub().register(Shop())
+        hub.calls.limit = 20
+        async with shop(hub) as port, socket(port, BOB) as bob, socket(port, ANN) as ann:
+            for _ in range(2):
+                await bob.result("plexus_subscribe", ["shop.slow", {}])
+            refused = (await bob.request("plexus_subscribe", ["shop.slow", {}]))["error"]
+            assert refused["message"] == "More than 2 calls at once for one caller; try again later"
+            assert refused["data"] == {"code": "too_many_calls", "recoverable": True}
+            await ann.result("plexus_subscribe", ["shop.slow", {}])
+            assert len(hub.calls) == 3
+        await until(lambda: len(hub.calls) == 0)
+
+    drive(run())
+
+
+def test_what_has_ended_makes_room_for_the_same_caller() -> None:
+    async def run() -> None:
+        hub = Hub().register(Shop())
+        hub.calls.limit = 10
+        async with shop(hub) as port, socket(port, BOB) as bob:
+            for _ in range(3):
+                started = await bob.result("plexus_subscribe", ["shop.slow", {}])
+                assert "error" in await bob.request("plexus_subscribe", ["shop.slow", {}])
+                await bob.result("plexus_unsubscribe", [started])
+                await until(lambda: len(hub.calls) == 0)
+
+    drive(run())
+
+
+def test_plain_tools_over_http_count_too() -> None:
+    async def run() -> None:
+        hub = Hub().register(Shop())
+        hub.calls.limit = 20
+        async with shop(hub) as port:
+            begun = [asyncio.ensure_future(tool(port, BOB, "shop.slow")) for _ in range(2)]
+            await until(lambda: len(hub.calls) == 2)
+            _, refused, _ = await tool(port, BOB, "shop.slow")
+            assert refused["error"]["message"] == "More than 2 calls at once for one caller; try again later"
+            status, done, _ = await tool(port, ANN, "shop.quick")
+            assert (status, done["result"]["content"][0]["text"]) == (200, "done")
+            for call in hub.calls:
+                call.abort()
+            await asyncio.gather(*begun)
+
+    drive(run())
+
+
+def test_callers_without_a_name_have_all_the_room_there_is() -> None:
+    async def run() -> None:
+        hub = Hub().register(Shop())
+        hub.calls.limit = 3
+        async with shop(hub, keys=False) as port, socket(port, None) as one:
+            for _ in range(3):
+                await one.result("plexus_subscribe", ["shop.slow", {}])
+            _, refused, _ = await tool(port, None, "shop.slow")
+            assert refused["error"]["message"] == "More than 3 calls at once; try again later"
+
+    drive(run())
+
+
+def test_a_call_that_is_refused_leaves_nothing_behind() -> None:
+    async def run() -> None:
+        hub = Hub().register(Shop())
+        hub.calls.limit = 10
+        async with shop(hub) as port, socket(port, BOB) as bob:
+            await bob.result("plexus_subscribe", ["shop.slow", {}])
+            for _ in range(3):
+                assert "error" in (await tool(port, BOB, "shop.buy"))[1]
+                assert "error" in await bob.request(
+                    "plexus_subscribe", {"method": "shop.buy", "durable": True}
+                )
+            assert list(hub.keeper.here) == []
+
+    drive(run())
+
+
+def test_calls_that_wait_with_large_arguments_are_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        monkeypatch.setattr(calls, "ARGUMENTS", 10_000)
+        hub = Hub().register(Shop())
+        async with shop(hub) as port, socket(port, BOB) as bob, socket(port, ANN) as ann:
+            large = ["shop.buy", {"note": "x" * 600}]
+            await bob.result("plexus_subscribe", large)
+            refused = (await bob.request("plexus_subscribe", large))["error"]
+            assert refused["data"]["code"] == "too_many_calls"
+            assert "The arguments of the calls that run are too large together" in refused["message"]
+            await bob.result("plexus_subscribe", ["shop.buy", {}])
+            await ann.result("plexus_subscribe", large)
+
+    drive(run())
+
+
+# --- calls a second -------------------------------------------------------------------------
+
+
+class Clock:
+    """Time that goes on when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_ten_seconds_worth_of_calls_may_come_at_once_and_after_that_as_many_as_the_rate_says() -> None:
+    clock = Clock()
+    rate = RateLimit(4, clock=clock)
+    for _ in range(40):
+        rate.take("ann")
+    with pytest.raises(RateLimited, match=r"More than 4 calls a second; try again in 1 s") as refused:
+        rate.take("ann")
+    assert refused.value.data == {"retry_after": 1}
+    rate.take("bob")
+    clock.now += 0.5
+    for _ in range(2):
+        rate.take("ann")
+    with pytest.raises(RateLimited):
+        rate.take("ann")
+    clock.now += 3600
+    for _ in range(40):
+        rate.take("ann")
+    with pytest.raises(RateLimited):
+        rate.take("ann")
+
+
+def test_less_than_a_call_in_ten_seconds_is_a_rate_too() -> None:
+    clock = Clock()
+    rate = RateLimit(0.01, clock=clock)
+    rate.take("ann")
+    clock.now += 60
+    with pytest.raises(RateLimited) as refused:
+        rate.take("ann")
+    assert refused.value.retry_after == 40
+    clock.now += 41
+    rate.take("ann")
+
+
+def test_no_rate_is_refused_where_there_is_no_limit() -> None:
+    rate = RateLimit(0)
+    for _ in range(100_000):
+        rate.take(None)
+
+
+def test_callers_that_do_not_call_any_more_are_forgotten() -> None:
+    clock = Clock()
+    rate = RateLimit(clock=clock)
+    for number in range(10_000):
+        clock.now += 1
+        rate.take(f"caller {number}")
+    assert len(rate._full_at) <= 1001
+
+
+def test_a_server_limits_the_rate_of_calls_unless_it_is_told_otherwise() -> None:
+    clock = Clock()
+    for given, allowed in ((None, shares.RATE * shares.AT_ONCE), (3, 30)):
+        hub = Hub().register(Shop())
+        hub.asgi(rate_limit=given)
+        assert hub.calls.rate is not None
+        hub.calls.rate._clock = clock
+        for _ in range(int(allowed)):
+            hub.calls.admit("ann")
+        with pytest.raises(RateLimited):
+            hub.calls.admit("ann")
+
+
+def limited(calls_at_once: float = 1) -> Hub:
+    """A hub where each caller may start so many calls, and no more."""
+    hub = Hub().register(Shop())
+    hub.calls.rate = RateLimit(calls_at_once / shares.AT_ONCE, clock=Clock())
+    return hub
+
+
+def test_a_modern_caller_that_calls_too_often_is_told_when_to_come_back() -> None:
+    async def run() -> None:
+        async with shop(limited()) as port:
+            assert (await tool(port, BOB, "shop.quick"))[0] == 200
+            status, body, headers = await tool(port, BOB, "shop.quick")
+            assert (status, headers["retry-after"]) == (429, "10")
+            assert body["error"] == {
+                "code": -32000,
+                "message": "More than 0.1 calls a second; try again in 10 s",
+                "data": {"retry_after": 10},
+            }
+            assert (await tool(port, ANN, "shop.quick"))[0] == 200
+
+    drive(run())
+
+
+def test_every_request_that_starts_a_call_counts() -> None:
+    async def run() -> None:
+        for name, params in (
+            ("resources/read", {"uri": "shop://tea"}),
+            ("prompts/get", {"name": "none"}),
+            ("completion/complete", {"ref": {"type": "ref/prompt", "name": "none"}, "argument": {}}),
+            ("tools/call", {"name": "shop.buy", "arguments": {}}),
+        ):
+            hub = limited()
+            async with shop(hub) as port:
+                hub.calls.admit("bob")
+                about = {"mcp_name": params.get("name", params.get("uri", ""))}
+                about |= {"mcp_protocol_version": MODERN, "mcp_method": name}
+                if name == "completion/complete":
+                    params["argument"] = {"name": "x", "value": ""}
+                assert (await post(port, BOB, request(name, params), **about))[0] == 429
+
+    drive(run())
+
+
+def test_a_legacy_caller_that_calls_too_often_keeps_its_session() -> None:
+    async def run() -> None:
+        async with shop(limited()) as port:
+            session = await begin_session(port, BOB)
+            called = [
+                await in_session(port, BOB, session, "tools/call", name="shop.quick", arguments={})
+                for _ in range(2)
+            ]
+            assert [status for status, _ in called] == [200, 200]
+            assert called[1][1]["error"]["data"] == {"retry_after": 10}
+            assert (await in_session(port, BOB, session, "ping"))[0] == 200
+
+    drive(run())
+
+
+def test_calls_over_a_websocket_count_whichever_way_they_are_made() -> None:
+    async def run() -> None:
+        for method_name, params in (
+            ("shop.quick", {}),
+            ("plexus_subscribe", ["shop.quick", {}]),
+            ("plexus_subscribe", {"method": "shop.buy", "durable": True}),
+        ):
+            hub = limited()
+            async with shop(hub) as port, socket(port, BOB) as bob:
+                hub.calls.admit("bob")
+                refused = (await bob.request(method_name, params))["error"]
+                assert refused["data"] == {"code": "rate_limited", "recoverable": True, "retry_after": 10}
+
+    drive(run())
+
+
+def test_a_client_over_a_websocket_raises_what_it_was_refused_with() -> None:
+    async def run() -> None:
+        hub = limited()
+        async with (
+            shop(hub) as port,
+            connect_hub(f"ws://127.0.0.1:{port}/ws", headers={"Authorization": f"Bearer {BOB}"}) as remote,
+        ):
+            assert await remote.call("shop.quick") == "done"
+            with pytest.raises(RateLimited) as refused:
+                await remote.call("shop.quick")
+            assert refused.value.retry_after == 10
+
+    drive(run())
+
+
+def test_the_calls_of_a_model_count_for_its_person() -> None:
+    async def run() -> None:
+        hub = limited()
+        model = Puppet(call("shop__quick"), call("shop__quick", "call_2"), "Sorry.")
+        async with chat_serving(ChatEngine(hub, model)) as port:
+            events = await Person(port).say("Go.")
+            assert [e["type"] for e in events if e["type"] in ("tool_result", "tool_error")] == [
+                "tool_result",
+                "tool_error",
+            ]
+            assert "try again in 10 s" in str(events)
+
+    drive(run())
+
+
+def test_code_in_the_same_process_is_not_limited() -> None:
+    async def run() -> None:
+        hub = limited()
+        assert [await hub.call("shop.quick") for _ in range(3)] == ["done"] * 3
+
+    drive(run())
+
+
+def test_what_is_refused_is_counted() -> None:
+    async def run() -> None:
+        before = dict(counts.refused)
+        hub = limited()
+        hub.calls.limit = 0
+        async with shop(hub) as port:
+            await tool(port, BOB, "shop.quick")
+            await tool(port, BOB, "shop.quick")
+        for reason in ("too_many_calls", "rate_limited"):
+            assert counts.refused[reason] == before.get(reason, 0) + 1
+        assert 'midcall_refused_total{reason="rate_limited"}' in render(families_of(counts))
+
+    drive(run())
+
+
+@pytest.mark.parametrize("rate", ["-1", "many", "nan", "inf"])
+def test_a_rate_that_is_none_is_refused_on_the_command_line(rate: str) -> None:
+    told = subprocess.run(
+        command("serve", "--rate-limit", rate), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert told.returncode == 2
+    assert f"{rate!r} is no number of calls a second" in told.stderr
