@@ -9,21 +9,25 @@ from typing import Any
 
 import pytest
 from websockets.asyncio.client import connect as open_socket
+from websockets.exceptions import InvalidStatus
 
 from chatting import Person, Puppet, call
 from chatting import serving as chat_serving
 from driving import drive, until
-from mcp_peers import META, MODERN
+from mcp_peers import META, MODERN, Response
 from midcall import Ask, Hub, RateLimited, calls, connect_hub, method, resource, shares
 from midcall.chat import ChatEngine
+from midcall.client import mount
+from midcall.mcp import listeners, mcp_of
 from midcall.metrics import counts, families_of, render
-from midcall.shares import RateLimit
+from midcall.shares import Owned, RateLimit
+from midcall.transports import http as transport
 from midcall.transports import http_sessions, http_sse
 from midcall.transports.auth import StaticKeys
 from midcall.transports.http_server import server
 from peers import Peer, SocketWire, command, free_port
 from test_http_sse import client as sse_client
-from test_http_sse import http, refusal, running
+from test_http_sse import http, refusal, running, status
 
 ANN, BOB = "ann-0123456789abcdef", "bob-0123456789abcdef"
 PING = b'{"jsonrpc":"2.0","id":"p","method":"ping"}'
@@ -97,15 +101,15 @@ async def begin_session(port: int, token: str | None) -> str:
         "clientInfo": {"name": "t", "version": "1"},
     }
     asked = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
-    status, _, headers = await post(port, token, asked)
-    assert status == 200
+    code, _, headers = await post(port, token, asked)
+    assert code == 200
     return headers["mcp-session-id"]
 
 
 async def in_session(port: int, token: str | None, session: str, rpc: str, **params: Any) -> tuple[int, Any]:
     asked = {"jsonrpc": "2.0", "id": 1, "method": rpc, "params": params}
-    status, body, _ = await post(port, token, asked, mcp_session_id=session)
-    return status, body
+    code, body, _ = await post(port, token, asked, mcp_session_id=session)
+    return code, body
 
 
 @asynccontextmanager
@@ -208,8 +212,8 @@ def test_plain_tools_over_http_count_too() -> None:
             await until(lambda: len(hub.calls) == 2)
             _, refused, _ = await tool(port, BOB, "shop.slow")
             assert refused["error"]["message"] == "More than 2 calls at once for one caller; try again later"
-            status, done, _ = await tool(port, ANN, "shop.quick")
-            assert (status, done["result"]["content"][0]["text"]) == (200, "done")
+            code, done, _ = await tool(port, ANN, "shop.quick")
+            assert (code, done["result"]["content"][0]["text"]) == (200, "done")
             for call in hub.calls:
                 call.abort()
             await asyncio.gather(*begun)
@@ -347,8 +351,8 @@ def test_a_modern_caller_that_calls_too_often_is_told_when_to_come_back() -> Non
     async def run() -> None:
         async with shop(limited()) as port:
             assert (await tool(port, BOB, "shop.quick"))[0] == 200
-            status, body, headers = await tool(port, BOB, "shop.quick")
-            assert (status, headers["retry-after"]) == (429, "10")
+            code, body, headers = await tool(port, BOB, "shop.quick")
+            assert (code, headers["retry-after"]) == (429, "10")
             assert body["error"] == {
                 "code": -32000,
                 "message": "More than 0.1 calls a second; try again in 10 s",
@@ -387,7 +391,7 @@ def test_a_legacy_caller_that_calls_too_often_keeps_its_session() -> None:
                 await in_session(port, BOB, session, "tools/call", name="shop.quick", arguments={})
                 for _ in range(2)
             ]
-            assert [status for status, _ in called] == [200, 200]
+            assert [code for code, _ in called] == [200, 200]
             assert called[1][1]["error"]["data"] == {"retry_after": 10}
             assert (await in_session(port, BOB, session, "ping"))[0] == 200
 
@@ -470,3 +474,120 @@ def test_a_rate_that_is_none_is_refused_on_the_command_line(rate: str) -> None:
     )
     assert told.returncode == 2
     assert f"{rate!r} is no number of calls a second" in told.stderr
+
+
+# --- subscriptions --------------------------------------------------------------------------
+
+
+async def listening(port: int, token: str, uris: list[str]) -> Response:
+    """An open `subscriptions/listen`, or its refusal."""
+    params = {"notifications": {"resourceSubscriptions": uris}}
+    body = json.dumps(request("subscriptions/listen", params)).encode()
+    about = {"mcp_protocol_version": MODERN, "mcp_method": "subscriptions/listen"}
+    return await http(port, "POST", "/mcp", body, token, accept="text/event-stream", **about)
+
+
+def test_one_caller_cannot_fill_the_memory_with_what_it_subscribes_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def run() -> None:
+        monkeypatch.setattr(listeners, "SUBSCRIBED", 100_000)
+        async with shop(Hub().register(Shop())) as port:
+            of_bob, another_of_bob = await begin_session(port, BOB), await begin_session(port, BOB)
+            of_ann = await begin_session(port, ANN)
+
+            async def subscribe(token: str, session: str, uri: str) -> Any:
+                return (await in_session(port, token, session, "resources/subscribe", uri=uri))[1]
+
+            large = [f"shop://{letter * 3000}" for letter in "abcd"]
+            for uri in (large[0], large[0], large[1]):
+                assert "result" in await subscribe(BOB, of_bob, uri)
+            assert "result" in await subscribe(BOB, another_of_bob, large[2])
+            refused = (await subscribe(BOB, another_of_bob, large[3]))["error"]
+            assert (refused["code"], refused["message"]) == (
+                -32000,
+                "More subscriptions than there is room for; end some of them first",
+            )
+            assert "result" in await subscribe(ANN, of_ann, large[0])
+            listen = await listening(port, BOB, large[3:])
+            assert listen.kind == "application/json"
+            await listen.drop()
+
+            await in_session(port, BOB, of_bob, "resources/unsubscribe", uri=large[0])
+            assert "result" in await subscribe(BOB, another_of_bob, large[3])
+            await status(port, "DELETE", "/mcp", token=BOB, mcp_session_id=another_of_bob)
+            assert "result" in await subscribe(BOB, of_bob, large[2])
+
+    drive(run())
+
+
+def test_what_is_listened_to_counts_until_the_stream_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        monkeypatch.setattr(listeners, "SUBSCRIBED", 100_000)
+        hub = Hub().register(Shop())
+        async with shop(hub) as port:
+            for _ in range(3):
+                listen = await listening(port, BOB, ["shop://" + "x" * 5000])
+                assert listen.kind == "text/event-stream"
+                refused = await listening(port, BOB, ["shop://tea"] * 20)
+                assert refused.kind == "application/json"
+                await refused.drop()
+                await listen.drop()
+                await until(lambda: not mcp_of(hub)._listeners._open)
+
+    drive(run())
+
+
+def test_what_one_caller_watches_of_a_mounted_server_leaves_room_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def run() -> None:
+        monkeypatch.setattr(mount, "MOST_WATCHED", 20)
+        inner = Hub("far").register(Shop())
+        hub = Hub().mount("far", inner)
+        await hub.open()
+        async with shop(hub) as port:
+            session, another = await begin_session(port, BOB), await begin_session(port, ANN)
+            for token, chosen, item in ((BOB, session, "a"), (BOB, session, "b"), (BOB, session, "c")):
+                await in_session(port, token, chosen, "resources/subscribe", uri=f"shop://{item}")
+            await in_session(port, ANN, another, "resources/subscribe", uri="shop://tea")
+            assert hub.mounts[0]._watched == {"shop://a", "shop://b", "shop://tea"}
+
+    drive(run())
+
+
+def test_questions_of_a_mounted_server_stay_open_however_many_another_caller_has() -> None:
+    talks: Owned[str] = Owned()
+    talks.use("ann", "1", "of ann")
+    gone = []
+    for number in range(30):
+        gone += talks.make_room("bob", 100)
+        talks.use("bob", f"b{number}", f"of bob {number}")
+    assert gone == [f"of bob {number}" for number in range(20)]
+    assert talks.get("ann", "1") == "of ann"
+
+
+# --- connections ----------------------------------------------------------------------------
+
+
+def test_one_caller_cannot_open_all_websockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        monkeypatch.setattr(transport, "SOCKETS", 20)
+        async with shop(Hub().register(Shop())) as port:
+            async with socket(port, BOB) as one, socket(port, BOB) as other:
+                assert await one.result("shop.quick") == await other.result("shop.quick") == "done"
+                with pytest.raises(InvalidStatus) as refused:
+                    async with socket(port, BOB):
+                        pass
+                assert refused.value.response.status_code == 429
+                async with socket(port, ANN) as another:
+                    assert await another.result("shop.quick") == "done"
+            while True:  # the server may take a moment to notice
+                try:
+                    async with socket(port, BOB) as again:
+                        assert await again.result("shop.quick") == "done"
+                        break
+                except InvalidStatus:
+                    await asyncio.sleep(0.01)
+
+    drive(run())

@@ -34,7 +34,14 @@ Ending: TypeAlias = Literal["answered", "declined", "cancelled", "timed_out", "f
 ENDINGS: tuple[Ending, ...] = ("answered", "declined", "cancelled", "timed_out", "failed", "withdrawn")
 
 
-REFUSALS = ("too_many_calls", "rate_limited", "journal_full")
+REFUSALS = (
+    "too_many_calls",
+    "rate_limited",
+    "too_many_subscriptions",
+    "too_many_connections",
+    "too_many_conversations",
+    "journal_full",
+)
 
 
 class Histogram(Struct):

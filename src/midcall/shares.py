@@ -6,7 +6,7 @@ one cannot be told apart: they count as one, and may take all of it. Knows no ca
 
 import math
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from midcall.errors import RateLimited
@@ -74,6 +74,9 @@ class Owned(Generic[T]):
     def __len__(self) -> int:
         return self._count
 
+    def get(self, owner: str | None, id: str) -> T | None:
+        return self._by_owner.get(owner, {}).get(id)
+
     def use(self, owner: str | None, id: str, thing: T) -> None:
         """Add a thing, or note that it was used."""
         self.remove(owner, id)
@@ -89,19 +92,26 @@ class Owned(Generic[T]):
             if not own:
                 del self._by_owner[owner]
 
-    def of_most(self) -> Collection[T]:
-        """The things of whoever has most, the longest unused first."""
-        return max(self._by_owner.values(), key=len).values()
+    def make_room(
+        self, owner: str | None, limit: int, is_busy: Callable[[T], bool] = lambda _: False
+    ) -> list[T]:
+        """Forget what is in the way of one more thing of this owner, and give it back.
 
-    def in_the_way(self, owner: str | None, limit: int) -> Collection[T]:
-        """Of which things one must go before this owner gets another one; none if there is room.
-
-        They are the owner's own if it has its share, else those of whoever has most.
+        That is what was unused for longest: of the owner itself if it has its share, else of whoever has
+        most. What is busy is the last to go.
         """
-        own = self._by_owner.get(owner, {})
-        if owner is not None and len(own) >= share_of(limit):
-            return own.values()
-        return self.of_most() if self._count >= limit else ()
+        gone: list[T] = []
+        while True:
+            if owner is not None and len(self._by_owner.get(owner, ())) >= share_of(limit):
+                loser: str | None = owner
+            elif self._count >= limit:
+                loser = max(self._by_owner, key=lambda one: len(self._by_owner[one]))
+            else:
+                return gone
+            things = self._by_owner[loser]
+            id = next((id for id, thing in things.items() if not is_busy(thing)), next(iter(things)))
+            gone.append(things[id])
+            self.remove(loser, id)
 
 
 class RateLimit:

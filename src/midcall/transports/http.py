@@ -23,7 +23,9 @@ from midcall import jsonrpc
 from midcall.hub import Hub
 from midcall.journal.measured import measure
 from midcall.mcp import mcp_of
-from midcall.shares import RateLimit
+from midcall.metrics import counts
+from midcall.principal import Principal
+from midcall.shares import RateLimit, Shares
 from midcall.transports import cors
 from midcall.transports.admin import admin_pages
 from midcall.transports.auth import Authenticator, Unauthorized, authorization_in
@@ -37,6 +39,9 @@ from midcall.transports.web import WebClient
 from midcall.transports.websocket import serve_websocket
 from midcall.transports.whole_response import without_respond
 from midcall.version import __version__
+
+SOCKETS = 10_000
+"""How many WebSockets may be open; of a caller with a name, a tenth."""
 
 METADATA_PATH = "/.well-known/oauth-protected-resource"
 
@@ -157,15 +162,21 @@ class _Endpoint:
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
+        self._open = Shares()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await serve_websocket(
-            self._hub,
-            receive,
-            send,
-            scope.get("midcall.principal"),
-            subprotocols=scope.get("subprotocols", ()),
-        )
+        principal: Principal | None = scope.get("midcall.principal")
+        name = None if principal is None else principal.name
+        if self._open.is_full(name, SOCKETS):
+            counts.refused["too_many_connections"] += 1
+            await _refuse(scope, receive, send, 429, "Too many open WebSockets; close some of them first")
+            return
+        self._open.take(name)
+        try:
+            subprotocols = scope.get("subprotocols", ())
+            await serve_websocket(self._hub, receive, send, principal, subprotocols=subprotocols)
+        finally:
+            self._open.give_back(name)
 
 
 class Application:

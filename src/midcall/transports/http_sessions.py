@@ -3,7 +3,6 @@
 import itertools
 import secrets
 import time
-from collections.abc import Collection
 
 from midcall.jsonrpc import BatchReply, Id
 from midcall.mcp.exchange import Plain
@@ -147,8 +146,8 @@ class HttpSessions:
         """A new session; if there are too many, one of this caller, or of whoever has most, ends."""
         self._end_idle()
         found = HttpSession(principal, self.home)
-        while others := self._owned.in_the_way(found.owner, LIMIT):
-            self.end(_idlest(others))
+        for session in self._owned.make_room(found.owner, LIMIT, lambda session: session.busy):
+            self.end(session)
         self._used(found)
         return found
 
@@ -188,8 +187,3 @@ class HttpSessions:
                 self._sessions[session.id] = self._sessions.pop(session.id)
             elif session.used < oldest:
                 self.end(session)
-
-
-def _idlest(sessions: Collection[HttpSession]) -> HttpSession:
-    """The one that was not used for longest; those in use are the last to go."""
-    return next((session for session in sessions if not session.busy), next(iter(sessions)))

@@ -97,8 +97,7 @@ class SseEndpoint:
 
     def _admit(self, principal: Principal | None) -> "_Client":
         client = _Client(self._hub, principal)
-        while others := self._owned.in_the_way(client.principal, LIMIT):
-            longest_silent = next(iter(others))
+        for longest_silent in self._owned.make_room(client.principal, LIMIT):
             self._forget(longest_silent)
             longest_silent.over.set()
         self._clients[client.id] = client
