@@ -40,6 +40,10 @@ KEEP = 24 * 3600.0
 """How long a call that the store itself gave up (expired, poisoned) is still known, in seconds."""
 
 
+CALL_SIZE = 1024
+"""How many bytes a call counts for, beside its values."""
+
+
 class CallRecord(Struct, frozen=True, kw_only=True):
     """A call, as far as a store knows it."""
 
@@ -220,6 +224,9 @@ class Journal(Protocol):
     async def count(self) -> dict[str, int]:
         """How many calls there are of each status."""
 
+    async def held(self, principal: str) -> int:
+        """How many bytes the calls of a principal take, ended ones included; each counts `CALL_SIZE` more."""
+
     async def secret(self, name: str, made: bytes) -> bytes:
         """A secret that all workers share: the one that is kept, or `made` if there was none."""
 
@@ -274,6 +281,7 @@ def page_start(after: str) -> tuple[float, str]:
 
 
 __all__ = [
+    "CALL_SIZE",
     "ENDED",
     "KEEP",
     "MOST_CLAIMS",

@@ -237,6 +237,9 @@ class Calls:
     async def count(self, connection: "Connection") -> dict[str, int]:
         return {row[0]: row[1] for row in await connection.fetch(self._sql.count)}
 
+    async def held(self, connection: "Connection", principal: str) -> int:
+        return int(await connection.fetchval(self._sql.held, principal))
+
     async def secret(self, connection: "Connection", name: str, made: bytes) -> bytes | None:
         """Nothing if another worker has made it just now."""
         closed = self._values.close(made, "secret", name)

@@ -248,6 +248,9 @@ class SqliteJournal:
     async def count(self) -> dict[str, int]:
         return await self._read(Calls.count)
 
+    async def held(self, principal: str) -> int:
+        return await self._read(lambda calls: calls.held(principal))
+
     async def export(self, call_id: str) -> dict[str, Any] | None:
         def export(calls: Calls) -> dict[str, Any] | None:
             loaded = calls.load(call_id)

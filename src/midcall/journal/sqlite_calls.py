@@ -14,6 +14,7 @@ from msgspec import msgpack
 from msgspec.structs import replace
 
 from midcall.journal.base import (
+    CALL_SIZE,
     ENDED,
     KEEP,
     MOST_CLAIMS,
@@ -75,6 +76,11 @@ _LET_GO = "UPDATE calls SET updated = ?, status = ?, owner = NULL, claims = clai
 _END = (
     "UPDATE calls SET updated = ?, status = ?, expires = ?, segment = segment + ?, fence = fence + 1,"
     " owner = NULL, wake = NULL, questions = ? WHERE n = ?"
+)
+
+_HELD = (
+    f"SELECT coalesce(sum({CALL_SIZE} + (SELECT sum(length(data)) FROM parts WHERE call = n)), 0)"  # noqa: S608
+    " FROM calls WHERE principal = ?"
 )
 
 Row = tuple[Any, ...]
@@ -282,6 +288,10 @@ class Calls:
 
     def count(self) -> dict[str, int]:
         return dict(self._sql("SELECT status, count(*) FROM calls GROUP BY status").fetchall())
+
+    def held(self, principal: str) -> int:
+        (held,) = self._sql(_HELD, (principal,)).fetchone()
+        return int(held)
 
     # inside
 
