@@ -5,6 +5,7 @@ import json
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,10 +15,15 @@ from websockets.exceptions import InvalidStatus
 from chatting import Person, Puppet, call
 from chatting import serving as chat_serving
 from driving import drive, until
+from journal_contract import waiting_call
 from mcp_peers import META, MODERN, Response
-from midcall import Ask, Hub, RateLimited, calls, connect_hub, method, resource, shares
+from midcall import Ask, Hub, JournalFull, RateLimited, calls, connect_hub, method, resource, shares
 from midcall.chat import ChatEngine
 from midcall.client import mount
+from midcall.journal.keeper import Keeper
+from midcall.journal.memory import MemoryJournal
+from midcall.journal.room import Room
+from midcall.journal.sqlite import SqliteJournal
 from midcall.mcp import listeners, mcp_of
 from midcall.metrics import counts, families_of, render
 from midcall.shares import Owned, RateLimit
@@ -589,5 +595,84 @@ def test_one_caller_cannot_open_all_websockets(monkeypatch: pytest.MonkeyPatch) 
                         break
                 except InvalidStatus:
                     await asyncio.sleep(0.01)
+
+    drive(run())
+
+
+# --- the journal ----------------------------------------------------------------------------
+
+
+def keeping(tmp_path: Path, share: int = 50_000) -> Hub:
+    """A hub with a journal of which a caller may have so many bytes."""
+    hub = Hub().register(Shop())
+    hub.keeper = Keeper(hub, SqliteJournal(tmp_path / "calls.db"), share=share)
+    return hub
+
+
+def test_one_caller_cannot_fill_the_journal(tmp_path: Path) -> None:
+    async def run() -> None:
+        hub = keeping(tmp_path)
+        async with shop(hub) as port, socket(port, BOB) as bob:
+            note = "x" * 30_000
+            _, asked, _ = await tool(port, BOB, "shop.buy", note=note)
+            assert asked["result"]["resultType"] == "input_required"
+            _, refused, _ = await tool(port, BOB, "shop.buy", note=note)
+            assert refused["error"]["data"] == {"code": "journal_full", "recoverable": True}
+            assert refused["error"]["message"] == (
+                "The journal has no more room for this caller; answer what waits, or try again later"
+            )
+            durable = {"method": "shop.buy", "params": {"note": note}, "durable": True}
+            started = await bob.result("plexus_subscribe", durable)
+            assert (await bob.item(started, "error"))["code"] == "journal_full"
+            _, asked, _ = await tool(port, ANN, "shop.buy", note=note)
+            assert asked["result"]["resultType"] == "input_required"
+            assert await hub.keeper.journal.count() == {"waiting": 2}
+            assert len(list(hub.keeper.here)) == 2
+
+    drive(run())
+
+
+def test_what_another_worker_has_written_counts_too(tmp_path: Path) -> None:
+    async def run() -> None:
+        for number in range(2):
+            async with shop(keeping(tmp_path)) as port:
+                _, asked, _ = await tool(port, BOB, "shop.buy", note="x" * 30_000)
+                assert ("result" in asked) == (number == 0)
+
+    drive(run())
+
+
+def test_a_call_that_is_found_by_its_key_needs_no_room(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with shop(keeping(tmp_path, 40_000)) as port:
+            params = {"name": "shop.buy", "arguments": {"note": "x" * 30_000}}
+            about = {"mcp_protocol_version": MODERN, "mcp_method": "tools/call", "mcp_name": "shop.buy"}
+            for key, code in (("one", None), ("two", "journal_full"), ("one", None)):
+                asked = request("tools/call", params)
+                asked["params"]["_meta"]["dev.midcall/idempotencyKey"] = key
+                _, came, _ = await post(port, BOB, asked, **about)
+                assert came.get("error", {}).get("data", {}).get("code") == code
+
+    drive(run())
+
+
+def test_room_in_the_journal_is_looked_for_again_after_a_while() -> None:
+    async def run() -> None:
+        clock, journal = Clock(), MemoryJournal()
+        await journal.open()
+        room = Room(journal, 50_000, clock=clock)
+        call = waiting_call(principal="bob", arguments=b"x" * 40_000)
+        await room.check(call)
+        await journal.create(call, (), b"asked")
+        for _ in range(2):
+            with pytest.raises(JournalFull):
+                await room.check(call)
+        await journal.end(call.id, "aborted", b"", 0.0)
+        await journal.sweep()
+        with pytest.raises(JournalFull):
+            await room.check(call)
+        clock.now += 61
+        await room.check(call)
+        await room.check(waiting_call(arguments=b"x" * 90_000))  # callers without a name have all the room
 
     drive(run())

@@ -27,6 +27,7 @@ from midcall.journal.here import PARKED_CALLS, Here
 from midcall.journal.kept import Front, Kept, Revive, after_segment, is_next, kind_of
 from midcall.journal.mail import Mail
 from midcall.journal.memory import MemoryJournal
+from midcall.journal.room import SHARE, Room
 from midcall.journal.seal import PERIOD, KeyRing, shared_ring
 from midcall.journal.sweeper import Sweeper
 from midcall.metrics import counts
@@ -63,9 +64,11 @@ class Keeper:
         replay_check: bool = False,
         looks_after: bool = True,
         engine: Engine | None = None,
+        share: int = SHARE,
     ) -> None:
         self.hub = hub
         self.journal: Journal = journal or MemoryJournal()
+        self._room = Room(self.journal, share)
         self.mail = Mail(self.journal)
         """What this worker and the others post to each other."""
         self.time_limit = time_limit
@@ -194,6 +197,15 @@ class Keeper:
         async with kept.lock:
             if kept.journaled:
                 return None
+            try:
+                await self._room.check(kept.record)
+            except JournalError as error:
+                self.here.forget(kept)
+                key = kept.record.idempotency_key
+                taken = None if key is None else await self.journal.find(kept.record.principal, key)
+                if taken is None:
+                    raise error from None
+                return taken
             entries = kept.take_entries()
             taken = await self.journal.create(kept.record, entries)
             if taken is not None:
@@ -246,6 +258,7 @@ class Keeper:
                     kept.record = after_segment(record, parking)
                 else:
                     record = after_segment(kept.record, parking)
+                    await self._room.check(record)
                     await self.journal.create(record, entries, outcome)
                     kept.record = record
                     kept.journaled = True
@@ -257,6 +270,7 @@ class Keeper:
                     front.call.trace.give_back(entries)
                 raise
         counts.segments["run"] += 1
+        self._room.add(kept.record.principal, len(outcome) + sum(len(entry.value) for entry in entries))
         if parking.status == "waiting":
             self.here.park(kept)
         else:
