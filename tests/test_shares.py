@@ -18,7 +18,7 @@ from driving import drive, until
 from journal_contract import waiting_call
 from mcp_peers import META, MODERN, Response
 from midcall import Ask, Hub, JournalFull, RateLimited, calls, connect_hub, method, resource, shares
-from midcall.chat import ChatEngine
+from midcall.chat import ChatEngine, engine
 from midcall.client import mount
 from midcall.journal.keeper import Keeper
 from midcall.journal.memory import MemoryJournal
@@ -26,6 +26,7 @@ from midcall.journal.room import Room
 from midcall.journal.sqlite import SqliteJournal
 from midcall.mcp import listeners, mcp_of
 from midcall.metrics import counts, families_of, render
+from midcall.principal import Principal
 from midcall.shares import Owned, RateLimit
 from midcall.transports import http as transport
 from midcall.transports import http_sessions, http_sse
@@ -674,5 +675,55 @@ def test_room_in_the_journal_is_looked_for_again_after_a_while() -> None:
         clock.now += 61
         await room.check(call)
         await room.check(waiting_call(arguments=b"x" * 90_000))  # callers without a name have all the room
+
+    drive(run())
+
+
+# --- the chat -------------------------------------------------------------------------------
+
+
+async def say(port: int, token: str, text: str = "Hello.", **more: Any) -> tuple[int, Any]:
+    response = await http(port, "POST", "/chat", json.dumps({"message": text, **more}).encode(), token)
+    body = await response.body()
+    return response.status, json.loads(body) if response.kind == "application/json" else body
+
+
+def test_one_person_cannot_begin_all_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        monkeypatch.setattr(engine, "TURNS", 10, raising=False)
+        hub = Hub().register(Shop())
+        hub.chat = chat = ChatEngine(hub, Puppet(call("shop__slow")))
+        async with shop(hub, parts=[chat.part()]) as port:
+            first = asyncio.ensure_future(say(port, BOB))
+            await until(lambda: len(hub.calls) == 1)
+            code, refused = await say(port, BOB)
+            assert (code, refused["error"]["code"]) == (429, "too_many_calls")
+            assert (await say(port, ANN))[0] == 200
+            for run in chat._runs.values():
+                run.stop()
+            await first
+            await until(lambda: not chat._in_use)
+            assert (await say(port, BOB))[0] == 200
+
+    drive(run())
+
+
+def test_one_person_has_a_share_of_the_room_for_conversations(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        monkeypatch.setattr(engine, "CONVERSATIONS", 2, raising=False)
+        monkeypatch.setattr(engine, "CONVERSATION_BYTES", 10_000, raising=False)
+        hub = Hub().register(Shop())
+        chat = ChatEngine(hub, Puppet())
+        async with shop(hub, parts=[chat.part()]) as port:
+            assert [(await say(port, BOB))[0] for _ in range(2)] == [200, 200]
+            code, refused = await say(port, BOB)
+            assert (code, refused["error"]["code"]) == (409, "too_many_conversations")
+            assert refused["error"]["message"] == "You have too many conversations; delete some of them first"
+            newest, _ = await chat.conversations(Principal("bob"))
+            assert (await say(port, BOB, "x" * 12_000, conversationId=newest.id))[0] == 200
+            assert (await say(port, BOB, conversationId=newest.id))[0] == 409
+            assert (await say(port, ANN))[0] == 200
+            await chat.delete(newest.id, Principal("bob"))
+            assert (await say(port, BOB))[0] == 200
 
     drive(run())

@@ -45,7 +45,10 @@ class Room:
         if not self._is_known(principal):
             async with self._looking:
                 if not self._is_known(principal):
-                    self._taken[principal] = (await self._journal.held(principal), self._clock() + LOOK)
+                    begun = self._clock()
+                    taken = await self._journal.held(principal)
+                    pause = max(LOOK, 100 * (self._clock() - begun))  # of many calls it takes long
+                    self._taken[principal] = (taken, self._clock() + pause)
                     if len(self._taken) > CALLERS:
                         self._taken.popitem(last=False)
         size = CALL_SIZE + len(call.arguments) + len(call.context)

@@ -79,8 +79,8 @@ _END = (
 )
 
 _HELD = (
-    f"SELECT coalesce(sum({CALL_SIZE} + (SELECT sum(length(data)) FROM parts WHERE call = n)), 0)"  # noqa: S608
-    " FROM calls WHERE principal = ?"
+    "SELECT created, n, (SELECT sum(length(data)) FROM parts WHERE call = n) FROM calls"
+    " WHERE principal = ? AND (created, n) > (?, ?) ORDER BY created, n LIMIT ?"
 )
 
 Row = tuple[Any, ...]
@@ -289,9 +289,13 @@ class Calls:
     def count(self) -> dict[str, int]:
         return dict(self._sql("SELECT status, count(*) FROM calls GROUP BY status").fetchall())
 
-    def held(self, principal: str) -> int:
-        (held,) = self._sql(_HELD, (principal,)).fetchone()
-        return int(held)
+    def held(
+        self, principal: str, after: tuple[float, int], limit: int
+    ) -> tuple[int, tuple[float, int] | None]:
+        """What some calls of a principal take, and after which one the next begin, if there may be any."""
+        rows = self._sql(_HELD, (principal, *after, limit)).fetchall()
+        last = rows[-1][:2] if len(rows) == limit else None
+        return sum(CALL_SIZE + size for _, _, size in rows), last
 
     # inside
 
