@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from midcall.call import PROCESS, Call, CallInfo
-from midcall.errors import RateLimited, TooManyCalls, UnknownQuestion
+from midcall.errors import TooManyCalls, UnknownQuestion
 from midcall.inline import ENDED, Inline, rest_of
 from midcall.metrics import counts
 from midcall.shares import RateLimit, Shares, share_of
@@ -44,11 +44,7 @@ class Calls:
     def admit(self, principal: str | None) -> None:
         """A caller from outside is about to start a call. Raises `RateLimited` if that is too soon."""
         if self.rate is not None:
-            try:
-                self.rate.take(principal)
-            except RateLimited as error:
-                counts.refused[error.code] += 1
-                raise
+            self.rate.take(principal)
 
     def start(
         self,

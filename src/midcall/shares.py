@@ -7,16 +7,17 @@ one cannot be told apart: they count as one, and may take all of it. Knows no ca
 import math
 import time
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from midcall.errors import RateLimited
+from midcall.metrics import counts
 
 T = TypeVar("T")
 
 RATE = 1_000.0
 """Calls a second that a caller with a name may start."""
 
-UNNAMED_RATE = 20_000.0
+UNNAMED_RATE = 50_000.0
 """Calls a second that all callers without a name may start together."""
 
 AT_ONCE = 10.0
@@ -25,7 +26,7 @@ AT_ONCE = 10.0
 
 def share_of(limit: int) -> int:
     """What a caller with a name may take of a limit."""
-    return max(limit // 10, 1)
+    return limit // 10 or 1
 
 
 class Shares:
@@ -37,25 +38,21 @@ class Shares:
         self.total = 0
         self._named: dict[str, int] = {}
 
-    def of(self, principal: str) -> int:
-        """What a caller has taken."""
-        return self._named.get(principal, 0)
-
     def is_full(self, principal: str | None, limit: int, more: int = 1) -> bool:
         """Whether a caller may not take so much more."""
         if self.total + more > limit:
             return True
-        return principal is not None and self.of(principal) + more > share_of(limit)
+        return principal is not None and self._named.get(principal, 0) + more > share_of(limit)
 
     def take(self, principal: str | None, amount: int = 1) -> None:
         self.total += amount
         if principal is not None:
-            self._named[principal] = self.of(principal) + amount
+            self._named[principal] = self._named.get(principal, 0) + amount
 
     def give_back(self, principal: str | None, amount: int = 1) -> None:
         self.total -= amount
         if principal is not None:
-            left = self.of(principal) - amount
+            left = self._named.get(principal, 0) - amount
             if left:
                 self._named[principal] = left
             else:
@@ -124,8 +121,8 @@ class RateLimit:
     __slots__ = ("_clock", "_full_at", "_named", "_swept", "_unnamed")
 
     def __init__(self, rate: float | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._named = RATE if rate is None else rate
-        self._unnamed = UNNAMED_RATE if rate is None else rate
+        self._named = _Rate.of(RATE if rate is None else rate)
+        self._unnamed = _Rate.of(UNNAMED_RATE if rate is None else rate)
         self._clock = clock
         self._full_at: dict[str | None, float] = {}
         self._swept = 1_000
@@ -133,16 +130,28 @@ class RateLimit:
 
     def take(self, principal: str | None) -> None:
         """A caller starts a call. Raises `RateLimited`."""
-        rate = self._unnamed if principal is None else self._named
-        if not rate:
-            return
-        now, pause = self._clock(), 1 / rate
-        missing = max(self._full_at.get(principal, now) - now, 0.0)
-        room = max(AT_ONCE - pause, 0.0)
-        if missing > room + pause / 1000:  # sums of floats are not exact
-            seconds = max(math.ceil(missing - room), 1)
-            raise RateLimited(f"More than {rate:g} calls a second; try again in {seconds} s", seconds)
-        self._full_at[principal] = now + missing + pause
+        pause, room = self._unnamed if principal is None else self._named
+        now = self._clock()
+        full_at = self._full_at.get(principal, now)
+        if full_at < now:
+            full_at = now
+        elif full_at - now > room:
+            counts.refused[RateLimited.code] += 1
+            seconds = max(math.ceil(full_at - now - room), 1)
+            raise RateLimited(f"More than {1 / pause:g} calls a second; try again in {seconds} s", seconds)
+        self._full_at[principal] = full_at + pause
         if len(self._full_at) > self._swept:
             self._full_at = {who: at for who, at in self._full_at.items() if at > now}
             self._swept = max(2 * len(self._full_at), 1_000)
+
+
+class _Rate(NamedTuple):
+    """The time that a call takes from its caller, and how much of it may be missing before the next one."""
+
+    pause: float
+    room: float
+
+    @classmethod
+    def of(cls, rate: float) -> "_Rate":
+        pause = 1 / rate if rate else 0.0
+        return cls(pause, max(AT_ONCE - pause, 0.0) + pause / 1000)  # sums of floats are not exact

@@ -148,7 +148,7 @@ def _add_protection(parser: argparse.ArgumentParser) -> None:
         type=_rate,
         default=None,
         help="calls a second that each caller may start, ten seconds' worth of them at once; 0 for no limit "
-        "(default: 1000, and 20000 for all callers without a name together; no limit on stdio)",
+        "(default: 1000, and 50000 for all callers without a name together; no limit on stdio)",
     )
     group.add_argument("--no-auth", action="store_true", help="let everybody in")
     group.add_argument(
