@@ -428,6 +428,7 @@ class Keeper:
                     kept.front.troubled(error)
                 await asyncio.sleep(pause)
             else:
+                self._room.add(kept.record.principal, sum(len(entry.value) for entry in entries))
                 return
 
     def _fenced(self, kept: Kept) -> None:

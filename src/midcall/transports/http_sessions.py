@@ -180,9 +180,7 @@ class HttpSessions:
     def _end_idle(self) -> None:
         """End some of those that nobody has used for long."""
         oldest = time.monotonic() - IDLE
-        for session in list(
-            itertools.islice(self._sessions.values(), SWEEP)
-        ):  # the longest unused stand first
+        for session in list(itertools.islice(self._sessions.values(), SWEEP)):  # the longest idle stand first
             if session.busy:
                 self._sessions[session.id] = self._sessions.pop(session.id)
             elif session.used < oldest:
