@@ -1154,3 +1154,30 @@ class JournalContract:
             await journal.load("x")
         with pytest.raises(JournalError):
             await journal.create(new_call())
+
+    # --- what callers hold --------------------------------------------------------------------
+
+    @in_store
+    async def test_a_principal_holds_what_its_calls_take_until_they_are_forgotten(self, store: Store) -> None:
+        journal = await store.worker()
+        assert await journal.held("ann") == 0
+        call = waiting_call(principal="ann", arguments=b"x" * 100_000)
+        await journal.create(call, [step("1", b"x" * 50_000)], b"x" * 25_000)
+        await journal.create(waiting_call(), (), b"x" * 100_000)
+        asked = await journal.held("ann")
+        assert 175_000 < asked < 180_000
+        assert await journal.held("bob") == 0
+        fence = (await claimed(journal, call.id, 1)).fence
+        await journal.append(call.id, fence, [step("2", b"x" * 10_000)])
+        over = replace(COMPLETED, expires=time.time() - 1)
+        await journal.settle(call.id, fence, 1, b"x" * 20_000, over, [step("3", b"x" * 30_000)])
+        assert 60_000 <= await journal.held("ann") - asked < 64_000
+        await journal.sweep()
+        assert await journal.held("ann") == 0
+
+    @in_store
+    async def test_a_call_that_holds_nothing_counts_too(self, store: Store) -> None:
+        journal = await store.worker()
+        for _ in range(3):
+            await journal.create(new_call(principal="ann", arguments=b""))
+        assert await journal.held("ann") > 1500

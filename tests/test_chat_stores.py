@@ -16,6 +16,7 @@ import pytest
 import postgres_server
 from driving import drive
 from midcall.chat import sqlite_store
+from midcall.chat import store as store_module
 from midcall.chat.conversation import Conversation, Pending, new_conversation
 from midcall.chat.events import ElicitRequest
 from midcall.chat.postgres_store import PostgresStore
@@ -386,3 +387,44 @@ def test_two_processes_write_at_the_same_time(make: Make) -> None:
                 assert await one.lines(run, 0) == [b"%d" % number for number in range(1, 11)]
 
     drive(main())
+
+
+def test_what_a_person_has_is_counted(make: Make) -> None:
+    async def run() -> None:
+        async with opened(make) as store:
+            who = uuid.uuid4().hex
+            assert await store.held(who) == (0, 0)
+            for length in (50_000, 20_000):
+                conversation = new_conversation(who)
+                conversation.say(Message("user", "x" * length))
+                await store.save(conversation)
+            count, size = await store.held(who)
+            assert count == 2
+            assert 70_000 <= size < 75_000
+            await store.delete(conversation.id, who)
+            assert (await store.held(who))[0] == 1
+
+    drive(run())
+
+
+def test_in_memory_whoever_has_most_conversations_and_runs_loses_the_oldest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def run() -> None:
+        monkeypatch.setattr(store_module, "MOST", 30)
+        store = MemoryStore()
+        first = talk("ann")
+        await store.save(first)
+        await store.begin_run("run of ann", first.id, "ann")
+        others = [talk("bob") for _ in range(40)]
+        for number, conversation in enumerate(others):
+            await store.save(conversation)
+            await store.begin_run(f"run {number}", conversation.id, "bob")
+        assert await store.load(first.id, "ann") is not None
+        assert await store.run("run of ann") is not None
+        assert await store.load(others[-1].id, "bob") is not None
+        assert await store.run("run 39") is not None
+        assert await store.load(others[0].id, "bob") is None
+        assert await store.run("run 0") is None
+
+    drive(run())

@@ -3,8 +3,12 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from journal_contract import JournalContract, Store
+import pytest
+
+from driving import drive
+from journal_contract import JournalContract, Store, new_call, waiting_call
 from journal_model import JournalModel, MemoryStore
+from midcall.journal import bounds
 
 
 class TestMemoryJournal(JournalContract):
@@ -21,3 +25,39 @@ class TestMemoryAsItsOwnModel(JournalModel):
     @asynccontextmanager
     async def store(self) -> AsyncIterator[Store]:
         yield MemoryStore()
+
+
+def test_whoever_has_most_in_memory_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        monkeypatch.setattr(bounds, "WAITING_BYTES", 50_000)
+        journal = await MemoryStore().worker()
+        of_ann = waiting_call(principal="ann", arguments=b"x" * 5_000)
+        await journal.create(of_ann, (), b"asked")
+        of_bob = [waiting_call(principal="bob", arguments=b"x" * 10_000) for _ in range(20)]
+        for call in of_bob:
+            await journal.create(call, (), b"asked")
+        assert await journal.load(of_ann.id) is not None
+        kept = [call for call in of_bob if await journal.load(call.id) is not None]
+        assert 2 <= len(kept) <= 4
+        assert kept == of_bob[-len(kept) :]
+
+    drive(run())
+
+
+def test_nobody_pushes_out_the_results_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        monkeypatch.setattr(bounds, "CALLS", 5)
+        journal = await MemoryStore().worker()
+
+        async def ended(principal: str) -> str:
+            call = new_call(principal=principal, status="completed", segment=1)
+            await journal.create(call, (), b"done")
+            return call.id
+
+        of_ann = await ended("ann")
+        of_bob = [await ended("bob") for _ in range(20)]
+        assert await journal.load(of_ann) is not None
+        assert [await journal.load(call) is not None for call in of_bob[-4:]] == [True] * 4
+        assert await journal.load(of_bob[0]) is None
+
+    drive(run())

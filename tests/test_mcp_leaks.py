@@ -341,7 +341,7 @@ def test_listeners_that_are_gone_are_forgotten() -> None:
             await asyncio.sleep(0)
             gone.set()
             await listening
-        assert extension._listeners._open == []
+        assert extension._listeners._open == {}
 
     drive(run())
 
@@ -369,7 +369,7 @@ def test_a_line_that_closes_takes_its_calls_and_listeners_with_it() -> None:
             await until(lambda sent=sent: any(b"elicitation/create" in one for one in sent))
             await connection.close()
         await until(lambda: len(hub.calls) == 0)
-        assert extension._listeners._open == []
+        assert extension._listeners._open == {}
         connection = speaker = send = None  # noqa: F841
         gc.collect()
         assert [one for one in gc.get_objects() if type(one) is Session] == []

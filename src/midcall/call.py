@@ -89,6 +89,8 @@ class Call(Struct, eq=False):
     """Who alone may answer the questions."""
     principal: str | None = None
     """The name of whoever calls, where the transport has found it out."""
+    size: int = 0
+    """How many bytes its arguments had."""
     on_result: Callable[[Any, Error | None], None] | None = None
     """Gets the result of a method that neither streams nor asks, or its failure, in place of items."""
 

@@ -12,6 +12,8 @@ from typing import Any
 from midcall.call import PROCESS, Call, CallInfo
 from midcall.errors import TooManyCalls, UnknownQuestion
 from midcall.inline import ENDED, Inline, rest_of
+from midcall.metrics import counts
+from midcall.shares import RateLimit, Shares, share_of
 
 log = logging.getLogger("midcall.call")
 
@@ -20,27 +22,46 @@ EAGER = sys.version_info >= (3, 12)
 GRACE = 10.0
 """How many seconds an aborted call may clean up before whoever stopped it goes on."""
 
+ARGUMENTS = 1024 * 1024 * 1024
+"""How many bytes the arguments of all calls at once may have; those of a caller with a name, a tenth."""
+
 
 class Calls:
     """All calls of a hub that run or wait: start, find, answer, abort, list."""
 
     def __init__(self, limit: int = 100_000) -> None:
         self.limit = limit
+        """How many there may be at once; of a caller with a name, a tenth."""
+        self.rate: RateLimit | None = None
+        """How many a caller from outside may start in a second."""
+        self._calls_of = Shares()
+        self._arguments_of = Shares()
         self._active: dict[int, Call] = {}
         self._asking: dict[str, Call] = {}
         self._numbers = itertools.count(1)
         self._inline = Inline[Call](self._begin, waits=self.add)
 
+    def admit(self, principal: str | None) -> None:
+        """A caller from outside is about to start a call. Raises `RateLimited` if that is too soon."""
+        if self.rate is not None:
+            self.rate.take(principal)
+
     def start(
-        self, call: Call, *, at_once: bool = False, loop: asyncio.AbstractEventLoop | None = None
+        self,
+        call: Call,
+        *,
+        at_once: bool = False,
+        checked: bool = False,
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> Call:
-        """Give the call an id and a task. Raises `TooManyCalls` at the limit.
+        """Give the call an id and a task. Raises `TooManyCalls` at the limit, unless that was `checked`.
 
         `at_once` runs it up to the first thing that it waits for before this returns, where Python can
         (3.12 and later): whoever starts it must be ready for its items, also for the last one. Who
         knows the running loop gives it, as finding it out is a system call in Python 3.11.
         """
-        self.check_room()
+        if not checked:
+            self.check_room(call)
         self.add(call)
         loop = loop or asyncio.get_running_loop()
         if at_once and EAGER:
@@ -52,9 +73,8 @@ class Calls:
     def run_soon(self, call: Call, loop: asyncio.AbstractEventLoop | None = None) -> None:
         """Run a call in the next turn of the loop, in a task of its own if it waits; most do not.
 
-        It is listed from then on. Raises `TooManyCalls` at the limit.
+        It is listed from then on. Whoever starts it has seen that there is room (`check_room`).
         """
-        self.check_room()
         self._inline.put(call, loop or asyncio.get_running_loop())
 
     def _begin(self, call: Call, task: asyncio.Task[None]) -> Coroutine[Any, Any, None]:
@@ -64,14 +84,24 @@ class Calls:
     def run_here(self, call: Call, waiting: AbstractContextManager[object]) -> Awaitable[None]:
         """Run a call in the present task: nothing is known of it unless it waits, and most do not.
 
-        If it does, it is listed and can be aborted, and `waiting` is entered until it ends.
+        If it does, it is listed and can be aborted, and `waiting` is entered until it ends. Whoever
+        starts it has seen that there is room (`check_room`).
         """
         return _Here(self, call, waiting)
 
-    def check_room(self) -> None:
-        """Raise `TooManyCalls` at the limit."""
-        if len(self._active) >= self.limit:
-            raise TooManyCalls(f"More than {self.limit} calls at once; try again later")
+    def check_room(self, call: Call) -> None:
+        """Raise `TooManyCalls` if one more call of this caller is too many, or its arguments are too much."""
+        if self._calls_of.is_full(call.principal, self.limit):
+            if self._calls_of.total < self.limit:
+                why = f"More than {share_of(self.limit)} calls at once for one caller; try again later"
+            else:
+                why = f"More than {self.limit} calls at once; try again later"
+        elif self._arguments_of.is_full(call.principal, ARGUMENTS, call.size):
+            why = "The arguments of the calls that run are too large together; try again later"
+        else:
+            return
+        counts.refused[TooManyCalls.code] += 1
+        raise TooManyCalls(why)
 
     def add(self, call: Call) -> None:
         """List a call that runs."""
@@ -79,10 +109,14 @@ class Calls:
         call.started = time.monotonic()
         call.asking = self._asking
         self._active[number] = call
+        self._calls_of.take(call.principal)
+        self._arguments_of.take(call.principal, call.size)
 
     def ended(self, call: Call) -> None:
         """A call runs no longer."""
-        self._active.pop(call.number, None)
+        if self._active.pop(call.number, None) is not None:
+            self._calls_of.give_back(call.principal)
+            self._arguments_of.give_back(call.principal, call.size)
 
     def answer(self, request_id: str, payload: object, *, owner: object = None) -> None:
         """Answer an open question of this owner's calls; to anybody else it does not exist."""

@@ -72,6 +72,7 @@ class Connection:
     ) -> None:
         self.principal = principal
         self.closed = False
+        self._principal_name = None if principal is None else principal.name
         self.loop = asyncio.get_running_loop()
         self._hub = hub
         self._raw = raw
@@ -92,6 +93,8 @@ class Connection:
             "plexus_unsubscribe": self._unsubscribe,
             f"{hub.name}.call_unsub": self._unsubscribe,
         }
+        self._looks = {f"{hub.name}.schema", f"{hub.name}.hash", "plexus_schema", "plexus_hash"}
+        """What only tells of the hub: it does not count as a call of its tools."""
         self._speakers: list[Speaker] = [protocol.connect(self) for protocol in hub.protocols]
 
     # --- messages in -------------------------------------------------------------------------
@@ -165,6 +168,7 @@ class Connection:
     # --- the methods of the connection itself ------------------------------------------------
 
     def _subscribe(self, raw: bytes) -> str | Awaitable[str]:
+        self._hub.calls.admit(self._principal_name)
         asked = read_params(raw, Subscribe)
         supported = PERSON_KINDS if asked.supports is None else KINDS.intersection(asked.supports)
         if asked.durable:
@@ -220,6 +224,8 @@ class Connection:
         return True
 
     def _reply(self, name: str, params: bytes, outlet: "Reply") -> None:
+        if name not in self._looks:
+            self._hub.calls.admit(self._principal_name)
         call = self._calls[outlet] = self._prepare(name, params, outlet, frozenset())
         try:
             self._hub.calls.start(call, at_once=True, loop=self.loop)
@@ -234,8 +240,9 @@ class Connection:
             raise TooManyCalls(f"More than {self._max_calls} calls at once on one connection")
         found = self._hub.resolve(name)
         check_scopes(found.name, found.method.extras, self.principal)
-        principal = None if self.principal is None else self.principal.name
-        return self._hub.prepare(found, params, outlet, supported=supported, owner=self, principal=principal)
+        return self._hub.prepare(
+            found, params, outlet, supported=supported, owner=self, principal=self._principal_name
+        )
 
     # --- messages out ------------------------------------------------------------------------
 

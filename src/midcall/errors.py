@@ -6,6 +6,7 @@
     ├── InvalidArguments       arguments that do not fit the method
     ├── NotAllowed             the caller lacks a scope of the method
     ├── TooManyCalls           a limit on running calls is reached
+    ├── RateLimited            the caller starts calls faster than it may
     ├── ToolError              raised by an author: the tool failed, with a message for the caller
     ├── ProtocolError          raised by an author: the request failed, not the tool
     ├── Aborted                the call was stopped from outside
@@ -29,7 +30,8 @@
     ├── Diverged               a call that is run again does something else than before: its code has changed
     ├── JournalError           the journal cannot be read or written
     │   ├── Fenced             another worker has taken the call over
-    │   └── BadExport          what is to be imported is not an exported call
+    │   ├── BadExport          what is to be imported is not an exported call
+    │   └── JournalFull        the caller has as much in the journal as it may
     ├── RemoteError            a call through a client failed on the other side
     ├── Unreachable            a client cannot reach its server: nothing was sent
     └── LoginFailed            a client was not given access to its server
@@ -113,6 +115,21 @@ class TooManyCalls(MidcallError):
 
     code = "too_many_calls"
     recoverable = True
+
+
+class RateLimited(MidcallError):
+    """The caller starts calls faster than it may; `retry_after` is in how many seconds it may again."""
+
+    code = "rate_limited"
+    recoverable = True
+
+    def __init__(self, message: str, retry_after: int) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {"retry_after": self.retry_after}
 
 
 class ToolError(MidcallError):
@@ -331,6 +348,12 @@ class BadExport(JournalError):
 
     code = "bad_export"
     recoverable = False
+
+
+class JournalFull(JournalError):
+    """The caller has as much in the journal as it may: when some of its calls are forgotten, it may again."""
+
+    code = "journal_full"
 
 
 class RemoteError(MidcallError):

@@ -101,7 +101,7 @@ class Hub(Registry):
     ) -> Call:
         """Validate and start a call whose items go to `outlet`.
 
-        Raises `MethodNotFound` or `InvalidArguments`; then nothing was started.
+        Raises `MethodNotFound`, `InvalidArguments` or `TooManyCalls`; then nothing was started.
         """
         call = self.prepare(
             self.resolve(name),
@@ -128,8 +128,18 @@ class Hub(Registry):
         """A call of a method that is found already, for `calls.start`. Raises `InvalidArguments`."""
         arguments = found.method.read_arguments(raw_params, found.name)
         metadata = Metadata(found.provenance, self._hash or self.hash, 0)
+        size = len(raw_params)
         return Call(
-            found.name, found.method, arguments, outlet, metadata, supported, time_limit, owner, principal
+            found.name,
+            found.method,
+            arguments,
+            outlet,
+            metadata,
+            supported,
+            time_limit,
+            owner,
+            principal,
+            size,
         )
 
     def call(
@@ -212,6 +222,7 @@ class Hub(Registry):
         sse: bool = False,
         admin: bool = False,
         metrics: bool = False,
+        rate_limit: float | None = None,
         web_modules: Sequence[str | Path] = (),
     ) -> Any:
         """This hub as an ASGI application: `/mcp`, `/ws`, `/health`, `/ready`, and a page at `/`.
@@ -221,6 +232,7 @@ class Hub(Registry):
         `auth`, `/admin` is for administrators; without it, and with `admin`, for programs of this machine.
         `metrics` adds `/metrics` for both. A hub with a chat (`midcall.chat.ChatEngine`) has `/chat` and
         `/agui` too; `web_modules` are files of JavaScript that its page loads, with components for questions.
+        `rate_limit` is how many calls a second each caller may start, 0 for no limit (see `midcall.shares`).
 
         Mounted in another application, it does not see that one's start and end: call
         `await hub.open()` and `await hub.close()` there.
@@ -235,6 +247,7 @@ class Hub(Registry):
             sse=sse,
             admin=admin,
             metrics=metrics,
+            rate_limit=rate_limit,
             parts=parts,
             web_modules=web_modules,
         )

@@ -20,6 +20,7 @@ from midcall.errors import (
     NotSupported,
     TimedOut,
     ToolError,
+    TooManyCalls,
     TransportLost,
     UnknownQuestion,
     WrongType,
@@ -219,7 +220,7 @@ class Invocation:
 
 _BY_CODE: dict[str, type[MidcallError]] = {
     kind.code: kind
-    for kind in (Aborted, NotSupported, TimedOut, Cancelled, Declined, WrongType, TransportLost)
+    for kind in (Aborted, NotSupported, TimedOut, Cancelled, Declined, WrongType, TransportLost, TooManyCalls)
 }
 
 

@@ -34,6 +34,16 @@ Ending: TypeAlias = Literal["answered", "declined", "cancelled", "timed_out", "f
 ENDINGS: tuple[Ending, ...] = ("answered", "declined", "cancelled", "timed_out", "failed", "withdrawn")
 
 
+REFUSALS = (
+    "too_many_calls",
+    "rate_limited",
+    "too_many_subscriptions",
+    "too_many_connections",
+    "too_many_conversations",
+    "journal_full",
+)
+
+
 class Histogram(Struct):
     """How often a value was at most so much."""
 
@@ -70,6 +80,8 @@ class Counts(Struct):
     segments: dict[str, int] = field(default_factory=_none)
     """Segments of calls in the journal: `run`, `rebuilt`, `taken_over`, `fenced`."""
     diverged: int = 0
+    refused: dict[str, int] = field(default_factory=_none)
+    """What callers were refused because they had or did too much, by the code of the error."""
     journal: dict[str, Histogram] = {}
     """How long the operations of the journal took, if that is measured."""
     journal_errors: dict[str, int] = field(default_factory=_none)
@@ -80,6 +92,7 @@ class Counts(Struct):
             (self.asked, other.asked),
             (self.ended, other.ended),
             (self.segments, other.segments),
+            (self.refused, other.refused),
             (self.journal_errors, other.journal_errors),
         ):
             for name, number in theirs.items():
@@ -166,6 +179,13 @@ def families_of(counts: Counts) -> list[Family]:
             "counter",
             "Calls that stand still because their code has changed.",
             counts.diverged,
+        ),
+        by_label(
+            "midcall_refused_total",
+            "counter",
+            "What callers were refused because they had or did too much.",
+            "reason",
+            {reason: counts.refused.get(reason, 0) for reason in REFUSALS},
         ),
         histogram(
             "midcall_journal_seconds",

@@ -25,13 +25,15 @@ from midcall.client.client import Client
 from midcall.client.inprocess import HubWire
 from midcall.client.options import Options
 from midcall.client.targets import Target
-from midcall.errors import MidcallError, RegistrationError
+from midcall.errors import MidcallError, RegistrationError, TooManyCalls
 from midcall.hub import Hub
 from midcall.logs import Trouble
 from midcall.mcp import mcp_of
 from midcall.mcp.caller import NESTED
+from midcall.metrics import counts
 from midcall.models.base import Message, Model, ToolCall
 from midcall.principal import Principal
+from midcall.shares import Shares
 
 if TYPE_CHECKING:
     from midcall.chat.part import ChatPart
@@ -46,6 +48,15 @@ CLOSING = 2.0
 
 MAX_CLIENTS = 1000
 """How many people have their tools at hand at once."""
+
+TURNS = 1000
+"""How many turns may run at once; of a person with a name, a tenth."""
+
+CONVERSATIONS = 1000
+"""How many conversations a person with a name may have."""
+
+CONVERSATION_BYTES = 256 * 1024 * 1024
+"""How large these may be, all together, before anything more is said in them."""
 
 SYSTEM = (
     "You are a helpful assistant. Use the tools where they help. "
@@ -64,6 +75,12 @@ class NoConversation(MidcallError):
     """There is no such conversation, or run, of this person."""
 
     code = "not_found"
+
+
+class TooManyConversations(MidcallError):
+    """The person has as many conversations as there is room for, or they are too large."""
+
+    code = "too_many_conversations"
 
 
 class ChatEngine:
@@ -109,6 +126,8 @@ class ChatEngine:
         self._offered = offered
         self._runs: dict[str, Run] = {}
         self._clients: OrderedDict[Principal | None, Client] = OrderedDict()
+        self._turns = Shares()
+        """The turns that run."""
         self._in_use: dict[str, Client] = {}
         """The clients of the turns that run, by the ids of these."""
         self._trouble = Trouble(log, "write to the store of conversations")
@@ -188,17 +207,33 @@ class ChatEngine:
     async def post(
         self, request: ChatRequest, principal: Principal | None = None, *, create: bool = False
     ) -> Run:
-        """Begin a turn. Raises `BadRequest`, `NoConversation` or `Busy`; then nothing was changed.
+        """Begin a turn. Raises `BadRequest`, `NoConversation`, `Busy`, `TooManyCalls` or
+        `TooManyConversations`; then nothing was changed.
 
         With `create`, a conversation that there is not begins under the id that the request gives.
         """
         await self._ready()
-        name, id = principal.name if principal is not None else None, request.conversation_id
+        name = principal.name if principal is not None else None
+        if self._turns.is_full(name, TURNS):
+            counts.refused[TooManyCalls.code] += 1
+            raise TooManyCalls("More turns at once than there is room for; try again later")
+        self._turns.take(name)
+        try:
+            return await self._begin(request, principal, name, create=create)
+        except BaseException:
+            self._turns.give_back(name)
+            raise
+
+    async def _begin(
+        self, request: ChatRequest, principal: Principal | None, name: str | None, *, create: bool
+    ) -> Run:
+        id = request.conversation_id
         if create and id is not None and not is_id(id):
             raise BadRequest(
                 f"The id of a conversation has between 1 and {MAX_ID} letters that can be printed"
             )
         if id is None or (create and await self.store.load(id, name) is None):
+            await self._check_room(name, more=1)
             conversation = new_conversation(name, id)
             for said in request.messages[:-1]:
                 if said.role in ("user", "assistant"):
@@ -206,6 +241,7 @@ class ChatEngine:
         else:
             conversation = await self._own(id, name)
             await self._check_free(conversation)
+            await self._check_room(name, more=0)
         if self.closing:
             raise Busy("The server is closing: try again")
         run = Run(str(uuid.uuid4()), conversation.id, name, self.store, self._trouble, lambda: self.closing)
@@ -307,6 +343,15 @@ class ChatEngine:
             raise NoConversation("There is no such conversation")
         return conversation
 
+    async def _check_room(self, name: str | None, more: int) -> None:
+        """Raise if a person has too many conversations already, or they are too large."""
+        if name is None:
+            return
+        count, size = await self.store.held(name)
+        if count + more > CONVERSATIONS or size > CONVERSATION_BYTES:
+            counts.refused[TooManyConversations.code] += 1
+            raise TooManyConversations("You have too many conversations; delete some of them first")
+
     async def _check_free(self, conversation: Conversation) -> None:
         if await self._running(conversation) is not None:
             raise Busy("The last turn of this conversation has not ended")
@@ -326,6 +371,7 @@ class ChatEngine:
     def _ended(self, run: Run) -> None:
         """A run has ended: it is read from here for a moment longer, then from the store."""
         self._in_use.pop(run.id, None)
+        self._turns.give_back(run.principal)
         asyncio.get_running_loop().call_later(60.0, self._runs.pop, run.id, None)
 
     async def _client(self, principal: Principal | None) -> Client:
@@ -373,4 +419,4 @@ class _Chatting(Answering):
         }
 
 
-__all__ = ["BadRequest", "Busy", "ChatEngine", "NoConversation"]
+__all__ = ["BadRequest", "Busy", "ChatEngine", "NoConversation", "TooManyConversations"]

@@ -12,11 +12,11 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from midcall.chat.engine import Busy, ChatEngine, NoConversation
+from midcall.chat.engine import Busy, ChatEngine, NoConversation, TooManyConversations
 from midcall.chat.request import StopRequest, read_json, read_request
 from midcall.chat.runs import FarRun, Run
 from midcall.chat.store import Conflict
-from midcall.errors import JournalError, MidcallError
+from midcall.errors import JournalError, MidcallError, TooManyCalls
 from midcall.principal import Principal
 
 MAX_BODY = 4 * 1024 * 1024
@@ -25,6 +25,8 @@ _STATUS: dict[type[MidcallError], int] = {
     NoConversation: 404,
     Busy: 409,
     Conflict: 409,
+    TooManyConversations: 409,
+    TooManyCalls: 429,
     JournalError: 503,
 }
 

@@ -193,6 +193,14 @@ class PostgresStore:
         )
         return [Listed(*row) for row in rows]
 
+    async def held(self, principal: str) -> tuple[int, int]:
+        rows = await self._run(
+            lambda connection, _: connection.fetch(
+                "SELECT octet_length(body) FROM midcall_chat.conversations WHERE principal = $1", principal
+            )
+        )
+        return len(rows), sum(row[0] for row in rows)
+
     # --- runs --------------------------------------------------------------------------------
 
     async def begin_run(self, run: str, conversation_id: str, principal: str | None) -> None:

@@ -168,6 +168,14 @@ class SqliteStore:
 
         return await self._read(read)
 
+    async def held(self, principal: str) -> tuple[int, int]:
+        def read(connection: sqlite3.Connection) -> tuple[int, int]:
+            found = "SELECT count(*), coalesce(sum(length(body)), 0) FROM conversations WHERE principal = ?"
+            count, size = connection.execute(found, (principal,)).fetchone()
+            return count, size
+
+        return await self._read(read)
+
     # --- runs --------------------------------------------------------------------------------
 
     async def begin_run(self, run: str, conversation_id: str, principal: str | None) -> None:

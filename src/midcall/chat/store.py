@@ -12,11 +12,16 @@ from msgspec import Struct
 
 from midcall.chat.conversation import Conversation
 from midcall.errors import MidcallError
+from midcall.shares import Owned
 
 KEEP_RUNS = 3600.0
 """Seconds that the lines of a run are kept after its last one."""
 
 MAX_LISTED = 200
+
+MOST = 10_000
+"""How many conversations, and how many runs, are kept in memory; of a person with a name, a tenth. One more
+takes the place of the oldest of the same person, or of whoever has most."""
 
 
 class Conflict(MidcallError):
@@ -73,6 +78,9 @@ class ChatStore(Protocol):
     async def list(self, principal: str | None) -> Sequence[Listed]:
         """The conversations of this person, the newest first."""
 
+    async def held(self, principal: str) -> tuple[int, int]:
+        """How many conversations this person has, and how many bytes they take."""
+
     async def begin_run(self, run: str, conversation_id: str, principal: str | None) -> None:
         """A run begins."""
 
@@ -102,6 +110,8 @@ class MemoryStore:
     def __init__(self) -> None:
         self._conversations: dict[tuple[str, str | None], Conversation] = {}
         self._runs: dict[str, tuple[str, str | None, list[bytes], bool]] = {}
+        self._owned: Owned[tuple[str, str | None]] = Owned()
+        self._owned_runs: Owned[str] = Owned()
         self._to_stop: set[str] = set()
 
     async def open(self) -> None:
@@ -119,9 +129,14 @@ class MemoryStore:
         if (kept.version if kept is not None else 0) != conversation.version:
             raise Conflict("The conversation was changed meanwhile")
         conversation.version += 1
+        self._owned.remove(conversation.principal, conversation.id)
+        for oldest in self._owned.make_room(conversation.principal, MOST):
+            del self._conversations[oldest]
+        self._owned.use(conversation.principal, conversation.id, key)
         self._conversations[key] = copy.deepcopy(conversation)
 
     async def delete(self, id: str, principal: str | None) -> bool:
+        self._owned.remove(principal, id)
         return self._conversations.pop((id, principal), None) is not None
 
     async def list(self, principal: str | None) -> Sequence[Listed]:
@@ -129,12 +144,16 @@ class MemoryStore:
         own.sort(key=lambda one: one.updated, reverse=True)
         return [listed(one) for one in own[:MAX_LISTED]]
 
+    async def held(self, principal: str) -> tuple[int, int]:
+        own = [one for one in self._conversations.values() if one.principal == principal]
+        return len(own), sum(len(message.content) for one in own for message in one.messages)
+
     async def begin_run(self, run: str, conversation_id: str, principal: str | None) -> None:
-        self._runs[run] = (conversation_id, principal, [], False)
-        while len(self._runs) > 10_000:
-            oldest = next(iter(self._runs))
+        for oldest in self._owned_runs.make_room(principal, MOST):
             del self._runs[oldest]
             self._to_stop.discard(oldest)
+        self._owned_runs.use(principal, run, run)
+        self._runs[run] = (conversation_id, principal, [], False)
 
     async def append(self, run: str, first: int, lines: Sequence[bytes], *, ended: bool) -> bool:
         if run not in self._runs:

@@ -94,6 +94,10 @@ def serve(args: argparse.Namespace, load: "Callable[[], Hub]") -> int:
             from midcall.mcp import mcp_of
 
             mcp_of(hub)
+        if args.rate_limit is not None:
+            from midcall.shares import RateLimit
+
+            hub.calls.rate = RateLimit(args.rate_limit)
         serving = serve_stdio(hub, raw=not args.mcp_only, grace=args.grace)
     else:
         from midcall.transports.http_server import server
@@ -111,6 +115,7 @@ def serve(args: argparse.Namespace, load: "Callable[[], Hub]") -> int:
             place=place,
             admin=args.admin,
             metrics=args.metrics,
+            rate_limit=args.rate_limit,
             parts=() if hub.chat is None else (hub.chat.part(),),
             web_modules=args.web_module,
             own_log=args.log_format == "text",

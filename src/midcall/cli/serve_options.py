@@ -1,6 +1,7 @@
 """The options of a server, the same for `midcall serve` and `midcall proxy`."""
 
 import argparse
+import math
 from pathlib import Path
 
 from midcall.cli.call import seconds
@@ -141,6 +142,14 @@ def _add_protection(parser: argparse.ArgumentParser) -> None:
         help="without keys, on a loopback address: let programs of this machine administer calls at /admin; "
         "with keys, those who have the scope midcall:admin always can",
     )
+    group.add_argument(
+        "--rate-limit",
+        metavar="CALLS",
+        type=_rate,
+        default=None,
+        help="calls a second that each caller may start, ten seconds' worth of them at once; 0 for no limit "
+        "(default: 1000, and 50000 for all callers without a name together; no limit on stdio)",
+    )
     group.add_argument("--no-auth", action="store_true", help="let everybody in")
     group.add_argument(
         "--allow-public",
@@ -154,6 +163,17 @@ def _count(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= MOST_WORKERS:
         raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to {MOST_WORKERS}")
     return int(text)
+
+
+def _rate(text: str) -> float:
+    """A number of calls a second."""
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = -1.0
+    if not 0 <= rate < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of calls a second")
+    return rate
 
 
 def _module(text: str) -> Path:

@@ -10,7 +10,6 @@ import contextlib
 import logging
 import os
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
@@ -27,6 +26,7 @@ from midcall.client.mount_talk import Talk
 from midcall.client.options import INFO, Options
 from midcall.client.targets import Target, target_of
 from midcall.errors import MidcallError, RemoteError
+from midcall.shares import Owned, Shares
 
 log = logging.getLogger("midcall.mount")
 
@@ -34,10 +34,11 @@ LOOK = 15.0
 """Seconds between two looks at what is idle, silent, or listed for so long that it may have changed."""
 
 MOST_TALKS = 10_000
-"""How many requests wait for the answer of somebody whose call is not in memory."""
+"""How many requests wait for the answer of somebody whose call is not in memory; of a caller with a name, a
+tenth."""
 
 MOST_WATCHED = 10_000
-"""How many resources of one server are watched."""
+"""How many resources of one server are watched; for a caller with a name, a tenth."""
 
 
 class MountOptions(Struct, frozen=True):
@@ -99,9 +100,10 @@ class Mount:
         self.answering = PassingOn(None, options.sample, options.roots, by_hand=True)
         self.clients = Clients(self._make_client)
         self.activation = Mounted(self, namespace)
-        self.talks: OrderedDict[str, Talk] = OrderedDict()
+        self.talks: Owned[Talk] = Owned()
         """Requests of legacy servers that wait for an answer, by the id of the call in the journal."""
         self._watched: set[str] = set()
+        self._watched_by = Shares()
         self._keeping: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._stale = asyncio.Event()
@@ -141,7 +143,8 @@ class Mount:
         clients, self.clients = self.clients, Clients(self._make_client)
         self._stale = asyncio.Event()  # what waits in one event loop is of no use in another
         self._watched.clear()
-        self.talks.clear()
+        self._watched_by = Shares()
+        self.talks = Owned()
         await clients.close()
 
     async def _keep(self) -> None:
@@ -204,12 +207,12 @@ class Mount:
             return ()
         return self.clients.base.headers_of(tool, msgspec.json.decode(arguments))
 
-    def keep(self, call_id: str, talk: Talk) -> None:
+    def keep(self, principal: str | None, call_id: str, talk: Talk) -> None:
         """A request waits for an answer, whether or not its call stays in memory."""
-        self.talks[call_id] = talk
-        if len(self.talks) > MOST_TALKS:
-            _, oldest = self.talks.popitem(last=False)
+        self.talks.remove(principal, call_id)
+        for oldest in self.talks.make_room(principal, MOST_TALKS):
             oldest.cancel("Too many calls wait")
+        self.talks.use(principal, call_id, talk)
 
     def cancel_task(self, principal: str | None, task: str) -> None:
         """Nobody wants the outcome of a task any more."""
@@ -217,10 +220,11 @@ class Mount:
         if client is not None:
             self._spawn(_suppressed(client.request("tasks/cancel", {"taskId": task})))
 
-    def watch(self, uri: str) -> None:
-        """Hear of updates of a resource, from now on."""
-        if uri not in self._watched and len(self._watched) < MOST_WATCHED:
+    def watch(self, uri: str, principal: str | None) -> None:
+        """Hear of updates of a resource, from now on; a caller that watches too many does not."""
+        if uri not in self._watched and not self._watched_by.is_full(principal, MOST_WATCHED):
             self._watched.add(uri)
+            self._watched_by.take(principal)
             self._spawn(_suppressed(self.clients.base.subscribe(uri, self._updated)))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

@@ -146,9 +146,9 @@ class RemoteMethod(Method):
         """Progress or a line of log, if that is what the server tells."""
         return read_report(method, params)
 
-    def watch(self, uri: str) -> None:
+    def watch(self, uri: str, principal: str | None) -> None:
         """Somebody wants to hear of updates of a resource."""
-        self._mount.watch(uri)
+        self._mount.watch(uri, principal)
 
     def invoke(self, call: Call, arguments: dict[str, Any]) -> Coroutine[Any, Any, Any]:
         """Run it: `raw` are the arguments, and `talk` is what is under way already."""

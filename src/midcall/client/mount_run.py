@@ -131,7 +131,7 @@ class Run:
         live = "live" in event
         self._round = Round(self._call, self._mount.answering, event["questions"], self._trace)
         if live:
-            self._talk = self._talk or self._mount.talks.get(self._trace.call_id)
+            self._talk = self._talk or self._mount.talks.get(self._call.principal, self._trace.call_id)
             if self._talk is not None:
                 self._talk.taker = self
                 asyncio.get_running_loop().call_later(SOON, self._watch, self._talk)
@@ -184,7 +184,7 @@ class Run:
 
     async def _answer(self, answers: Answers) -> Event:
         """Answer a legacy server, which waits in the middle of its request."""
-        talk = self._talk or self._mount.talks.get(self._trace.call_id)
+        talk = self._talk or self._mount.talks.get(self._call.principal, self._trace.call_id)
         if talk is None:
             raise ToolError(
                 f"{self._mount.name} lost this call when the process in front of it was restarted; "
@@ -238,13 +238,13 @@ class Run:
             await self._wake
         outcome = talk.outcome
         if outcome is not None:
-            self._mount.talks.pop(self._trace.call_id, None)
+            self._mount.talks.remove(self._call.principal, self._trace.call_id)
             self._talk = None
         match outcome:
             case None:
                 asked = {key: {"method": q.method, "params": q.params} for key, q in talk.questions.items()}
                 if self._trace.kept:
-                    self._mount.keep(self._trace.call_id, talk)
+                    self._mount.keep(self._call.principal, self._trace.call_id, talk)
                 return {"questions": asked, "live": True}
             case Passed(result, None):
                 return {"result": result}
@@ -312,7 +312,7 @@ class Run:
             return
         reason = self._call.reason or "The call was cancelled"
         if talk is not None:
-            self._mount.talks.pop(self._trace.call_id, None)
+            self._mount.talks.remove(self._call.principal, self._trace.call_id)
             talk.cancel(reason)
         if self._task:
             self._mount.cancel_task(self._call.principal, self._task)

@@ -28,6 +28,7 @@ from midcall.errors import (
     MethodNotFound,
     MidcallError,
     NotAllowed,
+    RateLimited,
     RemoteError,
     TransportLost,
     UnknownQuestion,
@@ -417,6 +418,8 @@ def _error(error: jsonrpc.ErrorObject) -> MidcallError:
             return InvalidArguments(data.get("method", ""), data.get("errors", ()))
         case NotAllowed.code:
             return NotAllowed(data.get("method", ""), data.get("scopes", ()))
+        case RateLimited.code:
+            return RateLimited(error.message, data.get("retry_after", 1))
         case UnknownQuestion.code:
             return UnknownQuestion(data.get("request_id", ""))
         case WrongAnswer.code:

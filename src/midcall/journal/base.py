@@ -44,6 +44,9 @@ KEEP = 24 * 3600.0
 """How long a call that the store itself gave up (expired, poisoned) is still known, in seconds."""
 
 
+CALL_SIZE = 1024
+"""How many bytes a call counts for, beside its values."""
+
 _WORKER = re.compile(r"[A-Za-z0-9-]{1,100}")
 
 
@@ -254,6 +257,9 @@ class Journal(Protocol):
     async def probe(self) -> None:
         """See whether it can be written. Raises `JournalError`."""
 
+    async def held(self, principal: str) -> int:
+        """How many bytes the calls of a principal take, ended ones included; each counts `CALL_SIZE` more."""
+
     async def secret(self, name: str, made: bytes) -> bytes:
         """A secret that all workers share: the one that is kept, or `made` if there was none."""
 
@@ -314,6 +320,7 @@ def page_start(after: str) -> tuple[float, str]:
 
 
 __all__ = [
+    "CALL_SIZE",
     "ENDED",
     "KEEP",
     "MOST_CLAIMS",

@@ -1,59 +1,77 @@
 """Bounds: what a journal in memory gives up when it has too much.
 
-Of calls that wait, the principal who has the most of them loses the one that it has not come back to for
-longest: nobody can push out what others wait for. Of what has ended, the oldest goes first.
+The principal who has most loses the call that it has not come back to for longest: nobody can push out what
+others wait for, or what theirs came to.
 """
-
-from collections import OrderedDict
-from collections.abc import Mapping
 
 from midcall.journal.base import ENDED, CallRecord
 
 CALLS = 10_000
 """How many calls may wait, and how many ended ones are kept."""
 
+WAITING_BYTES = 256 * 1024 * 1024
+"""How large calls that wait may be, all together."""
+
 BYTES = 64 * 1024 * 1024
-"""How large the outcomes of ended calls may be, all together."""
+"""How large ended calls may be, all together."""
 
 
 class Bounds:
     """Which calls there are, in the order in which they were last used."""
 
-    __slots__ = ("_active", "_bytes", "_count", "_ended")
+    __slots__ = ("_active", "_ended")
 
     def __init__(self) -> None:
-        self._active: dict[str | None, dict[str, None]] = {}
-        self._count = 0
-        self._ended: OrderedDict[str, int] = OrderedDict()
-        self._bytes = 0
+        self._active = _Calls()
+        self._ended = _Calls()
 
-    def used(self, call: CallRecord, outcomes: Mapping[int, bytes]) -> list[str]:
-        """A call has changed. Gives the ids of calls to be forgotten."""
-        if call.status in ENDED:
-            self.forgotten(call)
-            self._ended[call.id] = size = sum(map(len, outcomes.values()))
-            self._bytes += size
-        else:
-            mine = self._active.setdefault(call.principal, {})
-            if call.id in mine:
-                del mine[call.id]  # it comes last
-            else:
-                self._count += 1
-            mine[call.id] = None
-        over = []
-        if self._count > CALLS:
-            most: dict[str, None] = max(self._active.values(), key=len)
-            over.append(next(iter(most)))
-        if len(self._ended) > CALLS or self._bytes > BYTES:
-            over.append(next(iter(self._ended)))
-        return over
+    def used(self, call: CallRecord, size: int) -> None:
+        """A call has changed, and has this size now."""
+        self.forgotten(call)
+        (self._ended if call.status in ENDED else self._active).add(call, size)
 
     def forgotten(self, call: CallRecord) -> None:
         """A call is not kept any more."""
-        mine = self._active.get(call.principal, {})
-        if call.id in mine:
-            del mine[call.id]
+        self._active.remove(call)
+        self._ended.remove(call)
+
+    def too_many(self, used: CallRecord) -> str | None:
+        """The id of a call to be forgotten, if there is one; never of the one that was just used."""
+        return self._active.too_many(WAITING_BYTES, used) or self._ended.too_many(BYTES, used)
+
+
+class _Calls:
+    """The sizes of calls, by principal and id."""
+
+    __slots__ = ("_by_principal", "_bytes", "_count")
+
+    def __init__(self) -> None:
+        self._by_principal: dict[str | None, dict[str, int]] = {}
+        self._count = 0
+        self._bytes = 0
+
+    def add(self, call: CallRecord, size: int) -> None:
+        self._by_principal.setdefault(call.principal, {})[call.id] = size
+        self._count += 1
+        self._bytes += size
+
+    def remove(self, call: CallRecord) -> None:
+        own = self._by_principal.get(call.principal, {})
+        if call.id in own:
+            self._bytes -= own.pop(call.id)
             self._count -= 1
-            if not mine:
-                del self._active[call.principal]
-        self._bytes -= self._ended.pop(call.id, 0)
+            if not own:
+                del self._by_principal[call.principal]
+
+    def too_many(self, most_bytes: int, used: CallRecord) -> str | None:
+        """The longest unused call of whoever has most, if there are too many or they are too large."""
+        most: dict[str, int] = {}
+        if self._count > CALLS:
+            most = max(self._by_principal.values(), key=len)
+        elif self._bytes > most_bytes:
+            most = max(self._by_principal.values(), key=_size)
+        return next((call_id for call_id in most if call_id != used.id), None)
+
+
+def _size(calls: dict[str, int]) -> int:
+    return sum(calls.values())

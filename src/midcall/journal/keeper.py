@@ -52,6 +52,7 @@ from midcall.journal.here import PARKED_CALLS, Here
 from midcall.journal.kept import Kept, Revive, after_segment, answers_for, is_next, kind_of
 from midcall.journal.mail import Mail
 from midcall.journal.memory import MemoryJournal
+from midcall.journal.room import SHARE, Room
 from midcall.journal.seal import PERIOD, KeyRing, shared_ring
 from midcall.journal.sweeper import Sweeper
 from midcall.logs import Trouble
@@ -102,9 +103,11 @@ class Keeper:
         replay_check: bool = False,
         looks_after: bool = True,
         engine: Engine | None = None,
+        share: int = SHARE,
     ) -> None:
         self.hub = hub
         self.journal: Journal = journal or MemoryJournal()
+        self._room = Room(self.journal, share)
         self.mail = Mail(self.journal)
         """What this worker and the others post to each other."""
         self.time_limit = time_limit
@@ -243,6 +246,15 @@ class Keeper:
         async with kept.lock:
             if kept.journaled:
                 return None
+            try:
+                await self._room.check(kept.record)
+            except JournalError as error:
+                self.here.forget(kept)
+                key = kept.record.idempotency_key
+                taken = None if key is None else await self.journal.find(kept.record.principal, key)
+                if taken is None:
+                    raise error from None
+                return taken
             entries = kept.take_entries()
             try:
                 taken = await self.journal.create(kept.record, entries)
@@ -258,9 +270,9 @@ class Keeper:
         return None
 
     def start(self, front: "Detached") -> None:
-        """Start the call of a front that is written down."""
+        """Start the call of a front that is written down; there was room for it before it was."""
         if front.call is not None:
-            self.hub.calls.start(front.call)
+            self.hub.calls.start(front.call, checked=True)
 
     def forget(self, front: "Detached") -> None:
         """A call has ended that nobody can come back for."""
@@ -309,6 +321,7 @@ class Keeper:
                     kept.record = after_segment(record, parking)
                 else:
                     record = after_segment(kept.record, parking)
+                    await self._room.check(record)
                     await self.journal.create(record, entries, outcome)
                     kept.record = record
                     kept.journaled = True
@@ -319,6 +332,7 @@ class Keeper:
                 kept.give_back(entries)
                 raise
         counts.segments["run"] += 1
+        self._room.add(kept.record.principal, len(outcome) + sum(len(entry.value) for entry in entries))
         if parking.status == "waiting":
             self.here.park(kept)
         else:
@@ -640,6 +654,7 @@ class Keeper:
                     raise
                 else:
                     self._trouble.ends()
+                    self._room.add(kept.record.principal, sum(len(entry.value) for entry in entries))
                     return
             await asyncio.sleep(pause)
 

@@ -16,6 +16,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from midcall.journal.base import (
+    CALL_SIZE,
     ENDED,
     KEEP,
     MOST_CLAIMS,
@@ -45,6 +46,12 @@ class _Kept:
     entries: list[Entry]
     outcomes: dict[int, bytes]
 
+    @property
+    def size(self) -> int:
+        """What it counts for."""
+        values = [self.call.arguments, self.call.context, *(entry.value for entry in self.entries)]
+        return CALL_SIZE + sum(map(len, values)) + sum(map(len, self.outcomes.values()))
+
 
 @dataclass(slots=True)
 class _Memory:
@@ -71,9 +78,9 @@ class _Memory:
 
     def push_out(self, used: _Kept) -> None:
         """Forget other calls, if there are too many with this one."""
-        for call_id in self.bounds.used(used.call, used.outcomes):
-            if call_id != used.call.id:
-                self.forget(self.calls[call_id].call)
+        self.bounds.used(used.call, used.size)
+        while (call_id := self.bounds.too_many(used.call)) is not None:
+            self.forget(self.calls[call_id].call)
 
     def forget(self, call: CallRecord) -> None:
         self.bounds.forgotten(call)
@@ -283,6 +290,10 @@ class MemoryJournal:
 
     async def probe(self) -> None:
         self._use()
+
+    async def held(self, principal: str) -> int:
+        own = (kept for kept in self._use().calls.values() if kept.call.principal == principal)
+        return sum(kept.size for kept in own)
 
     async def secret(self, name: str, made: bytes) -> bytes:
         return self._use().secrets.setdefault(name, made)

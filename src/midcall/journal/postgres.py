@@ -255,6 +255,9 @@ class PostgresJournal:
     async def count(self) -> dict[str, int]:
         return await self._run(lambda connection, _: self._calls.count(connection))
 
+    async def held(self, principal: str) -> int:
+        return await self._run(lambda connection, _: self._calls.held(connection, principal))
+
     async def export(self, call_id: str) -> dict[str, Any] | None:
         async def export(connection: "Connection", _: bool) -> dict[str, Any] | None:
             loaded = await self._calls.load(connection, call_id)

@@ -248,6 +248,9 @@ class Calls:
     async def probe(self, connection: "Connection") -> None:
         await connection.fetch(self._sql.beat, self._line.number)
 
+    async def held(self, connection: "Connection", principal: str) -> int:
+        return int(await connection.fetchval(self._sql.held, principal))
+
     async def secret(self, connection: "Connection", name: str, made: bytes) -> bytes | None:
         """Nothing if another worker has made it just now."""
         closed = self._values.close(made, "secret", name)

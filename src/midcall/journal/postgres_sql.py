@@ -17,7 +17,7 @@ means nothing for a while (`$5`, `$2`): the others may not be back yet.
 from collections.abc import Iterable
 from typing import Any
 
-from midcall.journal.base import ENDED, KEEP, MOST_CLAIMS
+from midcall.journal.base import CALL_SIZE, ENDED, KEEP, MOST_CLAIMS
 from midcall.journal.postgres_schema import lock_class
 
 _NOW = "extract(epoch FROM now())::float8"
@@ -242,6 +242,12 @@ _KIND = """
 _COUNT = """
 SELECT status, count(*) FROM {s}.calls GROUP BY status"""
 
+_HELD = """
+SELECT coalesce(sum({call_size} + p.size), 0)::bigint
+FROM {s}.calls c
+CROSS JOIN LATERAL (SELECT sum(octet_length(data)) AS size FROM {s}.parts WHERE call = c.n) p
+WHERE left(c.principal, 64) = left($1, 64) AND c.principal = $1"""
+
 _SHARED = """
 WITH made AS (INSERT INTO {s}.secrets VALUES ($1, $2) ON CONFLICT DO NOTHING RETURNING value)
 SELECT value FROM made UNION ALL SELECT value FROM {s}.secrets WHERE name = $1"""
@@ -311,6 +317,7 @@ class Statements:
             "channel": f"'{self.channel}'",
             "posts": f"'{self.posts}'",
             "keep": repr(KEEP),
+            "call_size": str(CALL_SIZE),
             "most": str(MOST_CLAIMS),
             "now": _NOW,
             "ended": "({})".format(", ".join(f"'{status}'" for status in sorted(ENDED))),
@@ -337,6 +344,7 @@ class Statements:
         self.sweep = self._fill(_SWEEP)
         self.sweep_workers = self._fill(_SWEEP_WORKERS)
         self.count = self._fill(_COUNT)
+        self.held = self._fill(_HELD)
         self.secret = self._fill(_SHARED)
         self.restore_parts = self._fill(_RESTORE_PARTS)
         self.post = self._fill(_POST)

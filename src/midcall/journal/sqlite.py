@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+import math
 import os
 import secrets
 import sqlite3
@@ -57,6 +58,9 @@ POLL = 0.025
 
 SWEPT_AT_ONCE = 100
 """How many calls are swept in one transaction, so that others need not wait long."""
+
+LOOKED_AT_ONCE = 1000
+"""How many calls are looked at in one reading, so that other readings need not wait long."""
 
 _Waiters = dict[tuple[str, int], set["asyncio.Future[bytes | None]"]]
 
@@ -261,6 +265,15 @@ class SqliteJournal:
 
     async def count(self) -> dict[str, int]:
         return await self._read(Calls.count)
+
+    async def held(self, principal: str) -> int:
+        held = 0
+        after: tuple[float, int] | None = (-math.inf, 0)
+        while after is not None:
+            look = functools.partial(Calls.held, principal=principal, after=after, limit=LOOKED_AT_ONCE)
+            some, after = await self._read(look)
+            held += some
+        return held
 
     async def export(self, call_id: str) -> dict[str, Any] | None:
         def export(calls: Calls) -> dict[str, Any] | None:

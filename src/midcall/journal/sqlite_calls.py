@@ -14,6 +14,7 @@ from msgspec import msgpack
 from msgspec.structs import replace
 
 from midcall.journal.base import (
+    CALL_SIZE,
     ENDED,
     KEEP,
     MOST_CLAIMS,
@@ -78,6 +79,11 @@ _LET_GO = "UPDATE calls SET updated = ?, status = ?, owner = NULL, claims = clai
 _END = (
     "UPDATE calls SET updated = ?, status = ?, expires = ?, segment = segment + ?, fence = fence + 1,"
     " owner = NULL, wake = NULL, questions = ? WHERE n = ?"
+)
+
+_HELD = (
+    "SELECT created, n, (SELECT sum(length(data)) FROM parts WHERE call = n) FROM calls"
+    " WHERE principal = ? AND (created, n) > (?, ?) ORDER BY created, n LIMIT ?"
 )
 
 Row = tuple[Any, ...]
@@ -296,6 +302,14 @@ class Calls:
 
     def count(self) -> dict[str, int]:
         return dict(self._sql("SELECT status, count(*) FROM calls GROUP BY status").fetchall())
+
+    def held(
+        self, principal: str, after: tuple[float, int], limit: int
+    ) -> tuple[int, tuple[float, int] | None]:
+        """What some calls of a principal take, and after which one the next begin, if there may be any."""
+        rows = self._sql(_HELD, (principal, *after, limit)).fetchall()
+        last = rows[-1][:2] if len(rows) == limit else None
+        return sum(CALL_SIZE + size for _, _, size in rows), last
 
     # inside
 

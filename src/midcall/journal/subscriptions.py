@@ -105,6 +105,7 @@ class Subscriptions:
             time_limit=self._keeper.time_limit,
             principal=record.principal,
         )
+        self._hub.calls.check_room(call)
         self._keeper.admit(front, record)
         self._keeper.prepare(front, call)
         await self._keeper.reserve(front)

@@ -16,8 +16,8 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from midcall import jsonrpc
-from midcall.connection import MAX_CALLS, Connection
-from midcall.errors import MidcallError, NotAllowed
+from midcall.connection import Connection
+from midcall.errors import MidcallError, NotAllowed, RateLimited
 from midcall.hub import Hub
 from midcall.items import to_json
 from midcall.journal.keeper import Keeper, keeper_of
@@ -31,7 +31,7 @@ from midcall.mcp.dialects import respond_tool
 from midcall.mcp.exchange import Exchange, Line, McpError
 from midcall.mcp.headers import Headers, check_headers
 from midcall.mcp.legacy import NOT_INITIALIZED, Session
-from midcall.mcp.listeners import Listeners
+from midcall.mcp.listeners import LISTENER, Listeners, size_of
 from midcall.mcp.messages import Meta
 from midcall.mcp.results import cache_hints
 from midcall.mcp.running import Runner, require
@@ -134,6 +134,9 @@ class McpExtension:
             refused = error
         except NotAllowed as error:
             refused = McpError(jsonrpc.code_for(error), str(error), error.data, status=403)
+        except RateLimited as error:
+            status = 200 if headers is None else 429  # to old clients, that is the end of their connection
+            refused = McpError(jsonrpc.code_for(error), str(error), error.data, status=status)
         except MidcallError as error:
             refused = McpError(jsonrpc.code_for(error), str(error), error.data or None)
         except Exception:
@@ -196,6 +199,8 @@ class McpExtension:
         """The caller of all these requests is gone. What it can find again goes on."""
         for request_id in list(session.running):
             self._drop(session, request_id, reason, cancelled=False)
+        self._listeners.taken.give_back(session.caller.principal, size_of(session.watched))
+        session.watched.clear()
 
     def close(self) -> None:
         """The server ends: so do all subscriptions."""
@@ -322,18 +327,24 @@ class McpExtension:
     # --- subscriptions -----------------------------------------------------------------------
 
     def _subscribe(self, exchange: Exchange, params: messages.Located, session: Session) -> None:
-        if len(session.watched) >= MAX_CALLS:
-            raise McpError(jsonrpc.CALL_FAILED, f"More than {MAX_CALLS} subscriptions in one session")
-        self._check_readable(params.uri, session)
-        session.watched.add(params.uri)
+        if params.uri not in session.watched:
+            size = size_of((params.uri,))
+            self._listeners.check_room(session.caller.principal, size)
+            self._check_readable(params.uri, session)
+            session.watched.add(params.uri)
+            self._listeners.taken.take(session.caller.principal, size)
         exchange.result({})
 
     def _unsubscribe(self, exchange: Exchange, params: messages.Located, session: Session) -> None:
-        session.watched.discard(params.uri)
+        if params.uri in session.watched:
+            session.watched.remove(params.uri)
+            self._listeners.taken.give_back(session.caller.principal, size_of((params.uri,)))
         exchange.result({})
 
     def _listen(self, exchange: Exchange, params: messages.Listen, session: Session) -> None:
-        for uri in params.notifications.uris:
+        uris = params.notifications.uris
+        self._listeners.check_room(session.caller.principal, LISTENER + size_of(uris))
+        for uri in uris:
             self._check_readable(uri, session)
         session.admit(exchange, None)
         self._listeners.add(exchange, params.notifications)
@@ -346,7 +357,7 @@ class McpExtension:
             check_scopes(readable.shown["name"], readable.method.extras, session.principal)
             watch = getattr(readable.method, "watch", None)  # of a server behind, which is to tell
             if watch is not None:
-                watch(uri)
+                watch(uri, session.caller.principal)
 
     # --- tasks -------------------------------------------------------------------------------
 
@@ -378,9 +389,10 @@ _NO_META = Meta()
 
 
 def _run(method: str, handle: Callable[[Runner, Exchange, Any, Session], None]) -> _Handle:
-    """A handler that starts a call, in a span if the process uses OpenTelemetry."""
+    """A handler that starts a call, unless that is too soon, in a span if the process uses OpenTelemetry."""
 
     def run(extension: McpExtension, exchange: Exchange, params: Any, session: Session) -> None:
+        extension.hub.calls.admit(exchange.caller.principal)
         if "opentelemetry.trace" not in sys.modules:
             handle(extension.running, exchange, params, session)
             return

@@ -22,8 +22,9 @@ from midcall.outlet import NOWHERE
 
 
 def run_plain(exchange: Exchange, session: Session, hub: Hub, tool: Tool, arguments: bytes) -> None:
-    """Run a tool, and respond with its result. Raises `InvalidArguments`, and what `PlainCall.start` does."""
-    call = hub.prepare(tool.found, arguments, NOWHERE)
+    """Run a tool, and respond with its result. Raises `InvalidArguments`, `TooManyCalls` or `McpError`."""
+    call = hub.prepare(tool.found, arguments, NOWHERE, principal=exchange.caller.principal)
+    hub.calls.check_room(call)
     plain = PlainCall(exchange, session, hub, tool, call)
     call.on_result = plain.answer
     exchange.line.run(plain)

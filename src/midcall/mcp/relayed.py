@@ -89,7 +89,7 @@ class RelayedCall:
         remote: Any = self._tool.found.method
         if remote.is_modern:
             call.supported = kinds_of(exchange.caller)
-        self._hub.calls.check_room()
+        self._hub.calls.check_room(call)
         self.session.admit(exchange, self)
         self._hub.calls.add(call)
         call.begun = True

@@ -267,6 +267,7 @@ class Runner:
                 time_limit=desk.keeper.time_limit,
                 principal=caller.principal,
             )
+            hub.calls.check_room(call)
             _take_along(call, talk)
         except BaseException:
             desk.keeper.forget(front)
@@ -275,7 +276,7 @@ class Runner:
         if long_running or exchange.meta.idempotency_key is not None:
             desk.start_durably(front, exchange)
         else:
-            hub.calls.start(call)
+            hub.calls.start(call, checked=True)
 
     def find(self, record: CallRecord, context: Context) -> tuple[Resolved, Finish]:
         """What a call in the journal runs, and how its result is said. Raises `McpError` if it is gone."""

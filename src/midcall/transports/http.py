@@ -23,6 +23,9 @@ from midcall import jsonrpc
 from midcall.hub import Hub
 from midcall.journal.measured import measure
 from midcall.mcp import mcp_of
+from midcall.metrics import counts
+from midcall.principal import Principal
+from midcall.shares import RateLimit, Shares
 from midcall.transports import cors
 from midcall.transports.admin import IMPORT, admin_pages, import_page
 from midcall.transports.auth import Authenticator, Unauthorized, authorization_in
@@ -36,6 +39,9 @@ from midcall.transports.web import WebClient
 from midcall.transports.websocket import serve_websocket
 from midcall.transports.whole_response import without_respond
 from midcall.version import __version__
+
+SOCKETS = 10_000
+"""How many WebSockets may be open; of a caller with a name, a tenth."""
 
 METADATA_PATH = "/.well-known/oauth-protected-resource"
 
@@ -66,6 +72,7 @@ def asgi_app(
     sse: bool = False,
     admin: bool = False,
     metrics: bool = False,
+    rate_limit: float | None = None,
     parts: Sequence[Part] = (),
     web_modules: Sequence[str | Path] = (),
 ) -> "Application":
@@ -78,7 +85,11 @@ def asgi_app(
     With `auth`, `/admin` is for those who have the scope `midcall:admin` (to import: `midcall:import`);
     without it, and with `admin`, for programs of this machine. `metrics` adds `/metrics` for both.
     `web_modules` are files of JavaScript that the web client loads, with components for questions.
+    `rate_limit` is how many calls a second each caller may start, 0 for no limit; without one, what the hub
+    has, or the default of `midcall.shares`.
     """
+    if rate_limit is not None or hub.calls.rate is None:
+        hub.calls.rate = RateLimit(rate_limit)
 
     async def root(request: Request) -> Response:
         names = "" if auth else "\n".join(("Methods:", *(f"  {name}" for name, _ in hub.methods()), ""))
@@ -154,15 +165,21 @@ class _Endpoint:
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
+        self._open = Shares()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await serve_websocket(
-            self._hub,
-            receive,
-            send,
-            scope.get("midcall.principal"),
-            subprotocols=scope.get("subprotocols", ()),
-        )
+        principal: Principal | None = scope.get("midcall.principal")
+        name = None if principal is None else principal.name
+        if self._open.is_full(name, SOCKETS):
+            counts.refused["too_many_connections"] += 1
+            await _refuse(scope, receive, send, 429, "Too many open WebSockets; close some of them first")
+            return
+        self._open.take(name)
+        try:
+            subprotocols = scope.get("subprotocols", ())
+            await serve_websocket(self._hub, receive, send, principal, subprotocols=subprotocols)
+        finally:
+            self._open.give_back(name)
 
 
 class Application:

@@ -65,6 +65,7 @@ def server(
     place: Place | None = None,
     admin: bool = False,
     metrics: bool = False,
+    rate_limit: float | None = None,
     parts: Sequence[Part] = (),
     web_modules: Sequence[str | Path] = (),
     own_log: bool = True,
@@ -73,8 +74,8 @@ def server(
 
     Told to stop, it lets calls run on for up to `grace` seconds, and answers the others that it is closing.
 
-    With `own_log=False` it is logged as the process has set it up. `admin` and `metrics` are as for
-    `asgi_app`.
+    With `own_log=False` it is logged as the process has set it up. `admin`, `metrics` and `rate_limit`
+    are as for `asgi_app`.
 
     Raises `ValueError` for an address that others can reach, unless there is `auth` or `allow_public`.
     """
@@ -91,6 +92,7 @@ def server(
         sse=sse,
         admin=admin,
         metrics=metrics,
+        rate_limit=rate_limit,
         parts=parts,
         web_modules=web_modules,
     )

@@ -9,13 +9,14 @@ from midcall.mcp.exchange import Plain
 from midcall.mcp.extension import McpExtension
 from midcall.mcp.legacy import Session
 from midcall.principal import Principal
+from midcall.shares import Owned
 from midcall.transports.sse import EventStream, HttpLine
 
 IDLE = 30 * 60.0
 """Seconds without a request after which a session ends, unless something runs in it."""
 
 LIMIT = 10_000
-"""How many sessions there may be."""
+"""How many sessions there may be; of a caller with a name, a tenth."""
 
 SWEEP = 16
 """How many sessions are looked at when a new one comes."""
@@ -138,13 +139,16 @@ class HttpSessions:
         self._extension = extension
         self.home = ""
         """The name of this worker, if there are others that may get requests of its sessions."""
-        self._sessions: dict[str, HttpSession] = {}
+        self._sessions: dict[str, HttpSession] = {}  # the last one used stands last
+        self._owned: Owned[HttpSession] = Owned()
 
     def create(self, principal: Principal | None) -> HttpSession:
-        """A new session; the longest idle one makes room if there are too many."""
-        self._sweep()
+        """A new session; if there are too many, one of this caller, or of whoever has most, ends."""
+        self._end_idle()
         found = HttpSession(principal, self.home)
-        self._sessions[found.id] = found
+        for session in self._owned.make_room(found.owner, LIMIT, lambda session: session.busy):
+            self.end(session)
+        self._used(found)
         return found
 
     def get(self, session_id: str, principal: Principal | None) -> HttpSession | None:
@@ -154,11 +158,17 @@ class HttpSessions:
             return None
         found.session.principal = principal
         found.used = time.monotonic()
-        self._sessions[session_id] = self._sessions.pop(session_id)  # the last one used stands last
+        self._used(found)
         return found
+
+    def _used(self, session: HttpSession) -> None:
+        self._sessions.pop(session.id, None)
+        self._sessions[session.id] = session
+        self._owned.use(session.owner, session.id, session)
 
     def end(self, session: HttpSession) -> None:
         self._sessions.pop(session.id, None)
+        self._owned.remove(session.owner, session.id)
         self._extension.gone(session.session, "The session has ended")
         session.close()
 
@@ -167,13 +177,11 @@ class HttpSessions:
         for session in self._sessions.values():
             session.stop_listening()
 
-    def _sweep(self) -> None:
-        """End what is idle, and make room for one more; those in use are the last to go."""
+    def _end_idle(self) -> None:
+        """End some of those that nobody has used for long."""
         oldest = time.monotonic() - IDLE
         for session in list(itertools.islice(self._sessions.values(), SWEEP)):  # the longest idle stand first
             if session.busy:
                 self._sessions[session.id] = self._sessions.pop(session.id)
-            elif session.used < oldest or len(self._sessions) >= LIMIT:
+            elif session.used < oldest:
                 self.end(session)
-        while len(self._sessions) >= LIMIT:
-            self.end(next(iter(self._sessions.values())))

@@ -21,11 +21,13 @@ from midcall.connection import MAX_MESSAGE, Connection
 from midcall.hub import Hub
 from midcall.jsonrpc import Fault
 from midcall.principal import Principal
+from midcall.shares import Owned
 from midcall.transports.event_writer import EVENTS, KEEP_ALIVE
 from midcall.transports.websocket import OUTBOX_LIMIT, READ_LIMIT
 
 LIMIT = 10_000
-"""How many streams there may be; one more ends the one whose client has been silent for longest."""
+"""How many streams there may be; of a caller with a name, a tenth. One more ends another one: of the same
+caller, or of whoever has most, the one whose client has been silent for longest."""
 
 _Owner: TypeAlias = tuple[str, frozenset[str]] | None
 
@@ -35,7 +37,8 @@ class SseEndpoint:
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self._clients: dict[str, _Client] = {}  # the last one heard of stands last
+        self._clients: dict[str, _Client] = {}
+        self._owned: Owned[_Client] = Owned()
 
     def close(self) -> None:
         """The server ends: so do all streams."""
@@ -57,7 +60,7 @@ class SseEndpoint:
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._clients.pop(client.id, None)  # from here on nothing more is taken for it
+            self._forget(client)  # from here on nothing more is taken for it
             for task in tasks:
                 task.cancel()
             await client.connection.close("The stream was closed")
@@ -93,19 +96,24 @@ class SseEndpoint:
         return Response(status_code=202)
 
     def _admit(self, principal: Principal | None) -> "_Client":
-        while len(self._clients) >= LIMIT:
-            longest_silent = next(iter(self._clients))
-            self._clients.pop(longest_silent).over.set()
         client = _Client(self._hub, principal)
+        for longest_silent in self._owned.make_room(client.principal, LIMIT):
+            self._forget(longest_silent)
+            longest_silent.over.set()
         self._clients[client.id] = client
+        self._owned.use(client.principal, client.id, client)
         return client
+
+    def _forget(self, client: "_Client") -> None:
+        self._clients.pop(client.id, None)
+        self._owned.remove(client.principal, client.id)
 
     def _find(self, request: Request) -> "_Client | None":
         """The client that sends a message; to any other principal its session does not exist."""
         client = self._clients.get(request.query_params.get("session_id", ""))
         if client is None or client.owner != _owner(request.scope.get("midcall.principal")):
             return None
-        self._clients[client.id] = self._clients.pop(client.id)
+        self._owned.use(client.principal, client.id, client)
         return client
 
 
@@ -115,6 +123,7 @@ class _Client:
     def __init__(self, hub: Hub, principal: Principal | None) -> None:
         self.id = secrets.token_urlsafe(24)
         self.owner = _owner(principal)
+        self.principal = None if principal is None else principal.name
         self.over = asyncio.Event()
         """Set when the server ends the stream."""
         self._messages: deque[bytes] = deque()

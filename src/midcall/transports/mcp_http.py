@@ -267,6 +267,9 @@ class McpEndpoint:
             value = self._auth.refusal(needed).www_authenticate
             if value is not None:
                 extra = (*extra, (b"www-authenticate", value.encode("latin-1")))
+        if line.status == 429:
+            seconds = msgspec.json.decode(line.response)["error"]["data"]["retry_after"]  # of a `RateLimited`
+            extra = (*extra, (b"retry-after", b"%d" % seconds))
         return Answer(line.status, line.response, extra)
 
     # --- GET and DELETE ----------------------------------------------------------------------
