@@ -623,8 +623,8 @@ def test_one_caller_cannot_fill_the_journal(tmp_path: Path) -> None:
                 "The journal has no more room for this caller; answer what waits, or try again later"
             )
             durable = {"method": "shop.buy", "params": {"note": note}, "durable": True}
-            started = await bob.result("plexus_subscribe", durable)
-            assert (await bob.item(started, "error"))["code"] == "journal_full"
+            refused = await bob.request("plexus_subscribe", durable)
+            assert refused["error"]["data"]["code"] == "journal_full"
             _, asked, _ = await tool(port, ANN, "shop.buy", note=note)
             assert asked["result"]["resultType"] == "input_required"
             assert await hub.keeper.journal.count() == {"waiting": 2}
