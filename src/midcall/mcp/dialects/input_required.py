@@ -31,7 +31,7 @@ from midcall.journal.base import Parking, Status
 from midcall.journal.keeper import KEPT
 from midcall.journal.kept import Asked, Kept, encode_asked
 from midcall.mcp.dialects.base import Dialect, Finish, Outcome
-from midcall.mcp.elicitation import answer_from, expressible, request_for, wants_tools
+from midcall.mcp.elicitation import answer_from, inexpressible, request_for, wants_tools
 from midcall.mcp.exchange import Exchange, McpError
 from midcall.mcp.outcomes import CALL_ID, Context, deliver, encode_outcome
 
@@ -103,8 +103,9 @@ class InputRequired(Dialect):
             super().put(item)
 
     def ask(self, request: Request) -> None:
-        if not self.context.nested and not expressible(request.request_type):
-            self._fail(request, NotSupported("This client can only be asked for flat forms"))
+        reason = None if self.context.nested else inexpressible(request.request_type)
+        if reason is not None:
+            self._fail(request, NotSupported(reason))
             return
         if wants_tools(request.request_type) and not self.context.tools:
             self._fail(request, NotSupported("The model of this client cannot be given tools"))
