@@ -310,7 +310,13 @@ def test_other_verbs_and_other_kinds_of_body_are_refused() -> None:
 def test_what_is_no_message_is_refused_in_the_response_and_the_session_goes_on() -> None:
     async def run() -> None:
         async with serving(make_hub()) as port, client(port) as one:
-            for body, code in ((b"", -32700), (b"{no", -32700), (b"[]", -32600), (b'{"id": 1}', -32600)):
+            for body, code in (
+                (b"", -32700),
+                (b"{no", -32700),
+                (b"[]", -32600),
+                (b'{"id": 1}', -32600),
+                (b'{"jsonrpc": "2.0", "id": 9}', -32600),
+            ):
                 assert await refusal(port, one.endpoint, body) == (400, code)
             assert await one.tool("give.word") == "hello"
             assert one.inbox == []

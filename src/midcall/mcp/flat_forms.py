@@ -69,10 +69,24 @@ def flat_form(schema: Schema, title: str) -> Schema:
 def whole_form(schema: Schema, title: str) -> Schema:
     """The form for a value of any schema, for clients that show more than MCP has."""
     if _is_object(_body(schema)):
-        return {"type": "object", **_followed(schema, schema)}
+        return {"type": "object", **inlined(schema)}
     field = {"title": title, **{key: value for key, value in schema.items() if key != "$defs"}}
     definitions = {"$defs": schema["$defs"]} if "$defs" in schema else {}
     return {"type": "object", "properties": {VALUE: field}, "required": [VALUE], **definitions}
+
+
+def inlined(schema: Schema) -> Schema:
+    """The same schema without a reference at its root, nor a definition that was only for that."""
+    reference, definitions = schema.get("$ref"), schema.get("$defs")
+    if not isinstance(reference, str) or not isinstance(definitions, dict):
+        return schema
+    root = _followed(schema, schema)
+    others = {name: one for name, one in definitions.items() if f"#/$defs/{name}" != reference}
+    if msgspec.json.encode(reference) in msgspec.json.encode({**root, "$defs": others}):
+        return root
+    return {key: value for key, value in root.items() if key != "$defs"} | (
+        {"$defs": others} if others else {}
+    )
 
 
 def from_form(schema: Schema, content: Any) -> Any:
