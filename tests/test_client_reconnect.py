@@ -24,7 +24,7 @@ from client_peers import (
     scripted,
     speaking,
 )
-from driving import until
+from driving import LIMIT, until
 from mcp_app import make_hub
 from mcp_peers import http_server
 from midcall import MidcallError, RemoteError, Request, TransportLost, Unreachable
@@ -117,7 +117,7 @@ def test_a_server_that_stays_away_is_given_up(tmp_path: Path) -> None:
             assert result["error"] == "timeout"
             assert await client.ping(timeout=0.2) is False
             (tmp_path / "away.py").rename(program)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(LIMIT):
                 while not client.connected:
                     await asyncio.sleep(0.01)
             assert (await client.call("echo", {"say": "back"})).text == "back"
@@ -396,7 +396,7 @@ def test_several_servers_of_one_file_are_one(tmp_path: Path) -> None:
     async def main() -> None:
         before = children()
         async with connect(str(file)) as client:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(LIMIT):
                 while {tool["name"] for tool in await client.tools()} != {"one.echo", "two.echo"}:
                     await asyncio.sleep(0.02)
             assert (await client.call("one.echo", {"say": "x"})).text == "x"
