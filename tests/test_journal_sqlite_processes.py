@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from driving import LIMIT, drive
+from driving import drive
 from midcall.journal.base import Busy, Claimed, Parking, Settled
 from midcall.journal.sqlite import LEASE, SqliteJournal
 from sqlite_worker import record
@@ -52,14 +52,17 @@ class Process:
 
     def rest(self) -> list[str]:
         """All that it still said, once it has ended."""
+        assert self._running.stdin is not None
         assert self._running.stdout is not None
+        self._running.stdin.close()
         return self._running.stdout.read().split("\n")[:-1]  # the last line may have been cut
 
     def end(self) -> int:
         if self._running.poll() is None:
             self._running.send_signal(signal.SIGCONT)
             self._running.kill()
-        self._running.communicate(timeout=LIMIT)
+        with self._running:  # closes its pipes, and waits for it
+            pass
         return self._running.returncode
 
 
