@@ -10,6 +10,7 @@ from typing import Any
 
 import uvicorn
 
+from driving import LIMIT
 from midcall import Hub
 from midcall.chat import ChatEngine
 from midcall.models.base import Message, ModelEvent, ModelRequest, Stopped, TextPart, ToolCall, Usage
@@ -105,7 +106,7 @@ class Person:
     def _request(
         self, verb: str, path: str, body: Any, headers: dict[str, str]
     ) -> tuple[int, dict[str, str], bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=25)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT)
         try:
             data = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
             connection.request(verb, path, data, headers)

@@ -4,6 +4,7 @@ import asyncio
 import sys
 import time
 from collections.abc import AsyncIterator
+from enum import Enum
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
@@ -18,6 +19,22 @@ class Visitor(BaseModel):
     age: int = Field(ge=18)
     badge: Literal["red", "blue"] = "red"
     news: bool = False
+
+
+class Topping(Enum):
+    HAM = "ham"
+    EGG = "egg"
+
+
+class Order(BaseModel):
+    """What shall it be?"""
+
+    note: str | None = None
+    plates: int | None
+    first: Topping | None = None
+    toppings: list[Topping]
+    gift: bool | None = None
+    urgent: bool | None = None
 
 
 class Files:
@@ -77,6 +94,11 @@ class Talk:
     async def visitor(self, ask: Ask) -> Visitor:
         """Ask for a form."""
         return await ask.form(Visitor)
+
+    @method
+    async def order(self, ask: Ask) -> Order:
+        """Ask for a form of which most may be left out."""
+        return await ask.form(Order)
 
     @method
     async def page(self, ask: Ask) -> str:

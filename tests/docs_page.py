@@ -37,6 +37,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from driving import LIMIT
 from ports import free_port
 
 ROOT = Path(__file__).parent.parent
@@ -161,7 +162,7 @@ class Page:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=30,
+            timeout=LIMIT,
             check=False,
         )
 
@@ -173,7 +174,7 @@ class Page:
                 ["bash", "-c", f"exec {command}"], env=self.environment, stdin=subprocess.DEVNULL
             )
         )
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + LIMIT
         while True:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
                 return
@@ -190,7 +191,7 @@ class Page:
                 if line.startswith("> "):
                     socket.send(_with_names(line[2:], names))
                 elif line.startswith("< "):
-                    came = str(socket.recv(timeout=10))
+                    came = str(socket.recv(timeout=LIMIT))
                     pattern = _wire_pattern(line[2:], names)
                     match = re.fullmatch(pattern, came)
                     assert match, f"line {block.line}: expected\n{line[2:]}\ngot\n{came}"

@@ -18,9 +18,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from driving import LIMIT
 from midcall.client.http1 import Headers, HttpClient, HttpError, Sending, Url
 
-LIMIT = 60.0
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 STAY = None
 """At the end of a script: leave the connection open."""
@@ -37,7 +37,7 @@ def run_in(loop_factory: Callable[[], asyncio.AbstractEventLoop], main: Coroutin
         asyncio.get_running_loop().set_exception_handler(lambda _, context: unseen.append(context))
         async with asyncio.timeout(LIMIT):
             result = await main
-        for _ in range(100):
+        for _ in range(2000):
             if len(asyncio.all_tasks()) == 1:
                 break
             await asyncio.sleep(0.005)
@@ -53,7 +53,7 @@ def run_in(loop_factory: Callable[[], asyncio.AbstractEventLoop], main: Coroutin
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait until the condition holds."""
-    async with asyncio.timeout(LIMIT / 2):
+    async with asyncio.timeout(LIMIT):
         while not condition():
             await asyncio.sleep(0.002)
 

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 import pytest
 from msgspec.structs import replace
 
-from driving import drive, until
+from driving import LIMIT, drive, until
 from midcall.journal.base import (
     KEEP,
     MOST_CLAIMS,
@@ -692,15 +692,15 @@ class JournalContract:
         call_id = await parked(journal)
         call = await claimed(journal, call_id, 1)
         waiters = [
-            asyncio.create_task(worker.wait(call_id, 1, 10)) for worker in (journal, other) for _ in range(5)
+            asyncio.create_task(worker.wait(call_id, 1, 5 * LIMIT))
+            for worker in (journal, other)
+            for _ in range(5)
         ]
         ahead = asyncio.create_task(other.wait(call_id, 2, 0.3))
         await asyncio.sleep(0.1)
         assert not any(waiter.done() for waiter in waiters)
-        started = time.monotonic()
         await journal.settle(call_id, call.fence, 1, b"second", WAITING)
         assert await asyncio.gather(*waiters) == [b"second"] * 10
-        assert time.monotonic() - started < 1
         assert await ahead is None
 
     @in_store
@@ -714,14 +714,12 @@ class JournalContract:
     async def test_waiting_in_vain_gives_nothing(self, store: Store) -> None:
         journal = await store.worker()
         call_id = await parked(journal)
-        started = time.monotonic()
         assert (
             await asyncio.gather(
                 journal.wait(call_id, 1, 0.1), journal.wait(call_id, 1, 0), journal.wait("unknown", 0, 0.05)
             )
             == [None] * 3
         )
-        assert time.monotonic() - started < 2
 
     @in_store
     async def test_a_cancelled_wait_does_not_disturb_the_others(self, store: Store) -> None:
@@ -744,10 +742,10 @@ class JournalContract:
             call = new_call()
             await journal.create(call)
             worker = (journal, other)[n % 2]
-            waiter = asyncio.create_task(worker.wait(call.id, 0, 10))
+            waiter = asyncio.create_task(worker.wait(call.id, 0, 5 * LIMIT))
             await asyncio.sleep(0.0005 * (n // 2))
             await journal.settle(call.id, call.fence, 0, b"result", COMPLETED)
-            async with asyncio.timeout(2):
+            async with asyncio.timeout(LIMIT):
                 assert await waiter == b"result"
 
     # end

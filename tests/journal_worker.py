@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from driving import LIMIT
 from midcall.journal.base import Entry, Parking
 from midcall.journal.postgres import PostgresJournal
 from peers import LARGE, environment
@@ -32,7 +33,7 @@ class Worker:
         """Have it done: gives the result, or the name of the error, with the seconds since the epoch."""
         assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.write(json.dumps([method, *arguments]).encode() + b"\n")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(LIMIT):
             line = await self.process.stdout.readline()
         assert line, "the worker is gone"
         return json.loads(line)

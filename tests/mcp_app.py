@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import date
+from enum import Enum
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
@@ -40,6 +42,25 @@ class Nested(BaseModel):
     """A form that is not flat."""
 
     person: Person
+
+
+class Topping(Enum):
+    """What goes on top."""
+
+    CHEESE = "cheese"
+    OLIVES = "olives"
+
+
+class Order(BaseModel):
+    """A form of which most may be left out."""
+
+    dish: str
+    toppings: list[Topping]
+    note: str | None = None
+    plates: Annotated[int, Field(ge=1, le=9)] | None
+    day: date | None = None
+    size: Literal[1, 2, 3] = 2
+    first: Topping | None = None
 
 
 flight = Question("pickFlight", Person)
@@ -171,6 +192,11 @@ class Seek:
     async def nested(self, ask: Ask) -> str:
         """Ask for what no flat form can hold."""
         return (await ask.form(Nested)).person.name
+
+    @method(long_running=True)
+    async def order(self, ask: Ask) -> dict[str, Any]:
+        """Ask for an order."""
+        return (await ask.form(Order)).model_dump(mode="json")
 
     @method
     async def url(self, ask: Ask) -> str:

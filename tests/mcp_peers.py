@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from typing import Any, TypeAlias
 
+from driving import LIMIT
 from mcp_oracle import MODERN, Oracle
 from peers import LARGE, StdioWire, close_pipes, command, environment, free_port, wait_for
 
@@ -22,7 +23,6 @@ KEY = base64.b64encode(b"k" * 32).decode()
 LEGACY = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 LATEST = "2025-11-25"
 FORMS: dict[str, Any] = {"elicitation": {}}
-LIMIT = 10.0
 
 Connect: TypeAlias = Callable[..., AbstractAsyncContextManager[Any]]
 """Opens a client: takes the revision and the capabilities that it declares."""
@@ -223,7 +223,7 @@ async def over_stdio(
         assert process.stdin is not None
         assert process.stderr is not None
         process.stdin.close()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(LIMIT):
             await process.wait()
             errors = (await process.stderr.read()).decode()
         assert process.returncode == 0, errors
@@ -450,7 +450,7 @@ def http_server(target: str = "mcp_app:hub", **more: str) -> Iterator[HttpServer
         yield HttpServer(port)
     finally:
         process.terminate()
-        output, errors = process.communicate(timeout=20)
+        output, errors = process.communicate(timeout=LIMIT)
     assert process.returncode == 0, errors.decode()
     assert b"Traceback" not in errors, errors.decode()
     assert output == b"", "standard output is not for logs"

@@ -29,7 +29,7 @@ def strange(era: str) -> list[str]:
 
 def drive(main: Coroutine[Any, Any, Any]) -> Any:
     """As `driving.drive`, with time for servers to be started."""
-    return driving.drive(main, limit=90)
+    return driving.drive(main, limit=2 * driving.LIMIT)
 
 
 async def result_of(invocation: Invocation) -> Any:

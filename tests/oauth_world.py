@@ -27,14 +27,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from driving import drive
+from driving import LIMIT, drive
 from midcall import Hub, method
 from midcall.client.http1 import HttpClient, Url
 from midcall.client.oauth import Auth, MemoryStore, OAuth
 from midcall.errors import LoginFailed
 from midcall.transports.auth import OAuthResourceServer
 
-LIMIT = 30.0
 META = "io.modelcontextprotocol/"
 REVISION = "2026-07-28"
 JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"

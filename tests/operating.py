@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import asyncpg
 
 import postgres_server
+from driving import LIMIT
 from mcp_peers import FORMS, META, MODERN
 from peers import HERE, command, free_port, wait_for
 
@@ -98,7 +99,7 @@ class Server:
         """Stop it; gives what it has logged."""
         assert self._process is not None
         self._process.send_signal(number)
-        _, errors = self._process.communicate(timeout=20)
+        _, errors = self._process.communicate(timeout=LIMIT)
         self.log += errors
         if number != signal.SIGKILL:
             assert self._process.returncode == 0, errors
@@ -124,7 +125,7 @@ class Server:
         if body is not None:
             data = body if isinstance(body, bytes) else json.dumps(body).encode()
             sent.setdefault("content-type", "application/json")
-        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)) as line:
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT)) as line:
             line.request(verb, path, data, sent)
             response = line.getresponse()
             headers = {name.lower(): value for name, value in response.getheaders()}
@@ -188,12 +189,12 @@ def midcall(
         env=env,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=LIMIT,
         check=False,
     )
 
 
-def until(condition: Any, seconds: float = 10) -> Any:
+def until(condition: Any, seconds: float = LIMIT) -> Any:
     """Wait until it holds; gives what it gave."""
     end = time.monotonic() + seconds
     while not (found := condition()):

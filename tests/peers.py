@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from websockets.asyncio.client import ClientConnection, connect
 
+from driving import LIMIT
 from ports import free_port
 
 HERE = Path(__file__).parent
@@ -50,7 +51,7 @@ class Peer:
         """The next message that nobody has waited for yet."""
         if self._others:
             return self._others.pop(0)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIMIT):
             return json.loads(await self.wire.receive())
 
     async def request(self, method: str, params: Any = None) -> Any:
@@ -62,7 +63,7 @@ class Peer:
 
     async def response(self, id: Any) -> Any:
         while True:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(LIMIT):
                 message = json.loads(await self.wire.receive())
             if isinstance(message, dict) and "method" not in message and message.get("id") == id:
                 return message
@@ -79,7 +80,7 @@ class Peer:
             if _is_item(message, subscription, type):
                 return self._others.pop(place)["params"]["result"]
         while True:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(LIMIT):
                 message = json.loads(await self.wire.receive())
             if _is_item(message, subscription, type):
                 return message["params"]["result"]
@@ -100,7 +101,7 @@ class Peer:
 
     async def settled(self) -> Any:
         """The server's state, once nothing is left running; fails after a while."""
-        end = time.monotonic() + 10
+        end = time.monotonic() + LIMIT
         while True:
             state = await self.result("probe.state")
             if (state["calls"], state["questions"], state["tasks"]) == (0, 0, 0):
@@ -168,7 +169,7 @@ async def stdio_peer(target: str = "lines_app:hub", *flags: str) -> AsyncIterato
         yield Peer(StdioWire(process))
         assert process.stdin is not None
         process.stdin.close()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(LIMIT):
             await process.wait()
         assert process.returncode == 0
     finally:
@@ -210,7 +211,7 @@ async def websocket_peer(target: str = "lines_app:hub") -> AsyncIterator[Peer]:
 
 
 def wait_for(url: str) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + LIMIT
     while True:
         try:
             with urllib.request.urlopen(url, timeout=5) as response:

@@ -60,7 +60,7 @@ async def do(journal: SqliteJournal, what: str, given: list[Any]) -> str:
         case "claim", [call_id, segment]:
             return type(await journal.claim(call_id, segment)).__name__
         case "wait", [call_id, segment]:
-            return str(await journal.wait(call_id, segment, 20))
+            return str(await journal.wait(call_id, segment, 500))
         case "churn", [name]:
             await churn(journal, name)
         case _:

@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import functools
 import math
+import re
 import threading
 import time
 from typing import Annotated, Any
@@ -34,7 +35,11 @@ from midcall import (
     WrongAnswer,
     method,
 )
+from midcall.asking import Asking
+from midcall.questions import Confirm
+from midcall.recalled import asked, recall
 from midcall.testing import run
+from midcall.trace import Trace
 
 KINDS = {"confirm", "prompt", "select", "form", "url", "custom", "sample", "roots"}
 
@@ -479,10 +484,41 @@ def test_a_question_that_nobody_answers_times_out_and_is_withdrawn():
             return f"gone on: {error}"
 
     outcome = outcome_of(tool, lambda request: asyncio.sleep(5))
-    assert outcome.result == "gone on: Nobody answered in time"
+    assert outcome.result == "gone on: Nobody answered in time (after 0.02 seconds)"
     assert kinds(outcome.items) == ["Request", "RequestCancelled", "Data", "Done"]
     assert outcome.items[1].request_id == outcome.items[0].request_id
     assert outcome.items[1].reason == "timed out"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0.5, "0.5 seconds"), (1, "1 second"), (30, "30 seconds"), (90, "1.5 minutes"), (7 * 86_400, "7 days")],
+)
+def test_a_question_that_timed_out_while_no_process_ran_tells_the_whole_time(seconds, said):
+    def question():
+        return Asking(None, Confirm("?"), bool, seconds, "normal")
+
+    async def main():
+        before = question()
+        recall(Trace("c", kept=True), [before])
+        before.since = time.time() - seconds - 60
+        with pytest.raises(TimedOut, match=re.escape(f"Nobody answered in time (after {said})")):
+            recall(Trace("c", [asked(before)], kept=True), [question()])
+
+    drive(main())
+
+
+def test_a_question_that_is_asked_again_by_another_process_keeps_its_time():
+    async def main():
+        before = Asking(None, Confirm("?"), bool, 30, "normal")
+        recall(Trace("c", kept=True), [before])
+        before.since = time.time() - 10
+        again = Asking(None, Confirm("?"), bool, 30, "normal")
+        recall(Trace("c", [asked(before)], kept=True), [again])
+        assert (again.since, again.timeout) == (before.since, pytest.approx(30))
+        assert asked(again) == asked(before)
+
+    drive(main())
 
 
 def test_an_error_that_the_tool_does_not_catch_is_the_calls_error():

@@ -9,7 +9,7 @@ import weakref
 
 import pytest
 
-from driving import assert_nothing_left, drive, kinds, until
+from driving import LIMIT, assert_nothing_left, drive, kinds, until
 from midcall import (
     CANCELLED,
     Aborted,
@@ -470,7 +470,7 @@ def test_a_tool_that_never_stops_does_not_hold_up_whoever_stops_it(monkeypatch):
         hub = Hub().register(Stubborn())
         started(hub, "stubborn.endless")
         await asyncio.sleep(0)
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(LIMIT):
             await hub.calls.close()
         assert [info.method for info in hub.calls.list()] == ["stubborn.endless"]
         release.set()
@@ -746,7 +746,7 @@ def test_an_abandoned_iteration_stops_the_tool():
         tool, hub = tools()
         async for _ in hub.call("tool.stream"):
             break
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(LIMIT):
             await tool.stopped.wait()
 
     drive(main())

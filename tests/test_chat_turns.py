@@ -17,7 +17,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driving import drive
+from driving import LIMIT, drive
 from midcall import Ask, Hub, ToolError, method
 from midcall.chat import ChatEngine
 from midcall.chat.conversation import Conversation, Pending
@@ -251,7 +251,7 @@ class World:
             ]
             asking = {conversation.key_of(call) for call in open_calls}
             known = {conversation.key_of(call) for call in conversation.unanswered()}
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(LIMIT):
             while True:
                 records = (await self.engine.hub.keeper.journal.list()).calls
                 waiting = {record.idempotency_key for record in records if record.status == "waiting"}

@@ -25,7 +25,7 @@ from client_peers import (
     speaking,
     text,
 )
-from driving import until
+from driving import LIMIT, until
 from mcp_peers import http_server
 from midcall import Client, Request
 
@@ -261,7 +261,7 @@ def test_a_modern_http_server_is_told_by_the_closing_of_the_stream() -> None:
         async with http_peer(speaking(call, modern=True)) as peer, connect(peer.url) as client:
             (result,) = await client.call_tools(calls(1), timeout=0.3)
             assert result["error"] == "timeout"
-            await asyncio.wait_for(gone.wait(), 10)
+            await asyncio.wait_for(gone.wait(), LIMIT)
             assert "notifications/cancelled" not in peer.seen
             await nothing_waits(client)
 

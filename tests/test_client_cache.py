@@ -20,7 +20,7 @@ from client_peers import (
     speaking,
     text,
 )
-from driving import until
+from driving import LIMIT, until
 from mcp_peers import http_server
 from midcall import Client, RemoteError
 from midcall.client import subscriptions
@@ -313,7 +313,7 @@ def test_changes_on_a_midcall_server_are_heard_over_http(era: str) -> None:
                 before = await names(client)
                 assert "extra.hello" not in before
                 await client.subscribe("notes://all", heard.append)
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(LIMIT):
                     while not heard:  # a legacy server's stream may not be open yet
                         await client.call("admin.touch", {"uri": "notes://all"})
                         await asyncio.sleep(0.05)

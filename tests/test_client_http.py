@@ -24,7 +24,7 @@ from client_peers import (
     speaking,
     text,
 )
-from driving import until
+from driving import LIMIT, until
 from midcall import Client, RemoteError, TimedOut, TransportLost, Unreachable
 from midcall.client import posts, streamable
 from midcall.items import Log, Progress
@@ -234,7 +234,7 @@ def test_a_stream_that_stays_open_after_the_response_is_closed(monkeypatch: pyte
 
         async with http_peer(speaking(call)) as peer, connect(peer.url) as client:
             assert (await client.call("echo")).text == "done"
-            await asyncio.wait_for(gone.wait(), 10)
+            await asyncio.wait_for(gone.wait(), LIMIT)
 
     run(main())
 
@@ -337,7 +337,7 @@ def test_a_call_that_is_given_up_is_not_taken_up_again() -> None:
         async with http_peer(speaking(call, other=other)) as peer, connect(peer.url) as client:
             (result,) = await client.call_tools(calls(1), timeout=0.5)
             assert result["error"] == "timeout"
-            await asyncio.wait_for(gone.wait(), 10)
+            await asyncio.wait_for(gone.wait(), LIMIT)
 
     run(main())
 

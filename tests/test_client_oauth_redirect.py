@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 from starlette.responses import Response
 
-from driving import drive
+from driving import LIMIT, drive
 from midcall.client.oauth import Loopback
 from oauth_world import World, in_world, world
 from peers import free_port
@@ -35,7 +35,7 @@ async def knock(uri: str, request: str) -> str:
     """Send something to the listener; gives the first line of what it says."""
     reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(uri).port)
     writer.write(request.encode())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(LIMIT):
         line = await reader.readline()
     writer.close()
     return line.decode().strip()

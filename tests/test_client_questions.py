@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from client_peers import calls, methods, midcall_server, nothing_waits, run, scripted, seen
-from driving import until
+from driving import LIMIT, until
 from mcp_peers import mcp_environment
 from midcall import (
     Aborted,
@@ -391,7 +391,7 @@ def test_a_legacy_server_may_withdraw_its_question() -> None:
             await slow.started.wait()
             await client.call("withdraw")
             assert (await call).text == "withdraw"
-            await asyncio.wait_for(slow.ended.wait(), 10)
+            await asyncio.wait_for(slow.ended.wait(), LIMIT)
             assert not [one for one in await seen(client) if "method" not in one]  # it is not answered
 
     run(main())
@@ -405,7 +405,7 @@ def test_a_question_ends_with_its_call() -> None:
             await slow.started.wait()
             await client.call("leave")
             assert (await call).text == "leave"
-            await asyncio.wait_for(slow.ended.wait(), 10)
+            await asyncio.wait_for(slow.ended.wait(), LIMIT)
             await client.ping()
             (told,) = [one for one in await seen(client) if "method" not in one]
             assert "is over" in told["error"]["message"]
@@ -447,7 +447,7 @@ def test_a_deadline_holds_while_a_person_thinks(era: str) -> None:
             batch = [{"id": "a", "name": "seek.prompt"}, {"id": "b", "name": "give.word"}]
             results = await client.call_tools(batch, timeout=1.0, parallel=True)
             assert [one.get("error") for one in results] == ["timeout", None]
-            await asyncio.wait_for(slow.ended.wait(), 10)
+            await asyncio.wait_for(slow.ended.wait(), LIMIT)
             await nothing_waits(client)
 
     run(main())

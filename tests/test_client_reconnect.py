@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from websockets.asyncio.server import ServerConnection, serve
 
 from client_peers import (
     calls,
@@ -23,12 +24,13 @@ from client_peers import (
     scripted,
     speaking,
 )
-from driving import until
+from driving import LIMIT, until
 from mcp_app import make_hub
 from mcp_peers import http_server
-from midcall import MidcallError, Request, TransportLost, Unreachable
+from midcall import MidcallError, RemoteError, Request, TransportLost, Unreachable
 from midcall.client import keeping
 from midcall.client.targets import Target
+from midcall.client.websocket import connect_hub
 from peers import HERE
 
 
@@ -48,6 +50,21 @@ def test_a_lost_server_is_started_again_and_calls_meanwhile_wait_for_it() -> Non
                 assert client.connected
                 assert client.failure is None
             await nothing_waits(client)
+
+    run(main())
+
+
+def test_a_response_that_is_none_ends_its_call() -> None:
+    async def main() -> None:
+        async def answer(socket: ServerConnection) -> None:
+            async for message in socket:
+                await socket.send(json.dumps({"jsonrpc": "2.0", "id": json.loads(message)["id"]}))
+
+        async with serve(answer, "127.0.0.1", 0) as server:
+            port = next(iter(server.sockets)).getsockname()[1]
+            async with connect_hub(f"ws://127.0.0.1:{port}") as remote:
+                with pytest.raises(RemoteError, match="neither a request nor a response"):
+                    await remote.call("echo.once", {"message": "x"})
 
     run(main())
 
@@ -100,7 +117,7 @@ def test_a_server_that_stays_away_is_given_up(tmp_path: Path) -> None:
             assert result["error"] == "timeout"
             assert await client.ping(timeout=0.2) is False
             (tmp_path / "away.py").rename(program)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(LIMIT):
                 while not client.connected:
                     await asyncio.sleep(0.01)
             assert (await client.call("echo", {"say": "back"})).text == "back"
@@ -379,7 +396,7 @@ def test_several_servers_of_one_file_are_one(tmp_path: Path) -> None:
     async def main() -> None:
         before = children()
         async with connect(str(file)) as client:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(LIMIT):
                 while {tool["name"] for tool in await client.tools()} != {"one.echo", "two.echo"}:
                     await asyncio.sleep(0.02)
             assert (await client.call("one.echo", {"say": "x"})).text == "x"

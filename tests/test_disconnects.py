@@ -1,8 +1,11 @@
 """The line ends in the middle: pipes closed, sockets dropped, readers that stop reading."""
 
 import asyncio
+import fcntl
 import os
 import signal
+import sys
+import termios
 from typing import Any
 
 import pytest
@@ -10,6 +13,7 @@ from websockets.asyncio.client import connect as raw_connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Origin
 
+from driving import LIMIT, until
 from midcall import Data, Done, Request, TransportLost, UnknownQuestion, connect_hub
 from midcall.client.websocket import Remote
 from peers import Peer, SocketWire, command, environment, http_server, stdio_peer
@@ -30,7 +34,7 @@ def test_closing_the_input_in_the_middle_of_a_wait_ends_call_and_process() -> No
             items = await peer.items(subscription)
             assert [item["type"] for item in items] == ["error", "done"]
             assert items[0]["code"] == "transport_lost"
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(LIMIT):
                 assert await process.wait() == 0
 
     asyncio.run(run())
@@ -53,7 +57,7 @@ def test_a_reader_that_goes_away_ends_the_process() -> None:
             process = peer.wire.process  # type: ignore[attr-defined]
             process._transport.get_pipe_transport(1).close()
             await peer.send(b'{"jsonrpc":"2.0","id":1,"method":"echo.ping"}')
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(LIMIT):
                 assert await process.wait() == 0
 
     asyncio.run(run())
@@ -66,7 +70,7 @@ def test_a_signal_ends_a_waiting_server_cleanly(number: signal.Signals) -> None:
             await ask_in(peer, "n")
             process = peer.wire.process  # type: ignore[attr-defined]
             process.send_signal(number)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(LIMIT):
                 assert await process.wait() == 0
             errors = await process.stderr.read()
             assert b"Traceback" not in errors, errors.decode()
@@ -88,7 +92,7 @@ def test_a_slow_reader_slows_the_tool_on_stdio() -> None:
         try:
             flood = b'{"jsonrpc":"2.0","id":1,"method":"plexus_subscribe","params":["probe.flood",{"count":100000}]}'
             os.write(to_server[1], flood + b"\n")
-            await asyncio.sleep(1.0)  # nobody reads
+            await until(lambda: _waiting(from_server[0]) > 60_000)  # nobody reads
             os.write(to_server[1], b'{"jsonrpc":"2.0","id":2,"method":"probe.state"}\n')
             lines = await asyncio.to_thread(_lines_until, from_server[0], b'"id":2')
             sent_ahead = sum(b'"type":"data"' in line for line in lines)
@@ -96,7 +100,7 @@ def test_a_slow_reader_slows_the_tool_on_stdio() -> None:
             assert 0 < sent_ahead < 10_000
         finally:
             os.close(to_server[1])
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(LIMIT):
                 await process.wait()
             process._transport.close()  # type: ignore[attr-defined]
 
@@ -265,6 +269,11 @@ def test_leaving_a_remote_stream_early_cancels_the_call() -> None:
 
 async def _result(remote: Remote) -> Any:
     return await remote.call("echo.ping")
+
+
+def _waiting(pipe: int) -> int:
+    """How many bytes nobody has read yet."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def _lines_until(fd: int, end: bytes) -> list[bytes]:

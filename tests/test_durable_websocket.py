@@ -46,7 +46,7 @@ class Server:
             cwd=HERE,
             env={**os.environ, "LEDGER": str(self.ledger)},
         )
-        end = time.monotonic() + 60
+        end = time.monotonic() + LIMIT
         while time.monotonic() < end:
             with socket.socket() as one:
                 if one.connect_ex(("127.0.0.1", self.port)) == 0:

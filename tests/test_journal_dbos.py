@@ -120,7 +120,7 @@ def test_the_segment_of_a_killed_worker_is_finished_by_recovery_without_anybody_
     ((state, executor),) = database.workflows().values()
     assert state == "PENDING"
     other.start()
-    until(lambda: database.states() == ["SUCCESS"], 20)
+    until(lambda: database.states() == ["SUCCESS"])
     assert list(database.workflows()) == ["1:1"]  # the same one, elsewhere
     assert database.workflows()["1:1"][1] != executor
     assert other.effects() == ["begun", "ended"]
@@ -157,7 +157,7 @@ def test_a_retry_does_not_wait_for_recovery(database: Database, servers: list[Se
     asked = begin_and_die(one)
     assert text_of(other.call("slow.held", state=asked, answers=ANSWERS[0])) == "Ada BEGUN ENDED"
     assert other.effects() == ["begun", "ended"]
-    until(lambda: set(database.states()) == {"SUCCESS"}, 20)
+    until(lambda: set(database.states()) == {"SUCCESS"})
 
 
 def test_the_same_answer_twice_at_once_is_one_workflow(database: Database, servers: list[Server]) -> None:
@@ -190,7 +190,7 @@ def test_what_a_worker_cannot_finish_before_it_stops_goes_on_elsewhere(
     assert "Traceback" not in log
     assert "dbos" not in log
     path.unlink()
-    until(lambda: one.effects() == ["begun", "ended"], 20)
+    until(lambda: one.effects() == ["begun", "ended"])
     until(lambda: set(database.states()) == {"SUCCESS"})
     assert list(database.workflows()) == ["1:1"]
 
@@ -220,7 +220,7 @@ def test_a_segment_that_was_claimed_but_has_no_workflow_goes_on(
     drive(claim())
     assert database.workflows() == {}
     other.start()
-    until(lambda: database.states() == ["SUCCESS"], 20)
+    until(lambda: database.states() == ["SUCCESS"])
     assert database.ask("SELECT status FROM midcall.calls") == [("waiting",)]  # it asks again
 
 
@@ -232,7 +232,7 @@ def test_the_workflow_of_a_segment_that_is_settled_just_ends(
     one.call("durable.wizard", state=one.call("durable.wizard"), answers=ANSWERS[0])
     until(lambda: database.states() == ["SUCCESS"])
     database.ask("UPDATE midcall_dbos.workflow_status SET status = 'PENDING', executor_id = 'long-gone'")
-    until(lambda: database.states() == ["SUCCESS"], 20)
+    until(lambda: database.states() == ["SUCCESS"])
     assert one.effects() == ["one", "two"]
     assert database.ask("SELECT status, segment FROM midcall.calls") == [("waiting", 2)]
 
@@ -243,7 +243,7 @@ def test_workflows_that_have_ended_are_not_kept_for_ever(database: Database, ser
     until(lambda: database.states() == ["SUCCESS"])
     database.ask("UPDATE midcall_dbos.workflow_status SET created_at = created_at - 3700 * 1000")
     other.start()
-    until(lambda: database.states() == [], 20)
+    until(lambda: database.states() == [])
 
 
 def test_a_frozen_worker_does_not_act_when_it_wakes(database: Database, tmp_path: Path) -> None:
@@ -258,10 +258,10 @@ def test_a_frozen_worker_does_not_act_when_it_wakes(database: Database, tmp_path
             one._process.send_signal(signal.SIGSTOP)
             with Server(tmp_path, target="dbos_app:hub", journal=False, **more) as other:
                 path.unlink()
-                until(lambda: one.effects() == ["begun", "ended"], 30)
+                until(lambda: one.effects() == ["begun", "ended"])
                 one._process.send_signal(signal.SIGCONT)
                 sent.result()
-                until(lambda: set(database.states()) == {"SUCCESS"}, 20)
+                until(lambda: set(database.states()) == {"SUCCESS"})
                 assert text_of(other.call("slow.held", state=asked, answers=ANSWERS[0])) == "Ada BEGUN ENDED"
         assert one.effects() == ["begun", "ended"]
 

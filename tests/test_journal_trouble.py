@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 import postgres_server
+from driving import LIMIT
 from peers import HERE, command, environment, free_port
 from workers_chaos import post, tool
 
@@ -49,7 +50,7 @@ class Server:
                         "--log-level", "warning", "--grace", "1"),
                 cwd=HERE, env={**environment(), "LEDGER": str(self.ledger)}, stdin=subprocess.DEVNULL, stderr=log,
             )  # fmt: skip
-        end = time.monotonic() + 20
+        end = time.monotonic() + LIMIT
         while not reachable(self.port):
             assert self._process.poll() is None, self.log
             assert time.monotonic() < end, self.log
@@ -369,7 +370,7 @@ def test_a_postgres_that_goes_away_and_comes_back(tmp_path: Path) -> None:
         await server.serves_plain_calls()
         assert server.effects() == 1, "nothing was done for an answer that was refused"
         await asyncio.to_thread(database.start)
-        end = time.monotonic() + 20
+        end = time.monotonic() + LIMIT
         while True:  # the first one after it may still meet a connection of before
             response = await post(server.port, answered(asked), None, 30)
             if "result" in response:

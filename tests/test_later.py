@@ -3,7 +3,7 @@
 import asyncio
 import time
 
-from driving import drive
+from driving import LIMIT, drive
 from midcall.transports.later import Later
 
 
@@ -21,7 +21,7 @@ def test_what_is_not_cancelled_is_called_in_order_and_not_before_its_time() -> N
             await asyncio.sleep(0.01)
         entries[0].cancel()
         entries[3].cancel()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIMIT):
             while len(called) < 4:
                 await asyncio.sleep(0.01)
         assert [number for number, _ in called] == [1, 2, 4, 5]
@@ -29,7 +29,7 @@ def test_what_is_not_cancelled_is_called_in_order_and_not_before_its_time() -> N
             assert after >= 0.5 + number * 0.01 - 0.002
         entries[1].cancel()  # too late, and no harm
         later.call(lambda: called.append((6, 0.0)), loop)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIMIT):
             while len(called) < 5:
                 await asyncio.sleep(0.01)
 

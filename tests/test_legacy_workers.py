@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from driving import drive
+from driving import LIMIT, drive
 from mcp_app import make_hub
 from midcall.hub import Hub
 from midcall.journal.keeper import Keeper
@@ -91,7 +91,7 @@ class Response:
 
     async def result(self) -> Any:
         assert self.task is not None
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(LIMIT):
             await self.task
         return self.messages()[-1]["result"]
 
@@ -197,7 +197,7 @@ def test_a_request_is_cancelled_and_a_session_ended_through_another_worker(kind:
             }
             await balancer.visit("POST", cancel, to=2, **headers)
             assert stream.task is not None
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(LIMIT):
                 await stream.task
             assert not any("result" in one for one in stream.messages())
             ended = await balancer.visit("DELETE", to=1, **headers)

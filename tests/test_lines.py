@@ -69,6 +69,8 @@ BAD_MESSAGES: list[tuple[str, bytes, int]] = [
     ("a number", b"42", -32600),
     ("another version", b'{"jsonrpc":"1.0","id":1,"method":"echo.ping"}', -32600),
     ("no method and no id", b'{"jsonrpc":"2.0"}', -32600),
+    ("no method, result or error", b'{"jsonrpc":"2.0","id":9}', -32600),
+    ("no method, result or error, but params", b'{"jsonrpc":"2.0","id":9,"params":{}}', -32600),
     ("a method that is no string", b'{"jsonrpc":"2.0","id":1,"method":7}', -32600),
     ("params that are a string", b'{"jsonrpc":"2.0","id":1,"method":"echo.ping","params":"x"}', -32602),
     ("params of a wrong type", b'{"jsonrpc":"2.0","id":1,"method":"echo.once","params":{"message":7}}', -32602),

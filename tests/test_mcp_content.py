@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from msgspec import Struct
 
 from driving import drive
 from mcp_peers import LEGACY, MODERN, HttpServer, http_server
@@ -17,6 +18,18 @@ from midcall.mcp import McpExtension
 
 NOTES = {"audience": ["user"], "priority": 0.5}
 LINK = Link("file:///a.txt", "a.txt", title="A", description="The first", mime_type="text/plain")
+
+
+class Point(Struct):
+    x: int
+
+
+class Line(Struct):
+    start: Point
+
+
+class Tree(Struct):
+    branches: "list[Tree]" = []
 
 
 class Show:
@@ -49,6 +62,21 @@ class Show:
     async def record(self) -> dict[str, int]:
         """Give a record, of which newer clients get the fields."""
         return {"a": 1}
+
+    @method
+    async def point(self) -> Point:
+        """Give a struct."""
+        return Point(1)
+
+    @method
+    async def line(self) -> Line:
+        """Give a struct with another one in it."""
+        return Line(Point(1))
+
+    @method
+    async def tree(self) -> Tree:
+        """Give a struct with more of its own kind in it."""
+        return Tree([Tree()])
 
     @prompt(title="Listen")
     async def listen(self) -> list[Any]:
@@ -84,6 +112,22 @@ hub = Hub().register(Show()).with_extension(McpExtension(instructions="Look and 
 def server() -> Iterator[HttpServer]:
     with http_server("test_mcp_content:hub") as serving:
         yield serving
+
+
+def test_an_output_schema_has_only_definitions_that_it_uses(server: HttpServer) -> None:
+    async def run() -> None:
+        async with server.client(MODERN) as client:
+            tools = {tool["name"]: tool for tool in (await client.result("tools/list"))["tools"]}
+            used = {name: tools[f"show.{name}"]["outputSchema"] for name in ("point", "line", "tree")}
+            assert [schema["type"] for schema in used.values()] == ["object"] * 3
+            assert {name: list(schema.get("$defs", ())) for name, schema in used.items()} == {
+                "point": [],
+                "line": ["Point"],
+                "tree": ["Tree"],
+            }
+            assert "$defs" not in used["point"]
+
+    drive(run())
 
 
 def encoded(data: bytes) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from driving import drive, until
+from driving import LIMIT, drive, until
 from mcp_app import make_hub
 from mcp_peers import FORMS, LATEST, META, MODERN
 from midcall import Hub
@@ -393,7 +393,7 @@ def test_an_endpoint_that_closes_ends_its_streams_and_questions() -> None:
         ]
         await until(lambda: visitor.hub.calls.open_questions == 1)
         visitor.endpoint.close()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(LIMIT):
             _, called, listened = await asyncio.gather(*open_ones)
         assert called["result"]["isError"] is True
         assert listened["result"]["resultType"] == "complete"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from driving import drive
+from driving import LIMIT, drive
 from mcp_oracle import SCHEMAS
 from mcp_peers import (
     FORMS,
@@ -668,7 +668,7 @@ def test_a_session_that_was_deleted_or_never_was_is_not_found(server: HttpServer
             client.listen()
             await asyncio.sleep(0.1)
             assert await client.delete() == 200
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(LIMIT):
                 while client.open:
                     await asyncio.sleep(0.01)  # all its streams end
             assert not any(m.get("id") == asking for m in client.inbox)
@@ -721,7 +721,7 @@ def test_the_get_stream_carries_what_belongs_to_no_request_once(server: HttpServ
             older = client.listen()
             await asyncio.sleep(0.1)
             client.listen()  # a client that has lost its stream without our noticing comes again
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(LIMIT):
                 await older
             await client.tool("admin.touch", uri="notes://all")
             await client.message("notifications/resources/updated")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from driving import drive, until
+from driving import LIMIT, drive, until
 from mcp_app import make_hub
 from mcp_oracle import Oracle
 from mcp_peers import FORMS, META, MODERN, Client, Connect, HttpServer, http_server, over_stdio, text
@@ -207,7 +207,7 @@ def test_a_call_that_has_asked_nothing_ends_when_its_caller_leaves(server: HttpS
         async with server.client(MODERN, {}) as client, server.client(MODERN) as other:
             before = (await other.state())["calls"]
             await client.start("tools/call", call("give.slow", seconds=30))
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(LIMIT):
                 while (await other.state())["calls"] != before + 1:
                     await asyncio.sleep(0.01)
                 await client.drop()
@@ -316,6 +316,12 @@ def test_a_state_that_is_not_for_this_request_is_refused_with_one_message(connec
                 ("a resource", "resources/read", {"uri": "secret://x", "requestState": state}),
                 ("a plain resource", "resources/read", {"uri": "notes://all", "requestState": state}),
                 ("a plain prompt", "prompts/get", {**call("greet", name="x"), "requestState": state}),
+                ("null", "tools/call", {**good, "requestState": None}),
+                ("a number", "tools/call", {**good, "requestState": 7}),
+                ("null, for the first request", "tools/call", {**params, "requestState": None}),
+                ("null, for a plain tool", "tools/call", {**call("give.word"), "requestState": None}),
+                ("null, for a resource", "resources/read", {"uri": "secret://x", "requestState": None}),
+                ("null, for a prompt", "prompts/get", {**call("greet", name="x"), "requestState": None}),
                 ("empty", "tools/call", {**good, "requestState": ""}),
                 ("no base64", "tools/call", {**good, "requestState": "!!ä"}),
                 ("junk", "tools/call", {**good, "requestState": base64.b64encode(b"x" * 90).decode()}),
@@ -604,7 +610,7 @@ def test_a_lost_first_request_is_found_again_by_its_key(server: HttpServer) -> N
 
 
 async def task_until(client: Client, task: Any, *statuses: str) -> Any:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(LIMIT):
         while True:
             shown = await client.result("tasks/get", {"taskId": task["taskId"]})
             if shown["status"] in statuses:

@@ -129,8 +129,19 @@ def test_every_form_of_answer_is_taken_and_refusals_are_told_apart(server: HttpS
             arguments = {"request_id": asked["request_id"], "response_data": "by the other name"}
             await client.result("tools/call", {"name": "_plexus_respond", "arguments": arguments})
             assert text((await client.response(id))["result"]) == "you: by the other name"
-            for wrong in ({}, {"request_id": "x"}, {"request_id": 7, "payload": 1}, [], "x", None):
-                assert (await refused(client, wrong))[0] == -32602
+            for wrong, said in (
+                ({}, "request_id"),
+                ({"request_id": "x"}, "payload"),
+                ({"request_id": 7, "payload": 1}, "request_id"),
+                ([], "object"),
+                ("x", "object"),
+                (None, "object"),
+            ):
+                called = {"name": "_plexus_respond", "arguments": wrong}
+                result = await client.result("tools/call", called)
+                assert result["isError"] is True
+                assert text(result).startswith("Invalid arguments for _plexus_respond: ")
+                assert said in text(result), (wrong, text(result))
 
     drive(run())
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from driving import LIMIT
 from midcall import Ask, Hub, method
 from midcall.connection import Connection
 from midcall.mcp import McpExtension
@@ -26,7 +27,7 @@ def test_a_client_that_declares_only_sampling_is_sampled(revision: str) -> None:
 
         async def exchange(message: dict[str, Any]) -> dict[str, Any]:
             connection.receive(json.dumps({"jsonrpc": "2.0", **message}).encode())
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(LIMIT):
                 while not sent:
                     await asyncio.sleep(0)
             return sent.pop(0)

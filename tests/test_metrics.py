@@ -100,25 +100,28 @@ def test_questions_segments_and_the_journal_are_counted(tmp_path: Path) -> None:
         assert found["midcall_questions_ended_total answered"] == 1
         assert found["midcall_questions_ended_total cancelled"] == 1
         assert found["midcall_answer_seconds_count"] == 2
-        assert found["midcall_answer_seconds_bucket 5"] == 1
-        assert found["midcall_answer_seconds_bucket 10"] == 2
+        assert found["midcall_answer_seconds_sum"] > 5
         assert found["midcall_segments_run_total"] >= 5
         assert found["midcall_segments_rebuilt_total"] == 0
         assert found["midcall_journal_seconds_count claim"] >= 2
-        assert 0 < found["midcall_journal_seconds_sum settle"] < 5
+        assert found["midcall_journal_seconds_sum settle"] > 0
 
 
 def test_how_long_people_take_survives_the_process(tmp_path: Path) -> None:
     with Server(tmp_path, "--metrics") as server:
+        began = time.time()
         asked = server.call("shop.order", item="tea")
+        waits = time.time()
         server.kill()
         time.sleep(2.1)
         server.start()
         answers = {"address": accept(text="the harbour")}
+        back = time.time()
         server.call("shop.order", state=asked, answers=answers, item="tea")
         found = figures(server)
         assert found["midcall_answer_seconds_bucket 2"] == 0
-        assert found["midcall_answer_seconds_bucket 5"] == found["midcall_answer_seconds_count"] == 1
+        assert found["midcall_answer_seconds_count"] == 1
+        assert back - waits < found["midcall_answer_seconds_sum"] < time.time() - began
         assert found["midcall_segments_rebuilt_total"] == 1
         assert found["midcall_questions_asked_total prompt"] == 0, "it was asked before"
         assert found["midcall_questions_asked_total confirm"] == 1
@@ -152,7 +155,7 @@ def test_the_figures_of_all_workers_are_told_together(tmp_path: Path) -> None:
         def all_asked() -> bool:
             return all(figures(server)["midcall_questions_asked_total prompt"] == 8 for _ in range(6))
 
-        until(all_asked, 15)
+        until(all_asked)
         found = figures(server)
         assert found["midcall_segments_run_total"] == 8
         assert found["midcall_calls_parked"] == 8

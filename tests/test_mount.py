@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from driving import assert_nothing_left, until
+from driving import LIMIT, assert_nothing_left, until
 from mcp_peers import http_server, mcp_environment
 from midcall import Hub, RegistrationError, ToolError, method
 from midcall.client import Client, connect
@@ -256,7 +256,7 @@ def test_a_cancelled_call_is_cancelled_behind(behind: str, front: str) -> None:
         async with mounted(era=behind) as hub, connect(hub, era=front) as client:
             running = asyncio.ensure_future(result_of(client.call("b.seek.endless")))
             async with connect(hub) as other:
-                async with asyncio.timeout(40):
+                async with asyncio.timeout(LIMIT):
                     while (await other.call("b.admin.state")).structured["calls"] != 1:
                         await asyncio.sleep(0.01)
                     running.cancel()
@@ -359,13 +359,13 @@ def test_changes_of_lists_and_resources_are_passed_on(behind: str, front: str) -
             await until(lambda: {"tools", "prompts", "resources"} <= changes)
             assert "b.extra.hello" in [tool["name"] for tool in await client.tools()]
             assert (await client.call("b.extra.hello")).text == "hello"
-            async with asyncio.timeout(40):
+            async with asyncio.timeout(LIMIT):
                 while not updates:
                     await client.call("b.admin.touch", {"uri": "notes://all"})
                     await asyncio.sleep(0.05)
             assert set(updates) == {"notes://all"}
             await client.call("b.admin.change")
-            async with asyncio.timeout(40):
+            async with asyncio.timeout(LIMIT):
                 while "b.extra.hello" in [tool["name"] for tool in await client.tools()]:
                     await asyncio.sleep(0.01)
 
@@ -531,7 +531,7 @@ def test_a_server_over_http_that_was_killed_is_used_again_when_it_is_back(era: s
                     await client.call("b.give.word")
                 assert "b.give.word" in [tool["name"] for tool in await client.tools()]
                 server = serve()
-                async with asyncio.timeout(40):
+                async with asyncio.timeout(LIMIT):
                     while (found := await text_or_none(client)) is None:
                         await asyncio.sleep(0.05)
                 assert found == "hello"

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from driving import LIMIT
 from mcp_oracle import MODERN
 from mcp_peers import LATEST, Client, HttpServer, StdioClient, http_server, mcp_environment, text
 from midcall.client import connect, connect_hub
@@ -49,7 +50,7 @@ class Proxy:
             stderr=subprocess.PIPE,
             env=self._env,
         )
-        end = time.monotonic() + 30
+        end = time.monotonic() + LIMIT
         while not _listens(self.port):
             assert process.poll() is None, process.communicate()[1].decode()
             assert time.monotonic() < end
@@ -108,7 +109,7 @@ async def proxy_on_stdio(
         assert process.stdin is not None
         assert process.stderr is not None
         process.stdin.close()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIMIT):
             await process.wait()
             errors = (await process.stderr.read()).decode()
         assert process.returncode == 0, errors
@@ -429,7 +430,7 @@ def test_a_step_behind_that_was_interrupted_is_not_done_again(tmp_path: Path, be
                 (key,) = asked["inputRequests"]
                 again = {"inputResponses": {key: accept(text="x")}, "requestState": asked["requestState"]}
                 await client.start("tools/call", {**params, **again})
-                async with behind.client() as direct, asyncio.timeout(40):
+                async with behind.client() as direct, asyncio.timeout(LIMIT):
                     while "cut works" not in (await direct.state())["trail"]:
                         await asyncio.sleep(0.01)
                     serving.kill()

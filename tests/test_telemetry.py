@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from driving import drive
+from driving import LIMIT, drive
 from mcp_peers import FORMS, LATEST, MODERN, Client, Connect, HttpServer, http_server, over_stdio, text
 from peers import environment
 from test_mcp_modern import WITH_TASKS, accept, by_order, call, task_until
@@ -169,7 +169,7 @@ def test_a_span_ends_when_its_caller_leaves(server: HttpServer) -> None:
             await client.start("tools/call", call("tools.slow", seconds=60))
             await asyncio.sleep(0.2)
             await client.drop()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(LIMIT):
                 while not (found := await spans(other)):
                     await asyncio.sleep(0.02)
             assert found[0]["attributes"]["error.type"] == "cancelled"

@@ -153,6 +153,26 @@ def test_a_form_is_asked_field_by_field_and_again_when_it_does_not_fit() -> None
         assert session.ends() == SUCCESS
 
 
+def test_what_may_be_left_out_of_a_form_is_left_out_with_a_key() -> None:
+    with call("talk.order") as session:
+        session.sees("note", "string or null, may be empty")
+        session.types(ENTER)
+        session.sees("plates", "integer or null, may be empty")
+        session.types(ENTER)
+        session.sees("first", "ham", "egg", "(leave out)")
+        session.types(DOWN + DOWN + ENTER)
+        session.sees("toppings", "ham", "egg")
+        session.types(" " + ENTER)
+        session.sees("gift", "yes", "no", "(leave out)")
+        session.types(DOWN + DOWN + ENTER)
+        session.sees("urgent", "yes", "no", "(leave out)")
+        session.types(DOWN + ENTER)
+        session.sees(
+            '"note": null', '"plates": null', '"first": null', '"ham"', '"gift": null', '"urgent": false'
+        )
+        assert session.ends() == SUCCESS
+
+
 def test_a_page_is_shown_and_a_person_says_when_they_have_been_there() -> None:
     with call("talk.page") as session:
         session.sees("Please sign in", "https://example.com/login", "Done?")

@@ -18,7 +18,7 @@ from starlette.responses import PlainTextResponse, Response
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from driving import drive
+from driving import LIMIT, drive
 from midcall.transports.web import BUILT, WebClient
 from operating import ADA, ADMIN, KEYS, Answer, Server
 from peers import HERE
@@ -193,7 +193,7 @@ def test_a_websocket_of_a_page_brings_its_key_as_a_subprotocol(keyed: Server) ->
         async with connect(url, subprotocols=["midcall", subprotocol(ADA)]) as line:  # type: ignore[list-item]
             assert line.subprotocol == "midcall"  # and never the one with the key
             await line.send(json.dumps({"jsonrpc": "2.0", "id": 1, **CALL}))
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(LIMIT):
                 assert "result" in json.loads(await line.recv())
             listed = await asyncio.to_thread(keyed.get, "/calls", ADA)
             assert [call["method"] for call in listed.json["calls"]] == ["lab.both"]

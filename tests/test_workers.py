@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import postgres_server
+from driving import LIMIT
 from mcp_peers import FORMS, LATEST, HttpServer
 from midcall import connect_hub
 from midcall.items import Request
@@ -108,7 +109,7 @@ def reachable(port: int) -> bool:
 def test_all_workers_serve_on_one_address_and_say_in_the_log_which_they_are(tmp_path: Path) -> None:
     with serving(tmp_path, workers=3) as parent:
         served: set[int] = set()
-        end = time.monotonic() + 20
+        end = time.monotonic() + LIMIT
         while len(served) < 3 and time.monotonic() < end:
             served.add(parent.ask("pid"))
         assert served == set(parent.workers)
@@ -180,7 +181,7 @@ def test_workers_whose_parent_is_gone_end_by_themselves(tmp_path: Path) -> None:
         workers = parent.workers
         parent.process.kill()
         parent.ends()
-        end = time.monotonic() + 15
+        end = time.monotonic() + LIMIT
         while not all(gone(pid) for pid in workers):
             assert time.monotonic() < end, parent.log
             time.sleep(0.05)
@@ -318,13 +319,11 @@ def test_a_question_of_a_worker_that_was_stopped_is_answered_through_another(tmp
         asyncio.run(run(fleet))
 
 
-def stop(fleet: Fleet, port: int, limit: float = 15) -> float:
-    """Tell a worker to stop; it ends well, and within its time."""
-    began = time.monotonic()
+def stop(fleet: Fleet, port: int) -> None:
+    """Tell a worker to stop; it ends well."""
     process = fleet._processes.pop(port)
     process.terminate()
-    assert process.wait(limit) == 0
-    return time.monotonic() - began
+    assert process.wait(LIMIT) == 0
 
 
 @pytest.mark.parametrize(("name", "result", "done"), [
@@ -344,8 +343,7 @@ def test_what_takes_longer_than_the_grace_is_taken_over_by_another_worker(
         while done[:1] != effects(fleet):
             await asyncio.sleep(0.02)
         joined = asyncio.ensure_future(until_told(second, again))  # waits for what the first one runs
-        took = await asyncio.to_thread(stop, fleet, first)
-        assert took < 10
+        await asyncio.to_thread(stop, fleet, first)
         told = (await waiting)["result"]
         assert told.keys() == {"resultType", "requestState", "_meta"}, "it is told to come back"
         outcome = await until_told(second, {**params, "requestState": told["requestState"]})
@@ -388,7 +386,7 @@ def test_who_waits_at_a_worker_that_stops_for_what_another_one_runs_is_sent_ther
             await asyncio.sleep(0.02)
         waiting = asyncio.ensure_future(post(second, again, None, 20))
         await asyncio.sleep(0.3)
-        assert await asyncio.to_thread(stop, fleet, second) < 10
+        await asyncio.to_thread(stop, fleet, second)
         told = (await waiting)["result"]
         assert is_open(told)
         assert await until_told(first, {**params, "requestState": told["requestState"]}) == await running
@@ -431,7 +429,7 @@ def test_a_durable_call_on_a_websocket_goes_on_with_the_other_worker(tmp_path: P
             return await remote.call("work.wizard", {"run": "r"}, answer=answer, durable=True)
 
     with serving(tmp_path) as parent:
-        result = asyncio.run(asyncio.wait_for(run(parent), 40))
+        result = asyncio.run(asyncio.wait_for(run(parent), LIMIT))
         assert result["answers"] == ["Ann", "red", True]
         steps = [json.loads(line)["step"] for line in parent.ledger.read_text().splitlines()]
         assert steps == ["one", "two", "three", "four"]

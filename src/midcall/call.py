@@ -21,9 +21,9 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from midcall.errors import Aborted, MidcallError, TimedOut, TransportLost, UnknownQuestion
+from midcall.errors import Aborted, MidcallError, TransportLost, UnknownQuestion
 from midcall.items import Data, Done, Error, Item, Log, Metadata, Progress
-from midcall.open_questions import MISSING, NOBODY, SILENT, OpenQuestions, QuestionInfo, Wanted
+from midcall.open_questions import MISSING, SILENT, OpenQuestions, QuestionInfo, Wanted, timed_out
 from midcall.outlet import NOWHERE, Outlet
 from midcall.recalled import answered, asked, failed, recall, withdrawn
 from midcall.reports import Reports
@@ -189,7 +189,7 @@ class Call(Struct, eq=False):
             return await self.questions.ask(wanted)
         answers = recall(self.trace, wanted)
         if any(answer is SILENT for answer in answers):
-            await _silence(min((one.timeout for one in wanted if one.timeout is not None), default=None))
+            await _silence(wanted)
         missing = [n for n, answer in enumerate(answers) if answer is MISSING]
         if missing:
             for n, answer in zip(
@@ -372,12 +372,13 @@ class Call(Struct, eq=False):
         self.outlet.put(Done(self.stamp()))
 
 
-async def _silence(limit: float | None) -> None:
-    """What has cancelled a question before does so again; if not, nobody has answered in time."""
+async def _silence(wanted: Sequence[Wanted]) -> None:
+    """What has cancelled questions before does so again; if not, nobody has answered in time."""
+    first = min(wanted, key=lambda one: float("inf") if one.timeout is None else one.timeout)
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(limit):
+        async with asyncio.timeout(first.timeout):
             await asyncio.get_running_loop().create_future()
-    raise TimedOut(NOBODY)
+    raise timed_out(first)
 
 
 def _lost() -> TransportLost:

@@ -17,8 +17,6 @@ from midcall.shares import RateLimit, Shares, share_of
 
 log = logging.getLogger("midcall.call")
 
-EAGER = sys.version_info >= (3, 12)
-
 GRACE = 10.0
 """How many seconds an aborted call may clean up before whoever stopped it goes on."""
 
@@ -64,8 +62,8 @@ class Calls:
             self.check_room(call)
         self.add(call)
         loop = loop or asyncio.get_running_loop()
-        if at_once and EAGER:
-            call.task = asyncio.Task(call.run(self.ended), loop=loop, eager_start=True)  # type: ignore[call-arg]
+        if at_once and sys.version_info >= (3, 12):
+            call.task = asyncio.Task(call.run(self.ended), loop=loop, eager_start=True)
         else:
             call.task = loop.create_task(call.run(self.ended))
         return call

@@ -119,7 +119,8 @@ def _checked(data: bytes, envelope: Envelope) -> Envelope:
         raise Fault(PARSE_ERROR, f"Parse error: {error}", id) from None
     if envelope.jsonrpc != "2.0":
         raise Fault(INVALID_REQUEST, 'Invalid Request: "jsonrpc" must be "2.0"', id)
-    if envelope.method is UNSET and envelope.id is UNSET:
+    answers = envelope.result is not _EMPTY or envelope.error is not UNSET
+    if envelope.method is UNSET and (envelope.id is UNSET or not answers):
         raise Fault(INVALID_REQUEST, "Invalid Request: neither a request nor a response", id)
     return envelope
 

@@ -33,8 +33,6 @@ MISSING: Any = object()
 SILENT: Any = object()
 """No value, as before: whoever had asked was cancelled, and will be again. Nobody is asked meanwhile."""
 
-NOBODY = "Nobody answered in time"
-
 TIMED_OUT = "timed out"
 """The reason of a `request_cancelled` item for a question that nobody answered in time."""
 
@@ -44,6 +42,7 @@ class Wanted(Protocol):
 
     question: AnyQuestion
     timeout: float | None
+    """How many seconds it waits from `since` on."""
     priority: Priority
     key: str | None
     request_id: str
@@ -311,15 +310,17 @@ class OpenQuestions:
     def _put(self, question: OpenQuestion, loop: asyncio.AbstractEventLoop) -> None:
         wanted = question.wanted
         wanted.request_id = self._asker.name_of(wanted)
+        now = time.time()
         if not wanted.since:
-            wanted.since = time.time()
+            wanted.since = now
             metrics.question_asked(wanted.question.kind)
         self._open[wanted.request_id] = question
         self._index[wanted.request_id] = self._asker
         timeout_ms = None
         if wanted.timeout is not None:
-            question.timer = loop.call_later(wanted.timeout, self._time_out, question)
-            timeout_ms = max(1, round(wanted.timeout * 1000))
+            left = wanted.since + wanted.timeout - now
+            question.timer = loop.call_later(left, self._time_out, question)
+            timeout_ms = max(1, round(left * 1000))
         self._asker.asked(wanted)
         self._asker.put(
             Request(
@@ -336,7 +337,7 @@ class OpenQuestions:
         )
 
     def _time_out(self, question: OpenQuestion) -> None:
-        self._fail(question, TIMED_OUT, TimedOut(NOBODY))
+        self._fail(question, TIMED_OUT, timed_out(question.wanted))
 
     def _fail(self, question: OpenQuestion, reason: str, error: MidcallError) -> None:
         self._asker.failed(question.wanted, error)
@@ -361,6 +362,21 @@ class OpenQuestions:
         if ending is not None:
             metrics.question_ended(wanted.question.kind, ending, wanted.since)
         return True
+
+
+def timed_out(wanted: Wanted) -> TimedOut:
+    """The error of a question that nobody answered."""
+    return TimedOut(f"Nobody answered in time (after {_lasting(wanted.timeout or 0)})")
+
+
+def _lasting(seconds: float) -> str:
+    """A time as people say it: `0.5 seconds`, `1 hour`, `7 days`."""
+    size, unit = next((one for one in _UNITS if seconds >= one[0]), (1, "second"))
+    number = f"{seconds / size:.3g}"
+    return f"{number} {unit}" if number == "1" else f"{number} {unit}s"
+
+
+_UNITS = ((24 * 3600, "day"), (3600, "hour"), (60, "minute"))
 
 
 def _ending(refusal: AskError) -> metrics.Ending:

@@ -21,7 +21,7 @@ from midcall.errors import (
     WrongType,
 )
 from midcall.items import to_json
-from midcall.open_questions import MISSING, NOBODY, SILENT, Wanted
+from midcall.open_questions import MISSING, SILENT, Wanted, timed_out
 from midcall.questions import AnyQuestion, question_to_wire
 from midcall.trace import Entry, Trace
 
@@ -56,7 +56,7 @@ def fingerprint(question: AnyQuestion) -> str:
 def recall(trace: Trace, wanted: Sequence[Wanted]) -> list[Any]:
     """The values of answers that were given before, or `MISSING`. Raises what ended the round.
 
-    A question that waited already goes on to wait, for the time that it has left. One that was withdrawn is
+    A question that waited already goes on to wait, until it would have timed out. One that was withdrawn is
     `SILENT`: nobody is asked again.
     """
     entries = []
@@ -86,10 +86,10 @@ def _value(trace: Trace, wanted: Wanted, entry: Entry | None) -> Any:
     if deadline.withdrawn:
         return SILENT
     if deadline.until is not None:
-        wanted.timeout = deadline.until - time.time()
-        if wanted.timeout <= 0:  # while no process ran
+        wanted.timeout = deadline.until - deadline.since
+        if deadline.until <= time.time():  # while no process ran
             metrics.question_ended(wanted.question.kind, "timed_out", wanted.since)
-            late = TimedOut(NOBODY)
+            late = timed_out(wanted)
             trace.note(failed(wanted, late))
             raise late
     return MISSING
@@ -102,7 +102,7 @@ _ERRORS: dict[str, type[MidcallError]] = {
 
 def asked(wanted: Wanted) -> Entry:
     """The entry of a question that begins to wait."""
-    until = None if wanted.timeout is None else time.time() + wanted.timeout
+    until = None if wanted.timeout is None else wanted.since + wanted.timeout
     return Entry(wanted.place, wanted.fingerprint, "begun", to_json(Deadline(until, wanted.since)))
 
 

@@ -171,7 +171,10 @@ def _compiled(schema: bytes) -> Callable[[Any], str | None]:
 
     def fault(value: Any) -> str | None:
         first = next(validator.iter_errors(value), None)
-        return None if first is None else first.message
+        if first is None:
+            return None
+        where = ".".join(str(part) for part in first.instance_path)
+        return f"{where}: {first.message}" if where else first.message
 
     return fault
 

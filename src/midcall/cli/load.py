@@ -3,6 +3,7 @@
 A server is mounted in a hub of its own, under plain names, so that all else is the same for both.
 """
 
+import contextlib
 import importlib
 import importlib.util
 import operator
@@ -106,6 +107,9 @@ def _load_module(name: str) -> ModuleType:
 def _load_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise UsageError(f"no file {path}")
+    if path.stem in sys.stdlib_module_names:  # whoever imports that one is not to get this file
+        with contextlib.suppress(ImportError):
+            importlib.import_module(path.stem)
     _search(Path.cwd())
     _search(path.resolve().parent)
     taken = path.stem in sys.modules or path.stem in sys.stdlib_module_names

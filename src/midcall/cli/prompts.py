@@ -100,15 +100,18 @@ class Prompts:
         label = f"{field.name} ({field.description})" if field.description else field.name
         optional = field.nullable or (not field.required and field.default is MISSING)
         blank = None if field.nullable else MISSING
-        if field.kind == "boolean":
+        if field.kind == "boolean" and not optional:
             return await self._confirm(label, bool(before))
-        if field.kind == "choice":
-            choices = [questionary.Choice(title=str(c), value=c) for c in field.choices]
+        if field.kind in ("boolean", "choice"):
+            named = (
+                {"yes": True, "no": False} if field.kind == "boolean" else {str(c): c for c in field.choices}
+            )
+            choices = [questionary.Choice(title=name, value=value) for name, value in named.items()]
             if optional:
                 choices.append(questionary.Choice(title=LEAVE_OUT, value=LEAVE_OUT))
-            first = before if before in field.choices else None
+            first = before if before in named.values() else None
             chosen = await self._choose(label, choices, first)
-            return blank if chosen == LEAVE_OUT and LEAVE_OUT not in field.choices else chosen
+            return blank if chosen == LEAVE_OUT and LEAVE_OUT not in named else chosen
         item = field.item
         if item is not None and item.kind == "choice":
             checked = before or ()

@@ -147,7 +147,7 @@ def _root(folder: Any) -> Root:
 def read_reply(question: AnyQuestion, payload: Any) -> Answer:
     """The answer in what somebody gave. Raises `WrongAnswer`, saying what was expected.
 
-    What a person leaves out of a form is what the form proposes.
+    What a person leaves out of a form is what the form proposes; null is as good as left out, unless it fits.
     """
     answer = read_answer(question, payload)
     if not isinstance(question, Form) or not isinstance(answer, CustomAnswer):
@@ -155,6 +155,8 @@ def read_reply(question: AnyQuestion, payload: Any) -> Answer:
     if not isinstance(answer.value, dict):
         raise WrongAnswer("the fields of the form, as an object")
     filled = {**_proposed(question), **answer.value}
+    if _fault(question, filled) is not None:
+        filled = {name: value for name, value in filled.items() if value is not None}
     reason = _fault(question, filled)
     if reason is not None:
         raise WrongAnswer(f"what fits the form ({reason})")

@@ -305,6 +305,9 @@ class Remote:
             message = jsonrpc.decode(data)
         except jsonrpc.Fault as fault:
             log.warning("Not understood: %s", fault)
+            settle = self._pending.take(fault.id)
+            if settle is not None:  # it was to be a response
+                settle(Envelope(error=jsonrpc.ErrorObject(fault.code, fault.message)))
             return
         if not isinstance(message, Envelope):
             return

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from midcall.activation import Method
 from midcall.hub import Hub
+from midcall.mcp.flat_forms import inlined
 from midcall.registry import Resolved
 
 _PART = re.compile(r"\{(\w+)\}")
@@ -188,13 +189,8 @@ def _headers(schema: dict[str, Any], path: tuple[str, ...]) -> Iterator[tuple[tu
 
 def _object_schema(schema: dict[str, Any] | None) -> dict[str, Any] | None:
     """A schema whose root says that it is an object, as MCP wants it; else nothing."""
-    if schema is None:
-        return None
-    reference = schema.get("$ref")
-    if isinstance(reference, str):
-        found = schema.get("$defs", {}).get(reference.removeprefix("#/$defs/"), {})
-        schema = {**found, "$defs": schema["$defs"]}
-    return schema if schema.get("type") == "object" else None
+    root = inlined(schema or {})
+    return root if root.get("type") == "object" else None
 
 
 def _readable(method: Method, provenance: tuple[str, ...], prefix: str) -> Readable:

@@ -9,7 +9,8 @@ is also the way back: from the request to a question, and from an answer to the 
 from typing import Any
 
 from midcall.errors import WrongAnswer
-from midcall.mcp.model_context import KEY, OLD_KEY, with_context
+from midcall.mcp.flat_forms import NotFlat, flat_form, from_form, whole_form
+from midcall.mcp.model_context import with_context
 from midcall.questions import (
     SCHEMA,
     Answer,
@@ -38,19 +39,15 @@ ROOTS = "roots/list"
 URL_REQUIRED = -32042
 """The error of a legacy server that wants pages to be visited before the same request is sent again."""
 
-_FLAT = frozenset(("string", "number", "integer", "boolean"))
 
-
-VALUE = "value"
-"""The only field of a form that asks for something else than an object."""
-
-
-def expressible(question: AnyQuestion) -> bool:
-    """Whether MCP has a form for this question: a custom one must have a flat schema."""
-    if not isinstance(question, Custom | Form):
-        return True
-    inner = _inner(question)
-    return _is_flat(question.schema) if inner is None else _is_flat_field(inner)
+def inexpressible(question: AnyQuestion) -> str | None:
+    """Why MCP has no form for this question, or nothing if it has one."""
+    if isinstance(question, Custom | Form):
+        try:
+            flat_form(question.schema or {}, question.message)
+        except NotFlat as reason:
+            return f"An MCP form cannot ask for {reason}: it has text, numbers, yes or no, and choices"
+    return None
 
 
 def wants_tools(question: AnyQuestion) -> bool:
@@ -93,8 +90,8 @@ def answer_from(question: AnyQuestion, result: Any) -> Any:
         return {"Custom": result.get("roots")}
     if action != "accept":
         raise WrongAnswer("an action: accept, decline or cancel")
-    if _inner(question) is not None:
-        return {"Custom": content.get(VALUE) if isinstance(content, dict) else content}
+    if isinstance(question, Custom) or (isinstance(question, Form) and not question.exact):
+        return {"Custom": from_form(question.schema or {}, content)}
     if not isinstance(content, dict) and not isinstance(question, Url):
         raise WrongAnswer("the content of the form, as an object")
     match question:
@@ -217,9 +214,6 @@ def _context(question: AnyQuestion) -> Any:
 
 
 def _requested_schema(question: AnyQuestion) -> dict[str, Any]:
-    inner = _inner(question)
-    if inner is not None:
-        return _wrapped(question.message, inner)
     match question:
         case Confirm(message, default):
             field: dict[str, Any] = {"type": "boolean", "title": message}
@@ -236,27 +230,15 @@ def _requested_schema(question: AnyQuestion) -> dict[str, Any]:
                     "choices", {"type": "array", "title": message, "items": {"anyOf": titled}}, None
                 )
             return _object("choice", {"type": "string", "title": message, "oneOf": titled}, None)
-        case Form(_, schema, exact):
-            return schema if exact else _plain(schema)
-        case Custom(_, _, schema):
-            return _plain(schema or {})
+        case Form(schema=schema, exact=True):
+            return schema
+        case Form() | Custom():
+            schema = question.schema or {}
+            try:
+                return flat_form(schema, question.message)
+            except NotFlat:
+                return whole_form(schema, question.message)
     raise AssertionError("the other kinds are not elicited")
-
-
-def _inner(question: AnyQuestion) -> dict[str, Any] | None:
-    """What is asked for, if that is no object: it becomes the field of one."""
-    if not isinstance(question, Custom | Form) or not question.schema:
-        return None
-    if isinstance(question, Form) and question.exact:
-        return None
-    schema = _followed(question.schema, question.schema.get("$defs", {}))
-    return schema if schema.get("type", "object") != "object" else None
-
-
-def _wrapped(title: str, schema: dict[str, Any]) -> dict[str, Any]:
-    plain = {key: value for key, value in schema.items() if key != "$defs"}
-    field = {"title": title, **(_field(plain) if _is_flat_field(plain) else plain)}
-    return _object(VALUE, field, None) | ({"$defs": schema["$defs"]} if "$defs" in schema else {})
 
 
 def _object(name: str, field: dict[str, Any], default: Any) -> dict[str, Any]:
@@ -267,70 +249,6 @@ def _object(name: str, field: dict[str, Any], default: Any) -> dict[str, Any]:
 
 def _title(option: Any) -> str:
     return option.label if option.description is None else f"{option.label}: {option.description}"
-
-
-def _plain(schema: dict[str, Any]) -> dict[str, Any]:
-    """Only what MCP allows at the top of a requested schema, if it is one that MCP allows."""
-    if not _is_flat(schema):
-        return {"type": "object", **_followed(schema, schema.get("$defs", {}))}
-    definitions = schema.get("$defs", {})
-    schema = _followed(schema, definitions)
-    properties = {
-        name: _field(_followed(one, definitions)) for name, one in schema.get("properties", {}).items()
-    }
-    plain: dict[str, Any] = {"type": "object", "properties": properties}
-    for key in ("required", KEY, OLD_KEY):
-        if schema.get(key):
-            plain[key] = schema[key]
-    return plain
-
-
-def _followed(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
-    reference = schema.get("$ref")
-    if not isinstance(reference, str):
-        return schema
-    found = definitions.get(reference.removeprefix("#/$defs/"), {})
-    return {**found, **{key: value for key, value in schema.items() if key != "$ref"}}  # with its `$defs`
-
-
-_FIELD_KEYS = frozenset((
-    "type", "title", "description", "default", "enum", "enumNames", "oneOf", "items", "format",
-    "minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems",
-))  # fmt: skip
-
-
-def _field(schema: dict[str, Any]) -> dict[str, Any]:
-    if "const" in schema:  # a single allowed value
-        schema = {
-            "type": "string",
-            "enum": [schema["const"]],
-            **{k: v for k, v in schema.items() if k != "const"},
-        }
-    if "enum" in schema and "type" not in schema:
-        schema = {"type": "string", **schema}
-    return {key: value for key, value in schema.items() if key in _FIELD_KEYS}
-
-
-def _is_flat(schema: dict[str, Any] | None) -> bool:
-    if not schema:
-        return False
-    definitions = schema.get("$defs", {})
-    schema = _followed(schema, definitions)
-    properties = schema.get("properties")
-    if schema.get("type") != "object" or not isinstance(properties, dict):
-        return False
-    return all(_is_flat_field(_followed(one, definitions)) for one in properties.values())
-
-
-def _is_flat_field(schema: Any) -> bool:
-    if not isinstance(schema, dict):
-        return False
-    if "enum" in schema or "const" in schema:
-        return all(isinstance(value, str) for value in schema.get("enum", [schema.get("const")]))
-    if schema.get("type") == "array":
-        items = schema.get("items", {})
-        return isinstance(items, dict) and ("enum" in items or "anyOf" in items)
-    return schema.get("type") in _FLAT
 
 
 def _sampling(question: Sample) -> dict[str, Any]:

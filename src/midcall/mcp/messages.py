@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
-from msgspec import Raw, Struct, field
+from msgspec import UNSET, Raw, Struct, field
 
 META = "io.modelcontextprotocol/"
 
@@ -58,7 +58,8 @@ class Retry(Params):
     """What a request carries that comes back with answers."""
 
     input_responses: dict[str, Raw] | None = field(default=None, name="inputResponses")
-    request_state: str | None = field(default=None, name="requestState")
+    request_state: Any = field(default=UNSET, name="requestState")
+    """Whatever is there is checked as a state, also `null`."""
 
 
 class Named(Retry, kw_only=True):

@@ -22,7 +22,7 @@ from midcall.journal.base import CallRecord
 from midcall.mcp import messages, revisions
 from midcall.mcp.caller import TASKS, Caller
 from midcall.mcp.catalog import Catalog, Readable, Template, Tool, tool_of
-from midcall.mcp.desk import Desk
+from midcall.mcp.desk import Desk, invalid
 from midcall.mcp.dialects import respond_tool
 from midcall.mcp.dialects.base import Dialect, Finish
 from midcall.mcp.dialects.respond_tool import RespondTool
@@ -33,7 +33,7 @@ from midcall.mcp.outcomes import Context, Ticket
 from midcall.mcp.passed import passed_result
 from midcall.mcp.plain import run_plain
 from midcall.mcp.relayed import RelayedCall, Talk
-from midcall.mcp.results import prompt_result, resource_result, tool_result
+from midcall.mcp.results import prompt_result, resource_result, text_block, tool_result
 from midcall.principal import check_scopes
 from midcall.registry import Resolved
 
@@ -76,14 +76,14 @@ class Runner:
         try:
             if (
                 tool.plain
-                and params.request_state is None
+                and params.request_state is UNSET
                 and exchange.meta.idempotency_key is None
                 and exchange.span is None  # else it needs a task, in which the span is the current one
             ):
                 run_plain(exchange, session, self._server.hub, tool, arguments)
             elif (
                 tool.remote
-                and params.request_state is None
+                and params.request_state is UNSET
                 and exchange.meta.idempotency_key is None
                 and exchange.span is None  # as above
             ):
@@ -249,7 +249,9 @@ class Runner:
         """Start a call that may have to be found again, or go on with one that waits."""
         desk, hub, caller = self._server.desk, self._server.hub, exchange.caller
         ticket = Ticket(method, found.name, _digest(arguments), caller.principal)
-        if params.request_state is not None:
+        if params.request_state is not UNSET:
+            if not isinstance(params.request_state, str):
+                raise invalid()
             desk.retry(exchange, session, params.request_state, ticket, params.input_responses or {})
             return
         long_running = bool(found.method.extras.get("long_running")) and caller.knows_tasks
@@ -298,17 +300,19 @@ class Runner:
     def respond(self, exchange: Exchange, params: messages.Named, session: Session) -> None:
         """`_plexus_respond`: an answer to a question that went out as a notification."""
         try:
-            given = msgspec.json.decode(params.arguments, type=_Respond)
-        except msgspec.DecodeError as error:
-            raise McpError(jsonrpc.INVALID_PARAMS, f"Invalid params: {error}") from None
-        payload = given.payload if given.payload is not UNSET else given.response_data
-        try:
+            given = msgspec.json.decode(bytes(params.arguments) or b"{}", type=_Respond)
+            payload = given.payload if given.payload is not UNSET else given.response_data
             if payload is UNSET:
-                raise McpError(jsonrpc.INVALID_PARAMS, "Invalid params: payload is missing")
+                raise ValueError("payload: is required")  # noqa: TRY301  with what else is wrong
+        except (ValueError, RecursionError) as error:
+            wrong = InvalidArguments(respond_tool.TOOL, [{"path": "", "message": str(error)}])
+            exchange.result({"content": [text_block(str(wrong))], "isError": True})
+            return
+        try:
             self._server.hub.calls.answer(given.request_id, payload, owner=session)
         except MidcallError as error:
             raise McpError(jsonrpc.INVALID_PARAMS, str(error), error.data) from None
-        exchange.result({"content": [{"type": "text", "text": "Response received"}]})
+        exchange.result({"content": [text_block("Response received")]})
 
 
 _NO_METADATA: Any = None
@@ -342,7 +346,7 @@ def _may_park(exchange: Exchange, found: Resolved, params: Any) -> bool:
     """Whether the call of a modern caller may have to be found again."""
     return (
         found.method.interactive
-        or params.request_state is not None
+        or params.request_state is not UNSET
         or exchange.meta.idempotency_key is not None
         or (bool(found.method.extras.get("long_running")) and exchange.caller.knows_tasks)
     )

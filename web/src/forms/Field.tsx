@@ -10,8 +10,8 @@ export function Field(props: FieldProps): ReactNode {
   const { root } = useForm();
   const { nullable, schema } = withoutNull(props.schema, root);
   const kind = kindOf(schema, root);
-  // An emptied field is left out; where it must be there, it is null if that is allowed.
-  const empty = nullable && props.required ? null : undefined;
+  // An emptied field is null if that is allowed, else it is left out.
+  const empty = nullable ? null : undefined;
   const onChange = (value: unknown): void => props.onChange(value === undefined ? empty : value);
   const given: FieldProps = { ...props, schema, onChange, required: props.required && !nullable };
   switch (kind.is) {

@@ -81,6 +81,7 @@ const FORMATS: Record<string, [RegExp, string]> = {
   email: [/^[^\s@]+@[^\s@]+$/, "Must be an e-mail address"],
   uri: [/^[a-z][a-z\d+.-]*:\S+$/i, "Must be an address, as https://example.com"],
   date: [/^\d{4}-\d{2}-\d{2}$/, "Must be a date, as 2030-12-31"],
+  "date-time": [/^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}/i, "Must be a date and a time, as 2030-12-31T10:00:00Z"],
   uuid: [/^[\da-f]{8}(-[\da-f]{4}){3}-[\da-f]{12}$/i, "Must be a UUID"],
 };
 

@@ -30,6 +30,10 @@ export interface FieldProps {
   quiet?: boolean;
 }
 
+/** A list or map without entries: left out, unless the server would then take what it had proposed. */
+export const emptied = <T>({ required, schema }: FieldProps, empty: T): T | undefined =>
+  required || schema.default !== undefined ? empty : undefined;
+
 /** The ids that tie a control to its label, its description and its fault. */
 export function useIds(
   path: string,

@@ -3,7 +3,7 @@ import { type ReactNode, useRef, useState } from "react";
 import type { Schema } from "../api/types";
 import { Icon } from "../ui/Icon";
 import { check, join } from "./check";
-import { type FieldProps, useForm } from "./context";
+import { emptied, type FieldProps, useForm } from "./context";
 import { Field, Group } from "./Field";
 import { humanName, initial, isObject, type Kind, resolve, variantName } from "./schema";
 
@@ -65,7 +65,7 @@ export function ListField(props: FieldProps & { items: Schema }): ReactNode {
   const nextKey = useRef(0);
   while (keys.current.length < list.length) keys.current.push(nextKey.current++);
   keys.current.length = list.length;
-  const set = (next: unknown[]): void => props.onChange(next.length || props.required ? next : undefined);
+  const set = (next: unknown[]): void => props.onChange(next.length ? next : emptied(props, next));
   const remove = (n: number): void => {
     keys.current.splice(n, 1);
     set(list.filter((_, other) => other !== n));
@@ -122,7 +122,7 @@ export function MapField(props: FieldProps & { values: Schema }): ReactNode {
   const [name, setName] = useState("");
   const map = isObject(props.value) ? props.value : {};
   const set = (next: Record<string, unknown>): void =>
-    props.onChange(Object.keys(next).length || props.required ? next : undefined);
+    props.onChange(Object.keys(next).length ? next : emptied(props, next));
   const add = (): void => {
     if (name && !(name in map)) set({ ...map, [name]: initial(props.values, root, true) });
     setName("");

@@ -1,7 +1,7 @@
 /** Fields with one control: text, numbers, yes or no, choices, and JSON for all that has no form. */
 import { type ReactNode, useId, useState } from "react";
 import { same } from "./check";
-import { type FieldProps, useForm, useIds } from "./context";
+import { emptied, type FieldProps, useForm, useIds } from "./context";
 import { Group, Labelled } from "./Field";
 import { type Choice, textOf, Unreadable } from "./schema";
 
@@ -173,7 +173,7 @@ export function ChoicesField(props: FieldProps & { choices: Choice[] }): ReactNo
     // In the order of the options, not in that of the clicks.
     const next = props.choices.filter((one) => isChosen(one) !== (one === choice));
     const values = next.map((one) => one.value);
-    props.onChange(values.length || props.required ? values : undefined);
+    props.onChange(values.length ? values : emptied(props, values));
   };
   return (
     <Group of={props} className="choices">

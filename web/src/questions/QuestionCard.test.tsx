@@ -65,6 +65,59 @@ describe("a question", () => {
     expect(document.activeElement).toBe(screen.getByRole("textbox"));
   });
 
+  it("may have fields that are left out", () => {
+    show({
+      schema: {
+        type: "object",
+        properties: {
+          note: { anyOf: [{ type: "string" }, { type: "null" }], default: null },
+          plates: { anyOf: [{ type: "integer", minimum: 1 }, { type: "null" }], default: null },
+          size: { anyOf: [{ $ref: "#/$defs/Size" }, { type: "null" }], default: null },
+          day: { type: "string", format: "date" },
+          toppings: { type: "array", items: { $ref: "#/$defs/Size" } },
+        },
+        $defs: { Size: { type: "string", enum: ["s", "l"] } },
+      },
+    });
+    click("Answer");
+    const [{ content }] = replies as unknown as [{ content: Record<string, unknown> }];
+    expect(Object.values(content).filter((value) => value !== null)).toEqual([]);
+  });
+
+  it("takes what was emptied as empty, not as what was proposed", () => {
+    show({
+      schema: {
+        type: "object",
+        properties: {
+          nick: { anyOf: [{ type: "string" }, { type: "null" }], default: "Annie" },
+          plates: { anyOf: [{ type: "integer" }, { type: "null" }], default: 2 },
+          toppings: { type: "array", items: { enum: ["cheese", "olives"] }, default: ["olives"] },
+          tags: { type: "array", items: { type: "string" }, default: ["new"] },
+          counts: { type: "object", additionalProperties: { type: "integer" }, default: { a: 1 } },
+        },
+      },
+    });
+    fireEvent.change(screen.getByLabelText(/Nick/), { target: { value: "" } });
+    fireEvent.change(screen.getByLabelText(/Plates/), { target: { value: "" } });
+    fireEvent.click(screen.getByLabelText("olives"));
+    click("Remove Tags 1");
+    click("Remove a");
+    click("Answer");
+    expect(replies).toEqual([
+      { action: "accept", content: { nick: null, plates: null, toppings: [], tags: [], counts: {} } },
+    ]);
+  });
+
+  it("asks for moments as the server reads them", () => {
+    show({ schema: form({ at: { type: "string", format: "date-time" } }) });
+    fireEvent.change(screen.getByRole("textbox"), { target: { value: "tomorrow" } });
+    click("Answer");
+    expect(screen.getByText(/Must be a date and a time/)).toBeTruthy();
+    fireEvent.change(screen.getByRole("textbox"), { target: { value: "2030-12-31T10:00:00Z" } });
+    click("Answer");
+    expect(replies).toEqual([{ action: "accept", content: { at: "2030-12-31T10:00:00Z" } }]);
+  });
+
   it("is not sent before it is filled", () => {
     show({ schema: form({ row: { type: "integer" }, seat: { enum: ["A", "B"] } }) });
     click("Answer");

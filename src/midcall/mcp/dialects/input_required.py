@@ -18,7 +18,7 @@ from midcall.items import Background, Done, Item, Request, RequestCancelled
 from midcall.journal.dialect import Detached
 from midcall.journal.kept import Kept
 from midcall.mcp.dialects.base import Dialect, Finish, Outcome
-from midcall.mcp.elicitation import answer_from, expressible, wants_tools
+from midcall.mcp.elicitation import answer_from, inexpressible, wants_tools
 from midcall.mcp.exchange import Exchange, McpError
 from midcall.mcp.outcomes import Context, deliver, encode_outcome
 
@@ -92,8 +92,9 @@ class InputRequired(Detached):
 
     def _ask(self, request: Request) -> None:
         question = request.request_type
-        if not self.context.nested and not expressible(question):
-            self._fail(request, NotSupported("This client can only be asked for flat forms"))
+        reason = None if self.context.nested else inexpressible(question)
+        if reason is not None:
+            self._fail(request, NotSupported(reason))
             return
         if wants_tools(question) and not self.context.tools:
             self._fail(request, NotSupported("The model of this client cannot be given tools"))

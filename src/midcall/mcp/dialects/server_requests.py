@@ -11,7 +11,7 @@ from midcall.items import Request, RequestCancelled, to_json
 from midcall.jsonrpc import Envelope
 from midcall.mcp import revisions
 from midcall.mcp.dialects.base import Dialect, Finish
-from midcall.mcp.elicitation import answer_from, expressible, request_for, wants_tools
+from midcall.mcp.elicitation import answer_from, inexpressible, request_for, wants_tools
 from midcall.mcp.exchange import Exchange
 from midcall.mcp.legacy import Session
 
@@ -33,8 +33,9 @@ class ServerRequests(Dialect):
     def ask(self, request: Request) -> None:
         if self.exchange is None:
             return
-        if not expressible(request.request_type):
-            self._fail(request, NotSupported("This client can only be asked for flat forms"))
+        reason = inexpressible(request.request_type)
+        if reason is not None:
+            self._fail(request, NotSupported(reason))
             return
         if wants_tools(request.request_type) and not self.exchange.caller.gives_tools:
             self._fail(request, NotSupported("The model of this client cannot be given tools"))
