@@ -46,6 +46,7 @@ class MountOptions(Struct, frozen=True):
     headers: Mapping[str, str] | None = None
     auth: Any = None
     env: Mapping[str, str] | None = None
+    inherit_env: bool = False
     cwd: str | os.PathLike[str] | None = None
     era: Era = "auto"
     revision: str | None = None
@@ -71,7 +72,14 @@ def mount_of(
     check_namespace(namespace)
     chosen = MountOptions(**options)
     if not isinstance(target, Target):
-        target = target_of(target, headers=chosen.headers, auth=chosen.auth, env=chosen.env, cwd=chosen.cwd)
+        target = target_of(
+            target,
+            headers=chosen.headers,
+            auth=chosen.auth,
+            env=chosen.env,
+            inherit_env=chosen.inherit_env,
+            cwd=chosen.cwd,
+        )
     return Mount(namespace, target, chosen, changed, updated)
 
 
