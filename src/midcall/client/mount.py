@@ -219,12 +219,6 @@ class Mount:
             _, oldest = self.talks.popitem(last=False)
             oldest.cancel("Too many calls wait")
 
-    def cancel_task(self, principal: str | None, task: str) -> None:
-        """Nobody wants the outcome of a task any more."""
-        client = self.clients.live(principal)
-        if client is not None:
-            self._spawn(_suppressed(client.request("tasks/cancel", {"taskId": task})))
-
     def watch(self, uri: str) -> None:
         """Hear of updates of a resource, from now on."""
         if uri not in self._watched and len(self._watched) < MOST_WATCHED:

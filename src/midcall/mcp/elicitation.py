@@ -9,7 +9,7 @@ is also the way back: from the request to a question, and from an answer to the 
 from typing import Any
 
 from midcall.errors import WrongAnswer
-from midcall.mcp.model_context import KEY, OLD_KEY, with_context
+from midcall.mcp.model_context import KEY, OLD_KEY, read_context, with_context, without_context
 from midcall.questions import (
     SCHEMA,
     Answer,
@@ -33,6 +33,9 @@ from midcall.questions import (
 ELICIT = "elicitation/create"
 SAMPLE = "sampling/createMessage"
 ROOTS = "roots/list"
+
+QUESTION_KEY = "dev.midcall/key"
+"""Under which the metadata of a request to a legacy client say the question's key."""
 
 URL_REQUIRED = -32042
 """The error of a legacy server that wants pages to be visited before the same request is sent again."""
@@ -69,8 +72,11 @@ def request_for(question: AnyQuestion, note: str = "") -> tuple[str, dict[str, A
             return ROOTS, {}
         case Url(message, url):
             return ELICIT, {"mode": "url", "message": note + message, "url": url}
+        case Form(schema=schema, exact=str(message)):
+            return ELICIT, {"mode": "form", "message": note + message, "requestedSchema": schema}
         case _:
-            message, schema = with_context(question.message, _requested_schema(question), _context(question))
+            context = question.context if isinstance(question, Custom | Form) else None
+            message, schema = with_context(question.message, _requested_schema(question), context)
             return ELICIT, {"mode": "form", "message": note + message, "requestedSchema": schema}
 
 
@@ -127,6 +133,9 @@ def question_from(method: str, params: dict[str, Any]) -> AnyQuestion:
     if params.get("mode") == "url":
         return Url(message, params.get("url", ""))
     schema = params.get("requestedSchema", {})
+    context, message = read_context(message, schema), without_context(message)
+    if context:
+        return Form(message, schema, context)
     fields: list[tuple[str, dict[str, Any]]] = list(schema.get("properties", {}).items())
     match fields:
         case [("confirmed", field)] if field.get("type") == "boolean":
@@ -189,15 +198,6 @@ def _accepted(content: Any) -> dict[str, Any]:
     return {"action": "accept", "content": content}
 
 
-def _context(question: AnyQuestion) -> Any:
-    """What a typed question brings along beside its message."""
-    if not isinstance(question, Custom):
-        return None
-    if not isinstance(question.data, dict):
-        return {"data": question.data} if question.data is not None else None
-    return {name: value for name, value in question.data.items() if name != "message"}
-
-
 def _requested_schema(question: AnyQuestion) -> dict[str, Any]:
     inner = _inner(question)
     if inner is not None:
@@ -218,8 +218,8 @@ def _requested_schema(question: AnyQuestion) -> dict[str, Any]:
                     "choices", {"type": "array", "title": message, "items": {"anyOf": titled}}, None
                 )
             return _object("choice", {"type": "string", "title": message, "oneOf": titled}, None)
-        case Form(_, schema, exact):
-            return schema if exact else _plain(schema)
+        case Form(_, schema):
+            return _plain(schema)
         case Custom(_, _, schema):
             return _plain(schema or {})
     raise AssertionError("the other kinds are not elicited")
@@ -229,7 +229,7 @@ def _inner(question: AnyQuestion) -> dict[str, Any] | None:
     """What is asked for, if that is no object: it becomes the field of one."""
     if not isinstance(question, Custom | Form) or not question.schema:
         return None
-    if isinstance(question, Form) and question.exact:
+    if isinstance(question, Form) and question.exact is not None:
         return None
     schema = _followed(question.schema, question.schema.get("$defs", {}))
     return schema if schema.get("type", "object") != "object" else None
