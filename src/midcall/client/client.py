@@ -288,12 +288,10 @@ class Client:
         return await self._list("templates")
 
     async def request_schema(self) -> dict[str, Any]:
-        """What a request to this server looks like (`{"method", "params"}`), made from all that it lists."""
+        """One JSON Schema for the calls of all tools of the server: `{"name", "arguments"}`."""
         from midcall.client.request_schema import request_schema  # noqa: PLC0415  seldom needed
 
-        return request_schema(
-            await self.tools(), await self.resources(), await self.templates(), await self.prompts()
-        )
+        return request_schema(await self.tools())
 
     async def check(self, name: str, arguments: Mapping[str, Any]) -> None:
         """Raise `MethodNotFound` or `InvalidArguments` if a call does not fit what the server lists."""
