@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from midcall import Ask, AskError, Cancelled, Hub, Option, TimedOut, ToolError, method
+from midcall import Ask, AskError, Cancelled, Hub, Option, Question, TimedOut, ToolError, method
 
 
 class Visitor(BaseModel):
@@ -35,6 +35,9 @@ class Order(BaseModel):
     toppings: list[Topping]
     gift: bool | None = None
     urgent: bool | None = None
+
+
+pick_row = Question("pickRow", int)
 
 
 class Files:
@@ -111,6 +114,16 @@ class Talk:
         """Ask for something of our own."""
         schema = {"type": "object", "properties": {"row": {"type": "integer"}}, "required": ["row"]}
         return await ask.custom("pickSeat", {"message": "Which seat?", "rows": [11, 12]}, schema)
+
+    @method(elicits=[pick_row])
+    async def row(self, ask: Ask) -> int:
+        """Ask a typed question, whose answer is no object."""
+        return await ask(pick_row, "Where to sit?", free=[11, 12])
+
+    @method
+    async def pet(self, ask: Ask) -> str:
+        """Ask a question with a key."""
+        return await ask.prompt("What is its name?", key="dog")
 
     @method
     async def odd(self, ask: Ask) -> Any:

@@ -88,6 +88,7 @@ class Page:
         self.servers: list[subprocess.Popen[bytes]] = []
         self.environment = os.environ | {
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "HOME": os.environ.get("MIDCALL_STATE", os.environ["HOME"]),  # also of servers that servers start
             "COLUMNS": "100",
             "NO_COLOR": "1",
         }
@@ -235,7 +236,7 @@ def main(path: str) -> None:
             ROOT / "examples", Path(folder, "examples"), ignore=shutil.ignore_patterns("__pycache__")
         )
         os.chdir(folder)
-        os.environ["PATH"] = page.environment["PATH"]  # what python blocks start is found too
+        os.environ |= {name: page.environment[name] for name in ("PATH", "HOME")}  # for python blocks too
         page.play()
         os.chdir(ROOT)
 

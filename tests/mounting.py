@@ -17,7 +17,14 @@ from peers import HERE, command
 ERAS = ("legacy", "modern")
 
 SERVER = command(
-    "serve", "mcp_app:hub", "--stdio", "--mcp-only", "--journal", "memory", "--log-level", "warning"
+    "serve",
+    f"{HERE}/mcp_app.py:hub",
+    "--stdio",
+    "--mcp-only",
+    "--journal",
+    "memory",
+    "--log-level",
+    "warning",
 )
 """The usual server of the tests, which speaks both eras."""
 

@@ -57,7 +57,7 @@ def test_a_booking_takes_three_requests_and_tells_these_events() -> None:
             assert made["arguments"] == {"origin": "New York", "destination": "Los Angeles"}
             asked = only(first, "plugin_elicit_request")
             assert asked["sessionId"] == asked["callId"] == made["id"]
-            assert asked["toolName"] == "flights__book_flight"
+            assert asked["toolName"] == "flights.book_flight"
             assert asked["elicitId"] == f"{made['id']}:pickFlight:1"
             assert asked["key"] == "pickFlight"
             assert asked["schema"]["properties"].keys() == {"flightId"}
@@ -511,6 +511,54 @@ def test_a_handler_may_show_several_components_and_change_the_answer() -> None:
             assert again["elicitId"] != asked["elicitId"]
             events = await person.post(pluginElicitResponses=[response(again, "accept", "High St")])
             assert only(events, "tool_result")["content"] == "TEA to High St []"
+
+    drive(main())
+
+
+def test_a_handler_that_fails_on_an_answer_asks_again_with_the_reason() -> None:
+    async def handler(question: PluginQuestion, ctx: PluginContext) -> Any:
+        article = await ctx.render("Shelf")
+        if article not in question.context["stock"]:
+            raise ValueError(f"there is no {article}")
+        street = await ctx.render("Map")
+        return {"article": article, "address": {"street": street["name"]}}
+
+    async def main() -> None:
+        plugin = Plugin(Desk.nested).on(order, handler)
+        async with chat(Puppet(call("desk__nested")), Desk(), plugins=[plugin]) as person:
+            shown = [only(await person.say("go"), "plugin_elicit_request")]
+            for answer in ("wine", "beer", "tea", "no object", {"name": "High St"}):
+                events = await person.post(pluginElicitResponses=[response(shown[-1], "accept", answer)])
+                shown += [event for event in events if event["type"] == "plugin_elicit_request"]
+            assert only(events, "tool_result")["content"] == "tea to High St []"
+            message = shown[0]["message"]
+            assert [one["message"].removesuffix(message) for one in shown[:4]] == [
+                "",
+                "(Not understood: there is no wine)\n",
+                "(Not understood: there is no beer)\n",
+                "",
+            ]
+            assert shown[4]["message"].startswith("(Not understood: ")
+            assert [one["component"]["name"] for one in shown] == ["Shelf", "Shelf", "Shelf", "Map", "Map"]
+            assert len({one["elicitId"] for one in shown}) == 5
+
+    drive(main())
+
+
+def test_every_event_names_a_tool_by_the_name_of_its_method() -> None:
+    async def main() -> None:
+        async with booking() as person:
+            events = await person.say(BOOK)
+            events += await person.answer(only(events, "plugin_elicit_request"), flightId=FLIGHTS[0].id)
+            seat = [event for event in events if event["type"] == "plugin_elicit_request"][-1]
+            events += await person.post(pluginAbort={"sessionId": seat["sessionId"]})
+            named = [event for event in events if "toolName" in event]
+            assert {event["toolName"] for event in named} == {"flights.book_flight"}
+            assert {event["type"] for event in named} >= {
+                "plugin_elicit_request",
+                "plugin_session_status",
+                "tool_error",
+            }
 
     drive(main())
 

@@ -15,7 +15,7 @@ import pytest
 from client_peers import calls, children, run, said, scripted
 from driving import until
 from http1_peers import loops, run_in
-from midcall import Client, TransportLost, Unreachable, connect
+from midcall import Client, Hub, TransportLost, Unreachable, connect
 from midcall.client import child, keeping
 from peers import HERE
 
@@ -249,6 +249,92 @@ def test_environment_and_folder_are_passed_on(tmp_path: Path) -> None:
             assert found["cwd"] == str(tmp_path.resolve())
             assert found["env"]["EXTRA"] == "yes"
             assert found["env"]["PATH"] == os.environ["PATH"]
+
+    run(main())
+
+
+async def variables(client: Client) -> dict[str, str]:
+    return dict((await client.call("x")).structured["env"])
+
+
+@pytest.fixture
+def secrets(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What a process that serves has in its environment, and a server that it starts must not see."""
+    found = {
+        name: f"secret of {name}"
+        for name in ("MIDCALL_TOKENS", "MIDCALL_KEYS", "OPENAI_API_KEY", "PGPASSWORD")
+    }
+    for name, value in found.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("TERM", "() { :; }; echo a function of a shell")
+    return found
+
+
+def test_a_server_gets_no_variables_but_the_few_that_programs_need(secrets: dict[str, str]) -> None:
+    async def main() -> None:
+        async with scripted("surroundings") as client:
+            found = await variables(client)
+        assert found.keys() - {"LC_CTYPE"} <= {
+            "HOME",
+            "LOGNAME",
+            "PATH",
+            "SHELL",
+            "USER",
+        }  # Python sets the former
+        assert found["PATH"] == os.environ["PATH"]
+
+    run(main())
+
+
+def test_a_server_gets_the_variables_that_are_given_to_it(secrets: dict[str, str]) -> None:
+    async def main() -> None:
+        async with scripted("surroundings", env={"OPENAI_API_KEY": "its own"}) as client:
+            found = await variables(client)
+        assert found["OPENAI_API_KEY"] == "its own"
+        assert not found.keys() & (secrets.keys() - {"OPENAI_API_KEY"})
+
+    run(main())
+
+
+def test_a_server_gets_the_whole_environment_only_if_that_is_said(secrets: dict[str, str]) -> None:
+    async def main() -> None:
+        async with scripted("surroundings", inherit_env=True, env={"PGPASSWORD": "its own"}) as client:
+            found = await variables(client)
+        assert secrets | {"PGPASSWORD": "its own"} == {name: found[name] for name in secrets}
+
+    run(main())
+
+
+def test_servers_of_settings_get_no_secrets_but_those_that_the_settings_name(
+    secrets: dict[str, str], tmp_path: Path
+) -> None:
+    words = ["-S", str(HERE / "scripted_server.py"), "surroundings"]
+    server = {"command": sys.executable, "args": words, "env": {"KEY": "${OPENAI_API_KEY}"}}
+    file = tmp_path / "mcp.json"
+    file.write_text(json.dumps({"mcpServers": {"one": server}}))
+
+    async def main() -> None:
+        for settings in ({"mcpServers": {"one": server}}, file):
+            async with connect(settings) as client:
+                found = await variables(client)
+            assert found["KEY"] == secrets["OPENAI_API_KEY"]
+            assert not found.keys() & secrets.keys()
+            async with connect(settings, inherit_env=True) as client:
+                assert secrets.keys() <= (await variables(client)).keys()
+
+    run(main())
+
+
+def test_a_mounted_server_gets_no_secrets_unless_that_is_said(secrets: dict[str, str]) -> None:
+    server = [sys.executable, "-S", str(HERE / "scripted_server.py"), "surroundings"]
+
+    async def main() -> None:
+        for inherits in (False, True):
+            hub = Hub("front").mount("b", server, inherit_env=inherits)
+            await hub.open()
+            found = (await hub.call("b.echo"))["env"]
+            await hub.close()
+            assert bool(found.keys() & secrets.keys()) is inherits
 
     run(main())
 

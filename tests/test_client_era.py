@@ -99,7 +99,7 @@ def test_every_legacy_revision_is_spoken(revision: str) -> None:
 
 def test_a_revision_that_nobody_knows_is_refused() -> None:
     async def main() -> None:
-        with pytest.raises(Unreachable, match="wants to speak revision 1999-01-01, unknown here"):
+        with pytest.raises(RemoteError, match="wants to speak revision 1999-01-01, unknown here"):
             async with scripted("plain", "1999-01-01"):
                 pass
 
@@ -190,7 +190,7 @@ def test_a_server_that_names_a_legacy_revision_is_spoken_to_in_it() -> None:
 
 def test_a_server_that_names_only_unknown_revisions_cannot_be_used() -> None:
     async def main() -> None:
-        with pytest.raises(Unreachable, match="The server speaks 2099-01-01, 2100-01-01, not 2026-07-28"):
+        with pytest.raises(RemoteError, match="The server speaks 2099-01-01, 2100-01-01, not 2026-07-28"):
             async with scripted("speaks", "2099-01-01", "2100-01-01"):
                 pass
 
@@ -200,9 +200,24 @@ def test_a_server_that_names_only_unknown_revisions_cannot_be_used() -> None:
 def test_a_discovery_of_other_revisions_is_refused() -> None:
     async def main() -> None:
         found = {"supportedVersions": ["2099-01-01"], "capabilities": {}}
-        with pytest.raises(Unreachable, match="The server speaks 2099-01-01"):
+        with pytest.raises(RemoteError, match="The server speaks 2099-01-01"):
             async with scripted("greets_with", json.dumps(found)):
                 pass
+
+    run(main())
+
+
+def test_a_greeting_that_is_refused_is_raised_as_the_server_refused_it() -> None:
+    async def main() -> None:
+        async def refuse(exchange: Exchange) -> None:
+            code = -32601 if exchange.method == "server/discover" else -32000
+            await exchange.refuse(200, code, "We are closed", {"until": 9})
+
+        async with http_peer(refuse) as peer:
+            with pytest.raises(RemoteError, match=r"^We are closed$") as caught:
+                async with connect(peer.url):
+                    pass
+            assert (caught.value.rpc_code, caught.value.rpc_data) == (-32000, {"until": 9})
 
     run(main())
 
@@ -233,10 +248,10 @@ def test_an_era_that_is_forced_is_not_left() -> None:
         async with midcall_server(era="modern") as client:
             assert client.revision == MODERN
             assert (await client.call("give.word")).text == "hello"
-        with pytest.raises(Unreachable, match="Method not found"):
+        with pytest.raises(RemoteError, match="Method not found"):
             async with scripted("plain", era="modern"):
                 pass
-        with pytest.raises(Unreachable, match="Method not found"):
+        with pytest.raises(RemoteError, match="Method not found"):
             async with scripted("modern", era="legacy"):
                 pass
 

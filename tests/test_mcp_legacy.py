@@ -172,6 +172,7 @@ def test_the_table_of_results(connect: Connect) -> None:
                 assert await call(name) == {
                     "content": [{"type": "text", "text": "The disk is full"}],
                     "isError": True,
+                    "_meta": {"dev.midcall/code": "disk_full"},
                 }
             assert await call("give_word") == await call("give.word")
             wrong = await call("give.sum", a="x")

@@ -22,7 +22,7 @@ from midcall.client import connect, connect_hub
 from midcall.errors import MidcallError, ToolError
 from midcall.items import Request
 from mounting import ERAS, SERVER, drive, strange
-from peers import LARGE, StdioWire, close_pipes, command, free_port
+from peers import HERE, LARGE, StdioWire, close_pipes, command, free_port
 from test_terminal import DOWN, ENTER, midcall
 
 FORMS = {"elicitation": {"form": {}, "url": {}}}
@@ -584,3 +584,32 @@ def test_questions_of_a_server_are_asked_in_the_terminal() -> None:
         session.types("y")
         session.sees("demo full True")
         assert session.ends() == 0
+
+
+# --- the environment of the server behind -----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "passed"),
+    [((), set()), (("--env", "API_KEY"), {"API_KEY"}), (("--inherit-env",), {"API_KEY", "MIDCALL_TOKENS"})],
+)
+def test_a_server_behind_a_proxy_gets_only_the_variables_that_are_named(
+    options: tuple[str, ...], passed: set[str]
+) -> None:
+    server = [sys.executable, "-S", str(HERE / "scripted_server.py"), "surroundings"]
+
+    async def main() -> None:
+        async with connect(f"http://127.0.0.1:{front.port}/mcp", auth="0123456789abcdef") as client:
+            found = (await client.call("echo")).structured["env"]
+        assert found.keys() & {"API_KEY", "MIDCALL_TOKENS"} == passed
+        assert ("MIDCALL_KEYS" in found) is ("--inherit-env" in options)
+
+    with proxy(*options, server=server, API_KEY="secret", MIDCALL_TOKENS="ann=0123456789abcdef") as front:
+        drive(main())
+
+
+def test_a_variable_that_is_to_be_passed_on_must_be_there() -> None:
+    words = command("proxy", "--env", "NOT_SET_ANYWHERE", "--", "true")
+    ended = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert "this process has no variable NOT_SET_ANYWHERE" in ended.stderr

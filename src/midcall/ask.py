@@ -198,7 +198,8 @@ class Ask:
         """A question of your own kind. The answer is any JSON value; with `schema`, one that fits it."""
         if not type_name or type_name in RESERVED_TYPE_NAMES:
             raise ValueError(f"A custom question cannot have the type name {type_name!r}")
-        return self._asking(Custom(type_name, data, schema), schema_reader(schema), key, timeout, priority)
+        question = Custom(type_name, data, schema)
+        return self._asking(question, schema_reader(schema), key or type_name, timeout, priority)
 
     def __call__(
         self,

@@ -57,10 +57,10 @@ class Hub(Registry):
         resources keep their URIs. `namespace` may be empty; of two with the same name, the first counts.
         What the server asks goes to whoever has made the call.
 
-        `target` and most options are those of `connect`: `headers` and `auth` for a URL, `env` and `cwd` for
-        a command, `era`, `revision`, `log_level`. `timeout` is for how many seconds the server may say
-        nothing about a call; `scopes` are those that a caller needs for all of it; `sample` and `roots`
-        answer here what the server asks of a model, or of folders.
+        `target` and most options are those of `connect`: `headers` and `auth` for a URL, `env`,
+        `inherit_env` and `cwd` for a command, `era`, `revision`, `log_level`. `timeout` is for how many
+        seconds the server may say nothing about a call; `scopes` are those that a caller needs for all of
+        it; `sample` and `roots` answer here what the server asks of a model, or of folders.
 
         The server is connected when the hub is opened. While it cannot be reached, its methods stay, and
         raise `Unreachable`.

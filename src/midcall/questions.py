@@ -63,8 +63,10 @@ class Form(Struct, frozen=True):
     kind: ClassVar[str] = "form"
     message: str
     schema: dict[str, Any]
-    exact: bool = False
-    """Whether an MCP client gets the schema untouched: another server has made it."""
+    context: dict[str, Any] = {}
+    """What a typed question of an MCP server brings along beside its message."""
+    exact: str | None = None
+    """The message as another MCP server sent it: then an MCP client gets that, and the schema, untouched."""
 
 
 class Url(Struct, frozen=True):
@@ -113,6 +115,13 @@ class Custom(Struct, frozen=True, omit_defaults=True):
         """The text among the data, or the name."""
         text = self.data.get("message") if isinstance(self.data, dict) else None
         return text if isinstance(text, str) else self.type_name
+
+    @property
+    def context(self) -> dict[str, Any]:
+        """The data without the message."""
+        if not isinstance(self.data, dict):
+            return {} if self.data is None else {"data": self.data}
+        return {name: value for name, value in self.data.items() if name != "message"}
 
 
 AnyQuestion: TypeAlias = Confirm | Prompt | Select | Form | Url | Sample | Roots | Custom
@@ -234,8 +243,9 @@ class Sampled(Struct, frozen=True, omit_defaults=True):
 def question_to_wire(question: AnyQuestion) -> dict[str, AnyQuestion]:
     """The externally tagged form; its value is a struct that msgspec encodes as an object."""
     match question:
-        case Form(message, schema):
-            return {"Custom": Custom("form", {"message": message}, schema)}
+        case Form(message, schema, context):
+            data = {"message": message, **({"context": context} if context else {})}
+            return {"Custom": Custom("form", data, schema)}
         case Url(message, url):
             return {"Custom": Custom("url", {"message": message, "url": url})}
         case Sample():
@@ -271,7 +281,9 @@ def _rich_question(custom: Custom) -> AnyQuestion:
     data = custom.data if isinstance(custom.data, dict) else {}
     match custom.type_name:
         case "form":
-            return Form(str(data.get("message", "")), custom.schema or {})
+            context = data.get("context")
+            context = context if isinstance(context, dict) else {}
+            return Form(str(data.get("message", "")), custom.schema or {}, context)
         case "url":
             return Url(str(data.get("message", "")), str(data.get("url", "")))
         case "roots":

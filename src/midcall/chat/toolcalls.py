@@ -42,8 +42,15 @@ STOPPED = "Stopped by the person before it had a result."
 MAX_ROUNDS = 200
 """How often a tool may ask in one turn without asking the person."""
 
+NOT_UNDERSTOOD = "(Not understood: "
+"""How a question begins that is asked again, as over MCP."""
+
 NO_ANSWER = {"action": "cancel"}
 """What a tool gets whose question the model did not answer."""
+
+
+class PluginFailed(MidcallError):
+    """A handler failed: with the first answer that it cannot take, or before."""
 
 
 class Meter:
@@ -216,7 +223,7 @@ class ToolCalls:
             return
         self._conversation.pending.pop(call.id, None)
         self._conversation.say(Message("tool", outcome.content, tool_call_id=call.id))
-        self._run.emit(ToolResult(call.id, call.name, outcome.content, outcome.structured))
+        self._run.emit(ToolResult(call.id, self._name(call), outcome.content, outcome.structured))
 
     async def _end(self, call: ToolCall, reason: str) -> None:
         """A call fails that has not ended by itself: first in the journal, so that none is left there."""
@@ -230,7 +237,7 @@ class ToolCalls:
     def _failed(self, call: ToolCall, message: str) -> None:
         self._conversation.pending.pop(call.id, None)
         self._conversation.say(Message("tool", f"Error: {message}", tool_call_id=call.id, is_error=True))
-        self._run.emit(ToolError(call.id, call.name, message))
+        self._run.emit(ToolError(call.id, self._name(call), message))
 
     # --- what it asks -------------------------------------------------------------------------
 
@@ -248,7 +255,7 @@ class ToolCalls:
             elif method == ROOTS:
                 pending.answers[key] = {"roots": []}
             else:
-                question = _question(pending, key, params)
+                question = _question(pending, key, name, params)
                 before = unanswered.get(key)
                 if before is not None and _is_same(before, question):
                     pending.questions[key] = before
@@ -292,13 +299,15 @@ class ToolCalls:
                 "content": {} if result.content is None else result.content,
             }
         else:
+            question = _without_reason(question)
             rendered = pending.rendered.setdefault(key, [])
             rendered.append(result.content)
             try:
                 await self._show(pending, key, question)
-            except MidcallError:
-                rendered.pop()  # it is still shown, and may be answered otherwise
-                raise
+            except PluginFailed as failed:
+                rendered.pop()
+                pending.round += 1
+                pending.questions[key] = _again(question, failed, pending.round)
 
     async def _show(self, pending: Pending, key: str, question: ElicitRequest) -> None:
         """Find out how a question is shown next, or that its handler needs nothing more."""
@@ -313,7 +322,7 @@ class ToolCalls:
                 shown = await show(handler, asked, answers)
             except Exception as error:
                 log.exception("the plugin of %s failed", name)
-                raise MidcallError(f"The plugin of {name} failed: {error}") from error
+                raise PluginFailed(f"The plugin of {name} failed: {error}") from error
             if isinstance(shown, Shown):
                 question = _with_component(question, shown, len(answers))
             else:
@@ -324,29 +333,32 @@ class ToolCalls:
 
     # --- what is told -------------------------------------------------------------------------
 
+    def _name(self, call: ToolCall) -> str:
+        return self._toolset.shown_name(call.name)
+
     def _status(self, call: ToolCall, status: str) -> None:
-        self._run.emit(SessionStatus(call.id, call.id, call.name, status))
+        self._run.emit(SessionStatus(call.id, call.id, self._name(call), status))
 
     def _tell(self, call: ToolCall, message: str) -> None:
         log.warning("%s: %s", call.name, message)
-        self._run.emit(ToolProgress(call.id, call.name, message))
+        self._run.emit(ToolProgress(call.id, self._name(call), message))
 
     def _reporter(self, call: ToolCall) -> Callable[[dict[str, Any]], None]:
         def report(params: dict[str, Any]) -> None:
             percentage, message = read_progress(params)
-            self._run.emit(ToolProgress(call.id, call.name, message, percentage))
+            self._run.emit(ToolProgress(call.id, self._name(call), message, percentage))
 
         return report
 
 
-def _question(pending: Pending, key: str, params: dict[str, Any]) -> ElicitRequest:
+def _question(pending: Pending, key: str, name: str, params: dict[str, Any]) -> ElicitRequest:
     call, message = pending.call, str(params.get("message", ""))
     url = params.get("url") if params.get("mode") == "url" else None
     schema = params.get("requestedSchema")
     return ElicitRequest(
         session_id=call.id,
         call_id=call.id,
-        tool_name=call.name,
+        tool_name=name,
         elicit_id=f"{call.id}:{key}:{pending.round}",
         key=key,
         message=without_context(message),
@@ -364,6 +376,25 @@ def _is_same(one: ElicitRequest, other: ElicitRequest) -> bool:
         other.schema,
         other.context,
         other.url,
+    )
+
+
+def _again(question: ElicitRequest, failed: PluginFailed, round: int) -> ElicitRequest:
+    """A question whose answer its handler could not take, with the reason."""
+    reason = str(failed.__cause__) or type(failed.__cause__).__name__
+    start, part, number = question.elicit_id.partition("#")
+    return msgspec.structs.replace(
+        question,
+        message=f"{NOT_UNDERSTOOD}{' '.join(reason.split())})\n{question.message}",
+        elicit_id=f"{start.rpartition(':')[0]}:{round}{part}{number}",
+    )
+
+
+def _without_reason(question: ElicitRequest) -> ElicitRequest:
+    """A question without the reason why it was asked again."""
+    before, _, message = question.message.partition("\n")
+    return (
+        msgspec.structs.replace(question, message=message) if before.startswith(NOT_UNDERSTOOD) else question
     )
 
 

@@ -99,6 +99,10 @@ class Toolset:
             raise MethodNotFound(native)
         return self._names[native]
 
+    def shown_name(self, native: str) -> str:
+        """The name of a tool for whoever looks: the hub's, unless it is none of the hub's."""
+        return self._names.get(native, native)
+
     async def begin(
         self, name: str, arguments: Mapping[str, Any], key: str, report: Report
     ) -> Finished | Asked:

@@ -112,6 +112,7 @@ class Turn:
 
     async def _play(self) -> None:
         try:
+            await self._toolset.definitions()  # events name tools as the hub does
             phase: Phase | None = Phase.PROCESS_PLUGIN_ABORT
             while phase is not None:
                 phase = await self._table[phase]()

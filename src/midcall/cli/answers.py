@@ -1,6 +1,6 @@
 """Answers given beforehand: `--yes`, and `--answer KEY=VALUE`.
 
-KEY is a question's number, words of its message, or its kind; the first of these that matches counts,
+KEY is a question's number, words of its message, or its key or kind; the first of these that matches counts,
 in this order. VALUE is JSON, or text that is read as the kind of question wants it.
 """
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from midcall.cli.exits import UsageError
-from midcall.cli.fields import MISSING, read_json
+from midcall.cli.fields import MISSING, Field, fields_of, read_json
 from midcall.errors import WrongAnswer
 from midcall.items import Request
 from midcall.questions import (
@@ -19,6 +19,7 @@ from midcall.questions import (
     Confirmed,
     Custom,
     CustomAnswer,
+    Form,
     Option,
     Prompt,
     Select,
@@ -26,6 +27,7 @@ from midcall.questions import (
     Text,
     Url,
     read_answer,
+    refusal_in,
 )
 
 _YES = frozenset(("yes", "y", "true", "done", "ok"))
@@ -58,9 +60,9 @@ class Answers:
     def find(self, request: Request, number: int) -> Given | None:
         """The answer to a question, the `number`th of its call, or `None`."""
         question = request.request_type
-        for matches in (_by_number, _by_words, _by_kind):
+        for matches in (_by_number, _by_words, _by_name):
             for key, value in self._pairs:
-                if matches(key, question, number):
+                if matches(key, request, number):
                     return Given(value, answer_from_text(question, value), self._source)
         if self._yes and isinstance(question, Confirm):
             return Given("yes", Confirmed(True), "--yes")
@@ -81,6 +83,8 @@ def answer_from_text(question: AnyQuestion, text: str) -> Any:
 
 def _readings(question: AnyQuestion, text: str) -> Iterator[Any]:
     value = read_json(text)
+    if isinstance(question, Form) and not isinstance(value, dict) and refusal_in(value) is None:
+        value = MISSING  # a form takes nothing else
     if value is not MISSING:
         yield value
     yield _bare(question, text)
@@ -100,15 +104,28 @@ def _bare(question: AnyQuestion, text: str) -> Answer | str:
             return CustomAnswer(True)
         case Custom():
             return CustomAnswer(text)
+        case Form() if (field := _only_field(question)) is not None:
+            return CustomAnswer({field.name: field.read(text)})
     return text
 
 
+def _only_field(form: Form) -> Field | None:
+    """The field of a form that has no other: over MCP, a question for something else than an object."""
+    fields = fields_of(form.schema)
+    return fields[0] if len(fields) == 1 else None
+
+
 def _option(options: Sequence[Option], text: str) -> str:
-    """The value of the option that is meant, by its value or its label."""
+    """The value of the option that is meant, by its value or its label; MCP adds its description to that."""
     for option in options:
         if text == option.value:
             return text
-    return next((o.value for o in options if text.lower() == o.label.lower()), text)
+    word = text.lower()
+    for is_meant in (word.__eq__, lambda label: label.startswith(f"{word}: ")):
+        for option in options:
+            if is_meant(option.label.lower()):
+                return option.value
+    return text
 
 
 def _split(pair: str) -> tuple[str, str]:
@@ -118,18 +135,18 @@ def _split(pair: str) -> tuple[str, str]:
     return key.strip(), value
 
 
-def _by_number(key: str, question: AnyQuestion, number: int) -> bool:
+def _by_number(key: str, request: Request, number: int) -> bool:
     return key == str(number)
 
 
-def _by_words(key: str, question: AnyQuestion, number: int) -> bool:
+def _by_words(key: str, request: Request, number: int) -> bool:
     return (
         not key.isdecimal()
-        and not _by_kind(key, question, number)
-        and key.lower() in question.message.lower()
+        and not _by_name(key, request, number)
+        and key.lower() in request.request_type.message.lower()
     )
 
 
-def _by_kind(key: str, question: AnyQuestion, number: int) -> bool:
-    names = {question.kind, question.type_name.lower()} if isinstance(question, Custom) else {question.kind}
-    return key.lower() in names
+def _by_name(key: str, request: Request, number: int) -> bool:
+    """By the kind of the question, or by the key that its tool has given it."""
+    return key.lower() in (request.request_type.kind, (request.key or "").lower())

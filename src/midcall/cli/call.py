@@ -60,8 +60,8 @@ def _add_options(parser: argparse._ActionsContainer) -> None:
         "--answer",
         action="append",
         metavar="KEY=VALUE",
-        help="answer a question; KEY is its number, words of its message or its kind (confirm, prompt, "
-        "select, form, url, custom); VALUE is text or JSON. May be repeated",
+        help="answer a question; KEY is its number, words of its message, its key or its kind (confirm, "
+        "prompt, select, form, url, custom); VALUE is text or JSON. May be repeated",
     )
     parser.add_argument("--json", action="store_true", help="print items as JSON, one a line")
     parser.add_argument(

@@ -15,17 +15,14 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from midcall.cli.answers import Answers
 from midcall.cli.exits import Exit, Interrupted
 from midcall.cli.screens import Screen, Tone
-from midcall.errors import NotSupported, TimedOut, UnknownQuestion, WrongAnswer
+from midcall.errors import Cancelled, InvalidArguments, NotSupported, TimedOut, UnknownQuestion, WrongAnswer
 from midcall.invocation import Invocation
 from midcall.items import Error, Item, Request, RequestCancelled
-from midcall.mcp.model_context import without_context
 from midcall.open_questions import TIMED_OUT
-from midcall.questions import CANCELLED, PRIORITIES, Form, read_answer
+from midcall.questions import CANCELLED, PRIORITIES, read_answer
 
 if TYPE_CHECKING:
     from midcall.cli.prompts import Prompts
@@ -35,12 +32,18 @@ _EXIT_BY_CODE = {
     "aborted": Exit.CANCELLED,
     "cancelled": Exit.CANCELLED,
     "declined": Exit.CANCELLED,
+    InvalidArguments.code: Exit.USAGE,  # the server behind has refused them
     TimedOut.code: Exit.NOT_ANSWERED,
     NotSupported.code: Exit.NOT_ANSWERED,
 }
 _NAMES: dict[int, str] = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
-_SEVERITY = (Exit.SUCCESS, Exit.FAILED, Exit.NOT_ANSWERED, Exit.CANCELLED)
-_WORDS = {Exit.FAILED: "Failed", Exit.CANCELLED: "Cancelled", Exit.NOT_ANSWERED: "Not answered"}
+_SEVERITY = (Exit.SUCCESS, Exit.FAILED, Exit.USAGE, Exit.NOT_ANSWERED, Exit.CANCELLED)
+_WORDS = {
+    Exit.FAILED: "Failed",
+    Exit.USAGE: "Refused",
+    Exit.CANCELLED: "Cancelled",
+    Exit.NOT_ANSWERED: "Not answered",
+}
 
 
 class Conversation:
@@ -93,11 +96,13 @@ class Conversation:
             case RequestCancelled():
                 await self._take_back(item)
             case Error() if self._ending is None:
-                self._close_with(_EXIT_BY_CODE.get(item.code, Exit.FAILED), self._with_hint(item))
+                exit = _EXIT_BY_CODE.get(item.code, Exit.FAILED)
+                if item.code == Cancelled.code and self._exit is Exit.NOT_ANSWERED:
+                    exit = self._exit  # so an MCP server hears of a question whose time is up here
+                self._close_with(exit, self._with_hint(item))
         await self._show(item)
 
     async def _take_question(self, request: Request) -> None:
-        request = _for_a_person(request)
         self._asked[request.request_id] = request
         question = request.request_type
         given = self._answers.find(request, len(self._asked))
@@ -246,12 +251,3 @@ def interrupts_to(stop: Callable[[str], None]) -> Iterator[None]:
 
 def _urgency(request: Request) -> int:
     return PRIORITIES.index(request.priority)
-
-
-def _for_a_person(request: Request) -> Request:
-    """The question without the data for programs that an MCP server may put below its message."""
-    question = request.request_type
-    if not isinstance(question, Form):
-        return request
-    readable = msgspec.structs.replace(question, message=without_context(question.message))
-    return msgspec.structs.replace(request, request_type=readable)

@@ -5,6 +5,7 @@ A hub with one mounted server, under plain names; all else is as in `midcall ser
 
 import argparse
 import hashlib
+import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -70,7 +71,14 @@ def add_server_options(parser: argparse._ActionsContainer) -> None:
         type=_variable,
         action="append",
         default=[],
-        help="a variable for a server that is started, beside those of this process; may be repeated",
+        help="a variable for a server that is started; NAME alone passes on the one of this process; "
+        "may be repeated",
+    )
+    group.add_argument(
+        "--inherit-env",
+        action="store_true",
+        help="give a server that is started all variables of this process, secrets included "
+        "(default: only PATH, HOME and the like)",
     )
     group.add_argument(
         "--era",
@@ -101,6 +109,7 @@ def proxy_of(server: Sequence[str], args: argparse.Namespace) -> "Hub":
             server[0] if len(server) == 1 else list(server),
             headers=dict(args.header),
             env=dict(args.env),
+            inherit_env=args.inherit_env,
             era=args.era,
         )
     except ValueError as error:
@@ -124,6 +133,8 @@ def _header(text: str) -> tuple[str, str]:
 
 def _variable(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
-    if not equals or not name:
+    if not name:
         raise argparse.ArgumentTypeError(f"{text!r} is no variable, as in NAME=VALUE")
-    return name, value
+    if not equals and name not in os.environ:
+        raise argparse.ArgumentTypeError(f"this process has no variable {name}")
+    return name, value if equals else os.environ[name]

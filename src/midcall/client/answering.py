@@ -18,7 +18,7 @@ from midcall.errors import Cancelled, Declined, NotSupported, RemoteError, Wrong
 from midcall.invocation import Answerer
 from midcall.items import Metadata, Request, to_builtins
 from midcall.mcp.caller import TASKS
-from midcall.mcp.elicitation import ELICIT, ROOTS, SAMPLE, question_from, result_for
+from midcall.mcp.elicitation import ELICIT, QUESTION_KEY, ROOTS, SAMPLE, question_from, result_for
 from midcall.questions import (
     CANCELLED,
     DECLINED,
@@ -77,17 +77,20 @@ class Answering:
             declared["extensions"] = {TASKS: {}}
         return declared
 
-    async def asked(self, method: str, params: Any, asker: Asker | None = None) -> dict[str, Any]:
+    async def asked(
+        self, method: str, params: Any, asker: Asker | None = None, key: str | None = None
+    ) -> dict[str, Any]:
         """The result for a request of the server.
 
         `asker` is of the call that the question belongs to; without one, or for what a call is not asked,
-        the client's own handlers answer. Raises `RemoteError` for what nobody here can answer.
+        the client's own handlers answer. `key` is the name by which the server asks. Raises `RemoteError`
+        for what nobody here can answer.
         """
         if method not in (ELICIT, SAMPLE, ROOTS):
             raise RemoteError(f"Method not found: {method}", rpc_code=jsonrpc.METHOD_NOT_FOUND)
         question = _question(method, params)
         try:
-            payload = await self._payload(question, asker)
+            payload = await self._payload(question, asker, key or asked_key(params))
         except Declined:
             return {"action": "decline"} if method == ELICIT else _refused(method)
         except Cancelled:
@@ -102,7 +105,7 @@ class Answering:
             return _refused(method)
         return result_for(question, given, model="unknown")
 
-    async def _payload(self, question: AnyQuestion, asker: Asker | None) -> Any:
+    async def _payload(self, question: AnyQuestion, asker: Asker | None, key: str | None) -> Any:
         match question:
             case Sample() if self._sample is not None:
                 return await _settled(self._sample(question))
@@ -111,7 +114,7 @@ class Answering:
                 return CustomAnswer([to_builtins(_root(one)) for one in found])
             case Sample() | Roots() if asker is None:
                 raise NotSupported(f"This client has no {question.kind} to give")
-        request = Request(_HERE, str(uuid.uuid4()), question)
+        request = Request(_HERE, str(uuid.uuid4()), question, key=key)
         if asker is not None:
             return await asker(request)
         if self.answer is None:
@@ -125,6 +128,13 @@ def _question(method: str, params: Any) -> AnyQuestion:
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         text = f"The question cannot be read: {error}"
         raise RemoteError(text, rpc_code=jsonrpc.INVALID_PARAMS) from None
+
+
+def asked_key(params: Any) -> str | None:
+    """The key of a question that a legacy server asks, if it says that."""
+    meta = params.get("_meta") if isinstance(params, dict) else None
+    key = meta.get(QUESTION_KEY) if isinstance(meta, dict) else None
+    return key if isinstance(key, str) else None
 
 
 async def _settled(value: Any) -> Any:

@@ -29,6 +29,9 @@ MAX_ROUNDS = 100
 MAX_VISITS = 3
 """How often a server may want pages to be visited before one call."""
 
+MAX_REFUSALS = 10
+"""How often a call that nobody comes back for may ask again."""
+
 MAX_WAITS = 1000
 """How often a server may say in one call that it only wants to be asked again."""
 
@@ -65,6 +68,9 @@ class Owner(Protocol):
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Do something for a call, owned by the client."""
 
+    def abandon(self, about: About, params: bytes, handle: "Handle") -> None:
+        """Have the server told that nobody comes back for a call."""
+
     async def better_headers(self, about: About, arguments: Any) -> tuple[tuple[str, str], ...]:
         """The headers for a call of a tool that was refused for them, after another look at the tools."""
 
@@ -94,6 +100,7 @@ class Calling(Waiter):
         "about",
         "asker",
         "handle",
+        "kept",
     )
 
     def __init__(
@@ -132,6 +139,8 @@ class Calling(Waiter):
         self._relisted = False
         self.handle = handle
         """How to go on with it, once it has asked or become a task."""
+        self.kept = False
+        """Whether somebody may come back for it by its handle: then it is left to wait."""
 
     # --- sending -----------------------------------------------------------------------------
 
@@ -170,9 +179,15 @@ class Calling(Waiter):
         self._end()
         if session is not None:
             session.cancel(self._id, reason)
-            if self.handle is not None and "taskId" in self.handle and session.ended is None:
-                params = to_json({"taskId": self.handle["taskId"]})[1:-1]
-                session.start(Waiter(), About("tasks/cancel", self.handle["taskId"]), params)
+        self._abandon()
+
+    def _abandon(self) -> None:
+        """Nobody answers what it has asked, or asks for its task: it is not left to wait at the server."""
+        handle = self.handle
+        if handle is None or self.kept:
+            return
+        if "taskId" in handle or ("inputRequests" in handle and self._next is None):
+            self._owner.abandon(self.about, self._params, handle)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Do what takes time; what that fails with, the call fails with. The server's time stands still."""
@@ -275,11 +290,15 @@ class Calling(Waiter):
         try:
             async with asyncio.TaskGroup() as group:
                 answers = {
-                    key: group.create_task(asked(str(one.get("method")), one.get("params"), self.asker))
+                    key: group.create_task(asked(str(one.get("method")), one.get("params"), self.asker, key))
                     for key, one in requests.items()
                 }
-        except ExceptionGroup as several:
-            raise several.exceptions[0] from None  # the others were given up for it
+        except BaseException as error:
+            if self._done is not None:
+                self._abandon()
+            if isinstance(error, ExceptionGroup):
+                raise error.exceptions[0] from None  # the others were given up for it
+            raise
         return {key: answer.result() for key, answer in answers.items()}
 
     def _tell(self, message: str) -> None:
@@ -401,6 +420,23 @@ def _outcome(error: BaseException) -> MidcallError:
     broken = Aborted(f"A question could not be answered: {error or type(error).__name__}")
     broken.__cause__ = error
     return broken
+
+
+async def refuse(session: Session, about: About, params: bytes, handle: Handle) -> None:
+    """End a call that waits at a server: cancel its task, or all that it asks. Raises `MidcallError`."""
+    if "taskId" in handle:
+        task = handle["taskId"]
+        await session.request("tasks/cancel", to_json({"taskId": task})[1:-1], About("tasks/cancel", task))
+        return
+    for _ in range(MAX_REFUSALS):
+        asked = handle.get("inputRequests")
+        if not isinstance(asked, dict):
+            return
+        answers = {key: {"action": "cancel"} for key in asked}
+        inside = params + b',"inputResponses":' + to_json(answers)
+        if handle.get("requestState") is not None:
+            inside += b',"requestState":' + to_json(handle["requestState"])
+        handle = await session.request(about.method, inside, about)
 
 
 def tool_params(name: str, arguments: Any) -> bytes:

@@ -28,6 +28,15 @@ from midcall.transports.stdio import Lines
 
 log = logging.getLogger("midcall.client.server")
 
+INHERITED: Sequence[str] = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
+"""The variables that a server gets unasked, as with the official SDKs: any other may be a secret."""
+
+if sys.platform == "win32":
+    INHERITED = (
+        "APPDATA", "HOMEDRIVE", "HOMEPATH", "LOCALAPPDATA", "PATH", "PATHEXT", "PROCESSOR_ARCHITECTURE",
+        "PROGRAMFILES", "SYSTEMDRIVE", "SYSTEMROOT", "TEMP", "USERNAME", "USERPROFILE",
+    )  # fmt: skip
+
 KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
 
 PATIENCE = 2.0
@@ -64,10 +73,12 @@ class ChildWire:
         command: Sequence[str],
         *,
         env: Mapping[str, str] | None = None,
+        inherit_env: bool = False,
         cwd: str | os.PathLike[str] | None = None,
     ) -> None:
+        """`env` are variables for it, beside `INHERITED` or, with `inherit_env`, all of this process."""
         self.command = list(command)
-        self._env = dict(env or {})
+        self._env = {**(os.environ if inherit_env else _inherited()), **(env or {})}
         self._cwd = cwd
         self._child: _Child | None = None
         self._transport: asyncio.SubprocessTransport | None = None
@@ -85,7 +96,7 @@ class ChildWire:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
-                env={**os.environ, **self._env},
+                env=self._env,
                 cwd=self._cwd,
                 start_new_session=sys.platform != "win32",  # Ctrl-C is for us; and to end its children too
             )
@@ -266,6 +277,12 @@ class _Child(asyncio.SubprocessProtocol):
             how = f"ended with code {code}"
         said = f", and said: {' / '.join(self._last)}" if self._last else ""
         return TransportLost(f"The server {self._name} {how}{said}")
+
+
+def _inherited() -> dict[str, str]:
+    """What a server gets of the environment; no functions of shells, which some of them run."""
+    found = ((name, os.environ.get(name)) for name in INHERITED)
+    return {name: value for name, value in found if value is not None and not value.startswith("()")}
 
 
 async def _ended(child: _Child) -> None:

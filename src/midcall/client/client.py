@@ -14,7 +14,7 @@ from typing import Any, Self
 from midcall.client.answering import Answering
 from midcall.client.batch import Batch, OnResult
 from midcall.client.cache import Cache
-from midcall.client.calling import Calling, Handle, Outcome, tool_params
+from midcall.client.calling import Calling, Handle, Outcome, refuse, tool_params
 from midcall.client.greeting import Greeting
 from midcall.client.keeping import Keeper
 from midcall.client.line import ToolLine
@@ -39,6 +39,9 @@ SILENCE = 300.0
 IN_FLIGHT = 256
 """How many calls of a parallel batch are on their way at once."""
 
+FAREWELL = 5.0
+"""Seconds for which the end of a client waits until servers know of calls that nobody comes back for."""
+
 ASKING = frozenset(("tools/call", "prompts/get", "resources/read"))
 """In the course of which requests a server may ask."""
 
@@ -60,6 +63,7 @@ class Client:
             patience=options.give_up_after,
         )
         self._tasks: set[asyncio.Task[None]] = set()
+        self._farewells: set[asyncio.Task[None]] = set()
         self._mirrored = Mirrored() if target.has_headers else None
         self._cache = Cache(self._fetch, self._mirrored)
         self._subscriptions = Subscriptions(self, self._cache)
@@ -88,9 +92,14 @@ class Client:
         tasks = [task for task in self._tasks if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()
-        await self._keeper.close()
         if tasks:
-            await asyncio.wait(tasks)
+            await asyncio.wait(tasks, timeout=FAREWELL)
+        if self._farewells:
+            await asyncio.wait(self._farewells, timeout=FAREWELL)
+        await self._keeper.close()
+        left = [*(task for task in tasks if not task.done()), *self._farewells]
+        if left:
+            await asyncio.wait(left)
 
     async def session(self) -> Session:
         """The session that is open now, or soon. Raises `Unreachable`."""
@@ -106,6 +115,14 @@ class Client:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+    def abandon(self, about: About, params: bytes, handle: Handle) -> None:
+        """Nobody comes back for a call that waits at the server: it is ended there, if there is a session."""
+        session = self._keeper.current
+        if session is not None and session.ended is None:
+            task = asyncio.get_running_loop().create_task(_told(refuse(session, about, params, handle)))
+            self._farewells.add(task)
+            task.add_done_callback(self._farewells.discard)
 
     # --- what the server is ------------------------------------------------------------------
 
@@ -271,12 +288,10 @@ class Client:
         return await self._list("templates")
 
     async def request_schema(self) -> dict[str, Any]:
-        """What a request to this server looks like (`{"method", "params"}`), made from all that it lists."""
+        """One JSON Schema for the calls of all tools of the server: `{"name", "arguments"}`."""
         from midcall.client.request_schema import request_schema  # noqa: PLC0415  seldom needed
 
-        return request_schema(
-            await self.tools(), await self.resources(), await self.templates(), await self.prompts()
-        )
+        return request_schema(await self.tools())
 
     async def check(self, name: str, arguments: Mapping[str, Any]) -> None:
         """Raise `MethodNotFound` or `InvalidArguments` if a call does not fit what the server lists."""
@@ -420,3 +435,10 @@ class Client:
 
     def lost(self, session: Session, error: MidcallError) -> None:
         self._keeper.lost(session, error)
+
+
+async def _told(farewell: Coroutine[Any, Any, None]) -> None:
+    try:
+        await farewell
+    except MidcallError as error:
+        log.info("a call was not ended at its server: %s", error)

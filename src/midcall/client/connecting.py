@@ -22,6 +22,7 @@ def connect(
     headers: Mapping[str, str] | None = None,
     auth: Any = None,
     env: Mapping[str, str] | None = None,
+    inherit_env: bool = False,
     cwd: str | os.PathLike[str] | None = None,
     era: Era = "auto",
     revision: str | None = None,
@@ -41,12 +42,13 @@ def connect(
     server, and `roots` are the folders that it may know of. What is not given here is not offered to the
     server.
 
-    `headers` and `auth` (a token, or an `OAuth`) are for a URL, `env` and `cwd` for a command. `era` is found
+    `headers` and `auth` (a token, or an `OAuth`) are for a URL, `env` and `cwd` for a command. A command gets
+    `PATH` and a few more variables of this process; with `inherit_env` it gets all of them. `era` is found
     out unless it is given; `revision` is the legacy one to ask for. With `log_level`, the server's log comes
     as items of calls, and to `on_log` where it belongs to none. `give_up_after` is how many seconds a call
     waits for a server that cannot be reached; `None` is for ever.
     """
     if not isinstance(target, Target):
-        target = target_of(target, headers=headers, auth=auth, env=env, cwd=cwd)
+        target = target_of(target, headers=headers, auth=auth, env=env, inherit_env=inherit_env, cwd=cwd)
     options = Options(era, revision, log_level, on_log, give_up_after, info or INFO)
     return Client(target, Answering(answer, sample, roots, by_hand=by_hand), options)

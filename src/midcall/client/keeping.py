@@ -10,10 +10,11 @@ import time
 from collections.abc import Awaitable, Callable
 
 from midcall.client.greeting import Era
+from midcall.client.responses import Unreadable
 from midcall.client.session import Host, Session
 from midcall.client.targets import Target
 from midcall.client.wire import Wire
-from midcall.errors import LoginFailed, MidcallError, TimedOut, TransportLost, Unreachable
+from midcall.errors import LoginFailed, MidcallError, RemoteError, TimedOut, TransportLost, Unreachable
 
 log = logging.getLogger("midcall.client")
 
@@ -80,7 +81,10 @@ class Keeper:
         raise Unreachable("This client is closed")
 
     async def open(self) -> None:
-        """Connect, and stay connected until `close`. Raises `Unreachable` if the first try fails."""
+        """Connect, and stay connected until `close`.
+
+        Raises what the first try fails with: `Unreachable`, `LoginFailed`, or the server's `RemoteError`.
+        """
         try:
             await self._connect()
         except BaseException:
@@ -140,7 +144,8 @@ class Keeper:
         except MidcallError as error:
             self._era = self._wanted_era  # it may have become another server
             self.failure = error
-            if isinstance(error, Unreachable | LoginFailed):
+            refused = isinstance(error, RemoteError) and not isinstance(error, Unreadable)
+            if refused or isinstance(error, Unreachable | LoginFailed):
                 raise
             raise Unreachable(f"{self._target.label} cannot be used: {error}") from None
         self._era = "modern" if session.modern else "legacy"

@@ -73,6 +73,7 @@ class ToolLine(Line):
 
     async def close(self, reason: str) -> None:
         if self._calling.running:
+            self._calling.kept = False
             self._calling.cancel(reason)
             self._put_end(Error(self._here(), reason, "aborted"))
 
@@ -86,6 +87,7 @@ class ToolLine(Line):
 
     @property
     def handle(self) -> Handle | None:
+        self._calling.kept = True
         return self._calling.handle
 
     @property

@@ -47,6 +47,7 @@ class MountOptions(Struct, frozen=True):
     headers: Mapping[str, str] | None = None
     auth: Any = None
     env: Mapping[str, str] | None = None
+    inherit_env: bool = False
     cwd: str | os.PathLike[str] | None = None
     era: Era = "auto"
     revision: str | None = None
@@ -72,7 +73,14 @@ def mount_of(
     check_namespace(namespace)
     chosen = MountOptions(**options)
     if not isinstance(target, Target):
-        target = target_of(target, headers=chosen.headers, auth=chosen.auth, env=chosen.env, cwd=chosen.cwd)
+        target = target_of(
+            target,
+            headers=chosen.headers,
+            auth=chosen.auth,
+            env=chosen.env,
+            inherit_env=chosen.inherit_env,
+            cwd=chosen.cwd,
+        )
     return Mount(namespace, target, chosen, changed, updated)
 
 
@@ -213,12 +221,6 @@ class Mount:
         for oldest in self.talks.make_room(principal, MOST_TALKS):
             oldest.cancel("Too many calls wait")
         self.talks.use(principal, call_id, talk)
-
-    def cancel_task(self, principal: str | None, task: str) -> None:
-        """Nobody wants the outcome of a task any more."""
-        client = self.clients.live(principal)
-        if client is not None:
-            self._spawn(_suppressed(client.request("tasks/cancel", {"taskId": task})))
 
     def watch(self, uri: str, principal: str | None) -> None:
         """Hear of updates of a resource, from now on; a caller that watches too many does not."""

@@ -13,7 +13,7 @@ from msgspec import Struct
 from midcall import jsonrpc, steps
 from midcall.asking import Asking
 from midcall.call import Call
-from midcall.client.answering import read_reply
+from midcall.client.answering import asked_key, read_reply
 from midcall.client.mount_clients import PassingOn
 from midcall.client.mount_talk import Talk
 from midcall.errors import (
@@ -88,9 +88,10 @@ class Round:
     async def _ask(self, key: str, asked: Any, *, live: bool) -> dict[str, Any] | RemoteError:
         try:
             method, question = _read(asked)
+            key_there = asked_key(asked.get("params")) or (None if live else key)
             if self._answering.answers(method):
                 return await self._answer_here(method, asked.get("params") or {})
-            passing = Passing(self._call, question, method, None if live else key)
+            passing = Passing(self._call, question, method, key_there)
             self._open[key] = passing
             (result,) = await self._call.ask((passing,))
         except RemoteError as error:
@@ -171,4 +172,5 @@ def _as_it_is(method: str, params: dict[str, Any], question: AnyQuestion) -> Any
         _, again = request_for(question)
         if again["requestedSchema"] == schema and again["message"] == params.get("message"):
             return question
-    return Form(str(params.get("message", "")), schema, exact=True)
+    context = question.context if isinstance(question, Form) else {}
+    return Form(question.message, schema, context, exact=str(params.get("message", "")))

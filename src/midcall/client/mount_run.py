@@ -22,10 +22,11 @@ from midcall.call import Call
 from midcall.client.line import read_progress
 from midcall.client.mount_ask import Answers, Round
 from midcall.client.mount_talk import Asks, Began, Talk
-from midcall.client.results import text_of
+from midcall.client.results import failure_of, text_of
 from midcall.content import Passed, PassedError
-from midcall.errors import RemoteError, ToolError, Unreachable
+from midcall.errors import InvalidArguments, RemoteError, ToolError, Unreachable
 from midcall.items import Background, Log, Metadata, Progress, to_builtins, to_json
+from midcall.jsonrpc import INVALID_PARAMS
 from midcall.mcp.caller import LEVELS
 from midcall.mcp.elicitation import ELICIT, URL_REQUIRED
 from midcall.trace import Trace
@@ -71,8 +72,8 @@ class Run:
         self._call = call
         self._about, self._params = method.inside(arguments)
         self._talk = talk
-        self._task = ""
-        """The task that the server works on."""
+        self._handle: dict[str, Any] | None = None
+        """By what a modern server knows the call while it waits for answers, or works on it as a task."""
         self._round: Round | None = None
         self._wake: asyncio.Future[None] | None = None
         if call.trace is None:
@@ -112,7 +113,12 @@ class Run:
         if "questions" not in event:
             self._call.put(Background(self._call.stamp()))
             return await self._step(lambda: self._follow(task, {}), retry_safe=True)
+        if task:
+            self._handle = {"taskId": task}
+        elif "state" in event:
+            self._handle = {"inputRequests": event["questions"], "requestState": event["state"]}
         answers = await self._ask(event)
+        self._handle = None
         if task:
             return await self._step(lambda: self._follow(task, answers.results), retry_safe=True)
         if "pages" in event:
@@ -200,7 +206,7 @@ class Run:
 
     async def _follow(self, task: str, answers: dict[str, Any]) -> Event:
         """Look at a task until it asks or has ended. All of it may be done twice."""
-        self._task = task
+        self._handle = {"taskId": task}
         client = await self._mount.clients.reach(self._call.principal, LATER)
         if answers:
             await client.request("tasks/update", {"taskId": task, "inputResponses": answers})
@@ -294,12 +300,15 @@ class Run:
             return _passed(event)
         if "error" in event:
             code, message, data = event["error"]
-            raise RemoteError(message, rpc_code=code, rpc_data=data)
+            error = RemoteError(message, rpc_code=code, rpc_data=data)
+            if code == INVALID_PARAMS:
+                error.code = InvalidArguments.code
+            raise error
         result = to_builtins(event["result"])
         if self._about.method != "tools/call":
             return result
         if result.get("isError"):
-            raise ToolError(text_of(result.get("content")) or "The tool failed")
+            raise failure_of(result)
         structured = result.get("structuredContent")
         return _plain(result.get("content")) if structured is None else structured
 
@@ -314,8 +323,9 @@ class Run:
         if talk is not None:
             self._mount.talks.remove(self._call.principal, self._trace.call_id)
             talk.cancel(reason)
-        if self._task:
-            self._mount.cancel_task(self._call.principal, self._task)
+        client = self._mount.clients.live(self._call.principal)
+        if client is not None and self._handle is not None:
+            client.abandon(self._about, self._params, self._handle)
 
 
 def read_report(method: str, params: dict[str, Any]) -> Progress | Log | None:

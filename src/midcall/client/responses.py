@@ -13,6 +13,10 @@ from midcall.jsonrpc import INTERNAL_ERROR, Envelope
 log = logging.getLogger("midcall.client")
 
 
+class Unreadable(RemoteError):
+    """What came back is no response: at the beginning that means that there is no MCP server."""
+
+
 class Waiter:
     """Who waits for the response to a request."""
 
@@ -93,4 +97,4 @@ def result_of(response: Envelope) -> dict[str, Any]:
         if isinstance(result, dict):
             return result
         why = "its result is no object"
-    raise RemoteError(f"The server's response cannot be read: {why}", rpc_code=INTERNAL_ERROR)
+    raise Unreadable(f"The server's response cannot be read: {why}", rpc_code=INTERNAL_ERROR)

@@ -5,6 +5,7 @@ from typing import Any
 from msgspec import Struct
 
 from midcall.errors import MidcallError, ToolError
+from midcall.mcp.results import ERROR_CODE
 
 
 class ToolResult(Struct, frozen=True):
@@ -31,9 +32,17 @@ def tool_result(result: dict[str, Any]) -> ToolResult:
     """A result as it came. Raises `ToolError` if the tool says that it failed."""
     blocks = objects_in(result.get("content"))
     if result.get("isError"):
-        raise ToolError(text_of(blocks) or "The tool failed")
+        raise failure_of(result)
     meta = result.get("_meta")
     return ToolResult(blocks, result.get("structuredContent"), meta if isinstance(meta, dict) else {})
+
+
+def failure_of(result: dict[str, Any]) -> ToolError:
+    """Why a tool failed, as its result says; a midcall server also says the error's code."""
+    meta = result.get("_meta")
+    code = meta.get(ERROR_CODE) if isinstance(meta, dict) else None
+    text = text_of(result.get("content")) or "The tool failed"
+    return ToolError(text, code=code) if isinstance(code, str) else ToolError(text)
 
 
 def objects_in(value: Any) -> list[dict[str, Any]]:
@@ -52,6 +61,6 @@ def batch_result(call_id: str, outcome: dict[str, Any] | MidcallError) -> dict[s
     if isinstance(outcome, MidcallError):
         return {"call_id": call_id, "success": False, "error": str(outcome)}
     if outcome.get("isError"):
-        error = text_of(outcome.get("content")) or "The tool failed"
+        error = str(failure_of(outcome))
         return {"call_id": call_id, "success": False, "error": error, "result": outcome}
     return {"call_id": call_id, "success": True, "result": outcome}

@@ -44,13 +44,14 @@ def target_of(
     headers: Mapping[str, str] | None = None,
     auth: Any = None,
     env: Mapping[str, str] | None = None,
+    inherit_env: bool = False,
     cwd: str | os.PathLike[str] | None = None,
 ) -> Target:
     """The target that is named. Raises `ValueError` for what is none."""
     if isinstance(named, Hub):
         return _hub(named)
     if isinstance(named, Mapping):
-        return _configured(named)
+        return _configured(named, inherit_env=inherit_env)
     if isinstance(named, str | os.PathLike):
         text = os.fspath(named)
         scheme = urlsplit(text).scheme if "://" in text else ""
@@ -62,13 +63,13 @@ def target_of(
             raise ValueError(f"A server is reached by http:// or https://, not by {scheme}://")
         path = Path(text)
         if path.suffix == ".json" and path.is_file():
-            return _configured(read_settings(path), path.parent)
+            return _configured(read_settings(path), path.parent, inherit_env=inherit_env)
         words = _program(path) if path.suffix in _PROGRAMS and path.is_file() else _split(text)
     else:
         words = [str(word) for word in named]
     if not words:
         raise ValueError("Name a server: a command, a URL, a hub, or a file with mcpServers")
-    return _command(words, env, cwd)
+    return _command(words, env, cwd, inherit_env=inherit_env)
 
 
 _PROGRAMS = {".py": sys.executable, ".js": "node", ".mjs": "node"}
@@ -86,11 +87,15 @@ def _split(text: str) -> list[str]:
 
 
 def _command(
-    words: Sequence[str], env: Mapping[str, str] | None, cwd: str | os.PathLike[str] | None
+    words: Sequence[str],
+    env: Mapping[str, str] | None,
+    cwd: str | os.PathLike[str] | None,
+    *,
+    inherit_env: bool,
 ) -> Target:
     from midcall.client.child import ChildWire  # noqa: PLC0415  only what is needed is imported
 
-    return Target(shlex.join(words), lambda: ChildWire(words, env=env, cwd=cwd))
+    return Target(shlex.join(words), lambda: ChildWire(words, env=env, inherit_env=inherit_env, cwd=cwd))
 
 
 def _url(url: str, headers: Mapping[str, str] | None, auth: Any, *, sse: bool = False) -> Target:
@@ -136,7 +141,7 @@ def servers_in(settings: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return servers
 
 
-def target_in(entry: Mapping[str, Any], folder: Path | None = None) -> Target:
+def target_in(entry: Mapping[str, Any], folder: Path | None = None, *, inherit_env: bool = False) -> Target:
     """The target of one entry: a command with `args`, `env` and `cwd`, or a `url` with `headers`."""
     expand = _Expander(folder)
     if "url" in entry:
@@ -147,16 +152,18 @@ def target_in(entry: Mapping[str, Any], folder: Path | None = None) -> Target:
     words = [expand(entry["command"]), *(expand(word) for word in entry.get("args") or ())]
     env = {str(key): expand(value) for key, value in (entry.get("env") or {}).items()}
     cwd = expand(entry["cwd"]) if entry.get("cwd") else None
-    return _command(words, env, cwd)
+    return _command(words, env, cwd, inherit_env=inherit_env)
 
 
-def _configured(settings: Mapping[str, Any], folder: Path | None = None) -> Target:
+def _configured(settings: Mapping[str, Any], folder: Path | None = None, *, inherit_env: bool) -> Target:
     """One server, or a hub in which all of them are mounted under their names."""
     servers = servers_in(settings)
     if len(servers) == 1:
         (entry,) = servers.values()
-        return target_in(entry, folder)
-    targets = {_namespace(name): target_in(entry, folder) for name, entry in servers.items()}
+        return target_in(entry, folder, inherit_env=inherit_env)
+    targets = {
+        _namespace(name): target_in(entry, folder, inherit_env=inherit_env) for name, entry in servers.items()
+    }
     if len(targets) < len(servers):
         raise ValueError(f"Two of these servers have the same name: {', '.join(servers)}")
 

@@ -37,13 +37,13 @@ class Waiting(Struct, array_like=True, omit_defaults=True):
     key: str | None = None
     note: str = ""
     """Why it is asked again: what would have been expected of the last answer."""
-    exact: bool = False
+    exact: str | None = None
     """Of a form: see `questions.Form`."""
 
     @property
     def question(self) -> AnyQuestion:
         question = question_from_wire(self.wire)
-        return replace(question, exact=True) if self.exact and isinstance(question, Form) else question
+        return replace(question, exact=self.exact) if isinstance(question, Form) else question
 
 
 class Asked(Struct, omit_defaults=True):
@@ -66,7 +66,7 @@ def waiting(request: Request, note: str) -> Waiting:
         question_to_wire(question),
         request.key,
         note,
-        isinstance(question, Form) and question.exact,
+        question.exact if isinstance(question, Form) else None,
     )
 
 

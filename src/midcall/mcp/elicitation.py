@@ -10,7 +10,7 @@ from typing import Any
 
 from midcall.errors import WrongAnswer
 from midcall.mcp.flat_forms import NotFlat, flat_form, from_form, whole_form
-from midcall.mcp.model_context import with_context
+from midcall.mcp.model_context import read_context, with_context, without_context
 from midcall.questions import (
     SCHEMA,
     Answer,
@@ -35,6 +35,9 @@ from midcall.questions import (
 ELICIT = "elicitation/create"
 SAMPLE = "sampling/createMessage"
 ROOTS = "roots/list"
+
+QUESTION_KEY = "dev.midcall/key"
+"""Under which the metadata of a request to a legacy client say the question's key."""
 
 URL_REQUIRED = -32042
 """The error of a legacy server that wants pages to be visited before the same request is sent again."""
@@ -67,8 +70,11 @@ def request_for(question: AnyQuestion, note: str = "") -> tuple[str, dict[str, A
             return ROOTS, {}
         case Url(message, url):
             return ELICIT, {"mode": "url", "message": note + message, "url": url}
+        case Form(schema=schema, exact=str(message)):
+            return ELICIT, {"mode": "form", "message": note + message, "requestedSchema": schema}
         case _:
-            message, schema = with_context(question.message, _requested_schema(question), _context(question))
+            context = question.context if isinstance(question, Custom | Form) else None
+            message, schema = with_context(question.message, _requested_schema(question), context)
             return ELICIT, {"mode": "form", "message": note + message, "requestedSchema": schema}
 
 
@@ -90,7 +96,7 @@ def answer_from(question: AnyQuestion, result: Any) -> Any:
         return {"Custom": result.get("roots")}
     if action != "accept":
         raise WrongAnswer("an action: accept, decline or cancel")
-    if isinstance(question, Custom) or (isinstance(question, Form) and not question.exact):
+    if isinstance(question, Custom) or (isinstance(question, Form) and question.exact is None):
         return {"Custom": from_form(question.schema or {}, content)}
     if not isinstance(content, dict) and not isinstance(question, Url):
         raise WrongAnswer("the content of the form, as an object")
@@ -142,6 +148,9 @@ def question_from(method: str, params: dict[str, Any]) -> AnyQuestion:
     if params.get("mode") == "url":
         return Url(message, params.get("url", ""))
     schema = params.get("requestedSchema", {})
+    context, message = read_context(message, schema), without_context(message)
+    if context:
+        return Form(message, schema, context)
     fields: list[tuple[str, dict[str, Any]]] = list(schema.get("properties", {}).items())
     match fields:
         case [("confirmed", field)] if field.get("type") == "boolean":
@@ -204,15 +213,6 @@ def _accepted(content: Any) -> dict[str, Any]:
     return {"action": "accept", "content": content}
 
 
-def _context(question: AnyQuestion) -> Any:
-    """What a typed question brings along beside its message."""
-    if not isinstance(question, Custom):
-        return None
-    if not isinstance(question.data, dict):
-        return {"data": question.data} if question.data is not None else None
-    return {name: value for name, value in question.data.items() if name != "message"}
-
-
 def _requested_schema(question: AnyQuestion) -> dict[str, Any]:
     match question:
         case Confirm(message, default):
@@ -230,8 +230,6 @@ def _requested_schema(question: AnyQuestion) -> dict[str, Any]:
                     "choices", {"type": "array", "title": message, "items": {"anyOf": titled}}, None
                 )
             return _object("choice", {"type": "string", "title": message, "oneOf": titled}, None)
-        case Form(schema=schema, exact=True):
-            return schema
         case Form() | Custom():
             schema = question.schema or {}
             try:

@@ -18,6 +18,9 @@ from midcall.mcp.catalog import Tool
 from midcall.mcp.exchange import McpError
 from midcall.mcp.passed import passed_contents, passed_result
 
+ERROR_CODE = "dev.midcall/code"
+"""Under which the metadata of a failed result say its error's code, if it has one of its own."""
+
 NO_OUTPUT = "(no output)"
 CACHE_MS = 60_000
 
@@ -31,7 +34,8 @@ def tool_result(contents: Sequence[Any], failure: Error | None, tool: Tool, revi
     if failure is not None:
         if failure.code == ProtocolError.code:
             raise McpError(INTERNAL_ERROR, failure.message)
-        return {"content": [text_block(failure.message)], "isError": True}
+        meta = {} if failure.code == "tool_error" else {"_meta": {ERROR_CODE: failure.code}}
+        return {"content": [text_block(failure.message)], "isError": True, **meta}
     if not contents:
         return {"content": [text_block(NO_OUTPUT)]}
     value = contents[0] if len(contents) == 1 else contents

@@ -12,7 +12,7 @@ The HTTP wire knows an `Auth` only: what to send with a request, and what to do 
     machine.py       ClientCredentials, PrivateKeyJwt, WorkloadIdentity, EnterpriseManaged
     discovery.py     where to log in; challenge.py what a refusal says
     registration.py  which client we are; tokens.py what is kept of a login, store.py where
-    endpoint.py      the token endpoint; signing.py keys; exchange.py HTTP
+    endpoint.py      the token endpoint; signing.py keys; exchange.py HTTP, reach.py how far it goes
 
 `Authlib` makes the requests of OAuth and `PyJWT` the signatures; both do no I/O.
 """

@@ -16,8 +16,9 @@ from midcall.client.oauth.auth import insufficient
 from midcall.client.oauth.challenge import Challenge, read_challenge
 from midcall.client.oauth.discovery import Place, find_issuer, find_legacy, find_place
 from midcall.client.oauth.endpoint import TokenEndpoint
-from midcall.client.oauth.exchange import Fetch, check_url, server_of, words
+from midcall.client.oauth.exchange import Fetch, check_url, origin_of, server_of, words
 from midcall.client.oauth.held import Held, How
+from midcall.client.oauth.reach import Guarded
 from midcall.client.oauth.registration import Identity, given_client
 from midcall.client.oauth.signing import PROOF_ALGORITHM, ProofKey
 from midcall.client.oauth.store import MemoryStore, TokenStore
@@ -45,13 +46,18 @@ class Access(ABC):
         *,
         scopes: Sequence[str] | None,
         issuer: str | None,
+        allow_private: bool,
         store: TokenStore | None = None,
     ) -> None:
+        """`allow_private` follows a server's metadata into networks that the server is not in."""
         if isinstance(scopes, str):
             raise TypeError("scopes is a list of texts, not a text")
         self._identity = identity
         self._scopes = tuple(scopes or ())
         self._issuer = issuer
+        self._allow_private = allow_private
+        self._trusted = {origin_of(issuer)} if issuer else set()
+        """The origins that the caller has named."""
         self._store = store or MemoryStore()
         self._held: dict[str, Held] = {}
         self._urls: dict[str, Held] = {}
@@ -70,7 +76,7 @@ class Access(ABC):
             async with held.lock:
                 await self._load(held)
                 if held.tokens and held.tokens.ends_soon():
-                    await self._renew(held, fetch)
+                    await self._renew(held, self._guarded(held, fetch))
         return held.show(verb, url)
 
     async def challenged(
@@ -99,7 +105,7 @@ class Access(ABC):
             if old and held.tokens:
                 return True
             try:
-                await self._get_access(held, url, challenge, fetch, lacking=lacking)
+                await self._get_access(held, url, challenge, self._guarded(held, fetch), lacking=lacking)
             except LoginFailed as error:
                 held.finished(asked, error)
                 raise
@@ -112,6 +118,9 @@ class Access(ABC):
         async with held.lock, self._store.alone(held.server):
             held.take(Kept(), "kept")
             await self._store.save(held.server, None)
+
+    def _guarded(self, held: Held, fetch: Fetch) -> Fetch:
+        return fetch if self._allow_private else Guarded(fetch, held.server, self._trusted)
 
     # --- getting it --------------------------------------------------------------------------
 

@@ -124,6 +124,8 @@ async def send(
     try:
         reply = await fetch.request(verb, Url(url), headers=headers, body=body, timeout=TIME_LIMIT)
         data = await reply.read(LARGEST)
+    except LoginFailed:
+        raise
     except (MidcallError, OSError) as error:
         raise LoginFailed(f"{url} cannot be reached: {error}", server=server, recoverable=True) from error
     try:

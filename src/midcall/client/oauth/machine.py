@@ -11,7 +11,7 @@ from typing import TypeAlias
 from midcall.client.oauth.access import Access
 from midcall.client.oauth.discovery import Place, find_issuer
 from midcall.client.oauth.endpoint import TokenEndpoint
-from midcall.client.oauth.exchange import Fetch
+from midcall.client.oauth.exchange import Fetch, origin_of
 from midcall.client.oauth.registration import Identity, given_client
 from midcall.client.oauth.signing import ClientKey
 from midcall.client.oauth.tokens import Grant
@@ -30,7 +30,8 @@ class ClientCredentials(Access):
     """A program with an id and a secret.
 
     `issuer` names the only authorization server that may see the secret; without it, that is the first one
-    that the server names.
+    that the server names. A server may not lead into a network that it is not in, unless that is `issuer`, or
+    with `allow_private`.
     """
 
     asks_nobody = True
@@ -42,9 +43,10 @@ class ClientCredentials(Access):
         *,
         scopes: Sequence[str] | None = None,
         issuer: str | None = None,
+        allow_private: bool = False,
     ) -> None:
         identity = Identity(client_id=client_id, client_secret=client_secret)
-        super().__init__(identity, scopes=scopes, issuer=issuer)
+        super().__init__(identity, scopes=scopes, issuer=issuer, allow_private=allow_private)
 
     async def _obtain(self, place: Place, before: Grant, scopes: Sequence[str], fetch: Fetch) -> Grant:
         return await self._ask_for(place, "client_credentials", scopes, fetch, scope=" ".join(scopes))
@@ -64,9 +66,12 @@ class PrivateKeyJwt(Access):
         key_id: str | None = None,
         scopes: Sequence[str] | None = None,
         issuer: str | None = None,
+        allow_private: bool = False,
     ) -> None:
         key = ClientKey(private_key, algorithm=algorithm, key_id=key_id)
-        super().__init__(Identity(client_id=client_id, key=key), scopes=scopes, issuer=issuer)
+        super().__init__(
+            Identity(client_id=client_id, key=key), scopes=scopes, issuer=issuer, allow_private=allow_private
+        )
 
     async def _obtain(self, place: Place, before: Grant, scopes: Sequence[str], fetch: Fetch) -> Grant:
         return await self._ask_for(place, "client_credentials", scopes, fetch, scope=" ".join(scopes))
@@ -84,8 +89,11 @@ class WorkloadIdentity(Access):
         *,
         scopes: Sequence[str] | None = None,
         issuer: str | None = None,
+        allow_private: bool = False,
     ) -> None:
-        super().__init__(Identity(client_id=client_id), scopes=scopes, issuer=issuer)
+        super().__init__(
+            Identity(client_id=client_id), scopes=scopes, issuer=issuer, allow_private=allow_private
+        )
         self._assertion = assertion
 
     async def _obtain(self, place: Place, before: Grant, scopes: Sequence[str], fetch: Fetch) -> Grant:
@@ -116,11 +124,13 @@ class EnterpriseManaged(Access):
         idp_client_secret: str | None = None,
         scopes: Sequence[str] | None = None,
         issuer: str | None = None,
+        allow_private: bool = False,
     ) -> None:
         identity = Identity(client_id=client_id, client_secret=client_secret)
-        super().__init__(identity, scopes=scopes, issuer=issuer)
+        super().__init__(identity, scopes=scopes, issuer=issuer, allow_private=allow_private)
         self._id_token = id_token
         self._idp_issuer = idp_issuer
+        self._trusted.add(origin_of(idp_issuer))
         self._idp = Identity(client_id=idp_client_id, client_secret=idp_client_secret)
 
     async def _obtain(self, place: Place, before: Grant, scopes: Sequence[str], fetch: Fetch) -> Grant:

@@ -21,7 +21,8 @@ class OAuth(Access):
     A client that is registered already gives its `client_id`, and its secret or key; `issuer` names the only
     authorization server that these are shown to (without it, that is the first one that the server names).
     `client_metadata_url` is where the client's metadata document is, for servers that read such. `scopes` are
-    asked for in addition to what the server wants.
+    asked for in addition to what the server wants. A server may not lead into a network that it is not in,
+    unless to `issuer`, or with `allow_private`.
 
     The browser comes back to 127.0.0.1, at any free port or at the `redirect_uri` that is registered. With
     `redirect`, a function from the address to visit to the address that the browser was sent to, the caller
@@ -40,6 +41,7 @@ class OAuth(Access):
         issuer: str | None = None,
         redirect: Redirect | Loopback | None = None,
         redirect_uri: str | None = None,
+        allow_private: bool = False,
         store: TokenStore | None = None,
     ) -> None:
         if client_secret is not None and client_id is None:
@@ -48,7 +50,13 @@ class OAuth(Access):
             raise ValueError(f"client_metadata_url must be https with a path, not {client_metadata_url}")
         key = None if private_key is None else ClientKey(private_key)
         identity = Identity(client_name, client_id, client_secret, key, client_metadata_url)
-        super().__init__(identity, scopes=scopes, issuer=issuer, store=store or default_store())
+        super().__init__(
+            identity,
+            scopes=scopes,
+            issuer=issuer,
+            allow_private=allow_private,
+            store=store or default_store(),
+        )
         self._way: Way
         if redirect is None or isinstance(redirect, Loopback):
             self._way = redirect or Loopback(redirect_uri)

@@ -11,7 +11,7 @@ from midcall.items import Request, RequestCancelled, to_json
 from midcall.jsonrpc import Envelope
 from midcall.mcp import revisions
 from midcall.mcp.dialects.base import Dialect, Finish
-from midcall.mcp.elicitation import answer_from, inexpressible, request_for, wants_tools
+from midcall.mcp.elicitation import QUESTION_KEY, answer_from, inexpressible, request_for, wants_tools
 from midcall.mcp.exchange import Exchange
 from midcall.mcp.legacy import Session
 
@@ -45,6 +45,8 @@ class ServerRequests(Dialect):
             params.pop("mode", None)
         elif params.get("mode") == "url":
             params["elicitationId"] = request.request_id
+        if request.key is not None:
+            params["_meta"] = {QUESTION_KEY: request.key}
         id = self._session.requests.add(lambda response: self._answered(request, response))
         self._waiting[request.request_id] = id
         self.exchange.line.send(jsonrpc.request(id, method, to_json(params)))
