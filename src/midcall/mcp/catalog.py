@@ -3,20 +3,13 @@
 Made once after each change of the hub. The order is the order of registration, and stays the same.
 """
 
-import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from midcall.activation import Method
 from midcall.hub import Hub
+from midcall.mcp.uri_template import AnyText, Parts
 from midcall.registry import Resolved
-
-_PART = re.compile(r"\{(\w+)\}")
-_EXPRESSION = re.compile(r"\{[^{}]*\}")
-"""Of a template of another server, as RFC 6570 has them."""
-_ANY = re.compile(".*", re.DOTALL)
-_MOST_PARTS = 5
-"""How much of such a template is looked at: it only has to lead to the right server."""
 
 
 class Tool(NamedTuple):
@@ -42,14 +35,14 @@ class Readable(NamedTuple):
     method: Method
     provenance: tuple[str, ...]
     shown: dict[str, Any]
-    pattern: re.Pattern[str]
+    template: Parts | AnyText
 
     def match(self, uri: str) -> dict[str, str] | None:
-        """The arguments for reading this URI, if it is one of these: its parts."""
-        found = self.pattern.fullmatch(uri)
-        if found is None:
-            return None
-        return {"uri": uri} if "listed" in self.method.extras else found.groupdict()
+        """The arguments for reading this URI, if it is one of these: its parts, or for a server behind
+        the whole."""
+        if isinstance(self.template, Parts):
+            return self.template.match(uri)
+        return {"uri": uri} if self.template.match(uri) else None
 
 
 class Template(NamedTuple):
@@ -95,9 +88,8 @@ class Catalog:
                 if "listed" not in method.extras or prefix + name not in self.prompts:
                     self.prompts[prefix + name] = _template(prefix + name, method, provenance)
             if activation.reader is not None:
-                self._others.append(
-                    Readable("", activation.reader, provenance, {"name": namespace or "resource"}, _ANY)
-                )
+                shown = {"name": namespace or "resource"}
+                self._others.append(Readable("", activation.reader, provenance, shown, AnyText("{+uri}")))
             completions += [(prefix, method, provenance) for method in activation.completions]
         for prefix, method, provenance in completions:  # now that everything is there to be completed
             self._add_completer(prefix, method, provenance)
@@ -200,20 +192,13 @@ def _object_schema(schema: dict[str, Any] | None) -> dict[str, Any] | None:
 def _readable(method: Method, provenance: tuple[str, ...], prefix: str) -> Readable:
     uri: str = method.extras["uri"]
     if "listed" in method.extras:
-        parts = _EXPRESSION.split(uri)
-        if len(parts) > _MOST_PARTS:
-            parts = [*parts[:_MOST_PARTS], ""]
-        fits = re.compile(".*".join(re.escape(part) for part in parts), re.DOTALL)
-        return Readable(uri, method, provenance, method.extras["listed"], fits)
-    names = _PART.findall(uri)
+        return Readable(uri, method, provenance, method.extras["listed"], AnyText(uri))
+    template = Parts(uri)
     shown = {"name": prefix + method.name, "description": method.description, **_common(method)}
-    shown["uriTemplate" if names else "uri"] = uri
+    shown["uriTemplate" if template.names else "uri"] = uri
     if "mime_type" in method.extras:
         shown["mimeType"] = method.extras["mime_type"]
-    pattern = re.escape(uri)
-    for name in names:
-        pattern = pattern.replace(re.escape(f"{{{name}}}"), f"(?P<{name}>[^/]+)")
-    return Readable(uri, method, provenance, shown, re.compile(pattern))
+    return Readable(uri, method, provenance, shown, template)
 
 
 def _template(name: str, method: Method, provenance: tuple[str, ...]) -> Template:
