@@ -5,7 +5,6 @@ structured output. Each tool's own schema is put in under an `$id`, so that refe
 meaning.
 """
 
-import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
@@ -13,6 +12,7 @@ from urllib.parse import quote
 import jsonschema_rs
 
 from midcall.errors import InvalidArguments, MethodNotFound
+from midcall.limits import near_matches
 
 MAX_FAULTS = 10
 """How many faults of one call are told."""
@@ -49,7 +49,7 @@ def check_call(tools: Sequence[Mapping[str, Any]], name: str, arguments: Mapping
     tool = next((one for one in tools if one.get("name") == name), None)
     if tool is None:
         names = [str(one.get("name")) for one in tools]
-        raise MethodNotFound(name, difflib.get_close_matches(name, names, n=3))
+        raise MethodNotFound(name, near_matches(name, names))
     schema = tool.get("inputSchema")
     if not isinstance(schema, dict):
         return

@@ -19,6 +19,7 @@ from midcall.errors import InvalidArguments, MethodNotFound, MidcallError
 from midcall.hub import Hub
 from midcall.items import Error, to_json
 from midcall.journal.base import CallRecord
+from midcall.limits import Key
 from midcall.mcp import messages, revisions
 from midcall.mcp.caller import TASKS, Caller
 from midcall.mcp.catalog import Catalog, Readable, Template, Tool, tool_of
@@ -113,9 +114,8 @@ class Runner:
         """A tool by its name, or by an alias of it."""
         tool = self._server.catalog.tools.get(name)
         if tool is None:
-            try:
-                found = self._server.hub.resolve(name)
-            except MethodNotFound:
+            found = self._server.hub.find(name)
+            if found is None:
                 return None
             tool = self._server.catalog.tools.get(found.name)
             if tool is None and "listed" in found.method.extras:
@@ -318,7 +318,7 @@ def _tool_result(tool: Tool, revision: str, contents: Sequence[Any], failure: Er
 
 
 class _Respond(msgspec.Struct):
-    request_id: str
+    request_id: Key
     payload: Any = UNSET
     response_data: Any = UNSET
 
