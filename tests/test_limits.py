@@ -88,7 +88,6 @@ def test_what_is_too_long_in_a_legacy_request_is_refused() -> None:
     drive(main())
 
 
-
 def test_what_is_just_short_enough_is_looked_up() -> None:
     async def main() -> None:
         async with over_stdio(MODERN, FORMS) as client:

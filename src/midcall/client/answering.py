@@ -121,10 +121,20 @@ class Answering:
 
 def _question(method: str, params: Any) -> AnyQuestion:
     try:
-        return question_from(method, params or {})
+        question = question_from(method, params or {})
+        check_form(question)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         text = f"The question cannot be read: {error}"
         raise RemoteError(text, rpc_code=jsonrpc.INVALID_PARAMS) from None
+    return question
+
+
+def check_form(question: AnyQuestion) -> None:
+    """Raise `ValueError` for a form whose answer could not be checked: nobody is asked then."""
+    if isinstance(question, Form):
+        from midcall.json_schema import compiled  # noqa: PLC0415  slow to import: only when needed
+
+        compiled(question.schema)
 
 
 async def _settled(value: Any) -> Any:
@@ -171,9 +181,9 @@ def _proposed(question: Form) -> dict[str, Any]:
 
 
 def _fault(question: Form, value: dict[str, Any]) -> str | None:
-    from midcall.schema import json_schema_fault  # noqa: PLC0415  slow to import: only when needed
+    from midcall.json_schema import compiled  # noqa: PLC0415  as above
 
     try:
-        return json_schema_fault(question.schema)(value)
-    except ValueError:
-        return None  # the server's schema is none: the server itself decides
+        return compiled(question.schema).fault(value)
+    except ValueError as error:  # not of JSON, or too much
+        return str(error)

@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-import jsonschema_rs
-
 from midcall.errors import InvalidArguments, MethodNotFound
+from midcall.json_schema import compiled
 from midcall.limits import near_matches
 
 MAX_FAULTS = 10
@@ -54,22 +53,11 @@ def check_call(tools: Sequence[Mapping[str, Any]], name: str, arguments: Mapping
     if not isinstance(schema, dict):
         return
     try:
-        validator = jsonschema_rs.validator_for(schema, retriever=_not_fetched)
-    except (ValueError, jsonschema_rs.ValidationError):
-        return  # the server's schema is none: the server itself decides
-    faults = []
-    for error in validator.iter_errors(dict(arguments)):
-        path = ".".join(str(part) for part in error.instance_path)
-        faults.append({"path": path, "message": error.message})
-        if len(faults) == MAX_FAULTS:
-            break
+        faults = compiled(schema).faults(dict(arguments), MAX_FAULTS)
+    except ValueError as error:  # the server's schema is none, or the arguments are too much for it
+        faults = [{"path": "", "message": str(error)}]
     if faults:
         raise InvalidArguments(name, faults)
-
-
-def _not_fetched(uri: str) -> Any:
-    """The schema is a stranger's: what it refers to is not fetched, neither from the net nor from a file."""
-    raise ValueError(f"{uri} is outside of the schema")
 
 
 def _tool_branch(tool: Mapping[str, Any]) -> dict[str, Any]:

@@ -150,7 +150,7 @@ def tool_of(found: Resolved) -> Tool:
     listed = method.extras.get("listed")
     if listed is not None:
         shown = {**listed, "name": name}
-        return Tool(found, shown, False, (), False, tuple(_headers(method.params, ())), remote=True)
+        return Tool(found, shown, False, (), False, tuple(_headers(method.params)), remote=True)
     schema = dict(method.extras.get("input_schema") or {"type": "object", **method.params})
     shown = {"name": name, "description": method.description, "inputSchema": schema, **_common(method)}
     output = None if method.streaming else _object_schema(method.returns)
@@ -158,7 +158,7 @@ def tool_of(found: Resolved) -> Tool:
         shown["outputSchema"] = output
     plain = not (method.interactive or method.streaming or method.extras.get("long_running"))
     requires = tuple(method.extras.get("requires", ()))
-    return Tool(found, shown, plain, requires, output is not None, tuple(_headers(schema, ())))
+    return Tool(found, shown, plain, requires, output is not None, tuple(_headers(schema)))
 
 
 def for_legacy(shown: dict[str, Any]) -> dict[str, Any]:
@@ -169,13 +169,15 @@ def for_legacy(shown: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in shown.items() if key != "outputSchema"}
 
 
-def _headers(schema: dict[str, Any], path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
-    properties = schema.get("properties")
-    for name, one in properties.items() if isinstance(properties, dict) else ():
-        if isinstance(one, dict):
-            if "x-mcp-header" in one:
-                yield (*path, name), str(one["x-mcp-header"])
-            yield from _headers(one, (*path, name))
+def _headers(schema: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
+    waiting: list[tuple[Any, tuple[str, ...]]] = [(schema, ())]
+    while waiting:  # a schema of another server may be nested more deeply than calls can be
+        one, path = waiting.pop()
+        if path and "x-mcp-header" in one:
+            yield path, str(one["x-mcp-header"])
+        properties = one.get("properties")
+        inner = properties.items() if isinstance(properties, dict) else ()
+        waiting += [(schema, (*path, name)) for name, schema in inner if isinstance(schema, dict)][::-1]
 
 
 def _object_schema(schema: dict[str, Any] | None) -> dict[str, Any] | None:

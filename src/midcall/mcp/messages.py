@@ -1,7 +1,7 @@
 """What comes in with MCP requests, as structs: unknown fields are ignored, raw parts stay raw."""
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 from msgspec import Raw, Struct, field
@@ -10,7 +10,7 @@ from midcall.limits import Key, Name, State, Uri
 
 META = "io.modelcontextprotocol/"
 
-MAX_LISTENED = 1000
+Uris: TypeAlias = Annotated[list[Uri], msgspec.Meta(max_length=1000)]
 """Of how many resources one request can hear."""
 
 
@@ -127,7 +127,7 @@ class Filter(Struct):
     tools: bool = field(default=False, name="toolsListChanged")
     prompts: bool = field(default=False, name="promptsListChanged")
     resources: bool = field(default=False, name="resourcesListChanged")
-    uris: Annotated[list[Uri], msgspec.Meta(max_length=MAX_LISTENED)] = field(default_factory=list, name="resourceSubscriptions")
+    uris: Uris = field(default_factory=list, name="resourceSubscriptions")
 
 
 class Listen(Params, kw_only=True):
