@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from midcall import MidcallError, Request, connect
+from chatting import Puppet, serving
+from midcall import Ask, Hub, MidcallError, Request, connect, connect_hub, method
+from midcall.chat import ChatEngine
 from midcall.client.native import Toolbox
 from midcall.errors import InvalidArguments
 from midcall.mcp.catalog import Catalog
@@ -149,3 +151,77 @@ def test_a_question_with_a_key_that_nobody_could_send_back_is_not_asked(server: 
     said = drive(through_a_mount(server(lists=one_tool(), asks={"ask": asked}), person))
     assert "1024 characters at most" in said
     assert person.asked == []
+
+
+# --- addresses ---------------------------------------------------------------------------------------
+
+ADDRESSES = [
+    "javascript:alert(1)",
+    " javascript:alert(1)",
+    "JavaScript://example.com/%0aalert(1)",
+    "data:text/html,<script>alert(1)</script>",
+    "file:///etc/passwd",
+    "vbscript:x",
+    "https:",
+    "https:///nowhere",
+    "https://[::1",
+    "//example.com/in",
+    "https://example.com/\x1b]0;title\x07",
+    "",
+]
+
+
+@WAYS
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_an_address_that_is_no_web_page_is_not_shown(server: Script, way: Any, address: str) -> None:
+    person = Person()
+    page = {"mode": "url", "message": "Log in", "url": address, "elicitationId": "e"}
+    command = server(lists=one_tool(), asks={"ask": ("k", "elicitation/create", page)})
+    assert "no address of a web page" in drive(way(command, person))
+    assert person.asked == []
+
+
+@WAYS
+@pytest.mark.parametrize("address", ["https://example.com/in", "http://127.0.0.1:8000/?a=b#c"])
+def test_the_address_of_a_web_page_is_shown(server: Script, way: Any, address: str) -> None:
+    person = Person()
+    page = {"mode": "url", "message": "Log in", "url": address, "elicitationId": "e"}
+    command = server(lists=one_tool(), asks={"ask": ("k", "elicitation/create", page)})
+    assert "accept" in drive(way(command, person))
+    assert [one.request_type.url for one in person.asked] == [address]  # type: ignore[union-attr]
+
+
+@WAYS
+@pytest.mark.parametrize("server", ["legacy"], indirect=True)
+def test_a_page_that_an_error_asks_for_is_held_to_the_same(server: Script, way: Any) -> None:
+    person = Person()
+    wanted = [{"mode": "url", "message": "Log in", "url": "javascript:alert(1)", "elicitationId": "e"}]
+    error = {"code": -32042, "message": "Log in first", "data": {"elicitations": wanted}}
+    drive(way(server(lists=one_tool(), fails={"ask": error}), person))
+    assert person.asked == []
+
+
+def test_a_hub_behind_a_websocket_cannot_show_another_address_either() -> None:
+    class Pages:
+        """Pages."""
+
+        @method
+        async def visit(self, ask: Ask, url: str) -> str:
+            """Go there."""
+            await ask.url(url, "Log in")
+            return "been there"
+
+    async def main() -> None:
+        hub = Hub("plexus").register(Pages())
+        person = Person()
+        async with (
+            serving(ChatEngine(hub, Puppet("hello"))) as port,
+            connect_hub(f"ws://127.0.0.1:{port}/ws") as remote,
+        ):
+            with pytest.raises(MidcallError, match="no address of a web page"):
+                await remote.call("pages.visit", {"url": "file:///etc/passwd"}, answer=person)
+            assert person.asked == []
+            page = {"url": "https://example.com"}
+            assert await remote.call("pages.visit", page, answer=person) == "been there"
+
+    drive(main())

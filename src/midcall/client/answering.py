@@ -29,6 +29,8 @@ from midcall.questions import (
     Root,
     Roots,
     Sample,
+    Url,
+    check_address,
     read_answer,
 )
 
@@ -122,19 +124,23 @@ class Answering:
 def _question(method: str, params: Any) -> AnyQuestion:
     try:
         question = question_from(method, params or {})
-        check_form(question)
+        check_question(question)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         text = f"The question cannot be read: {error}"
         raise RemoteError(text, rpc_code=jsonrpc.INVALID_PARAMS) from None
     return question
 
 
-def check_form(question: AnyQuestion) -> None:
-    """Raise `ValueError` for a form whose answer could not be checked: nobody is asked then."""
-    if isinstance(question, Form):
-        from midcall.json_schema import compiled  # noqa: PLC0415  slow to import: only when needed
+def check_question(question: AnyQuestion) -> None:
+    """Raise `ValueError` for what nobody is asked: a form whose answer could not be checked, and to open
+    something else than a web page."""
+    match question:
+        case Form(_, schema):
+            from midcall.json_schema import compiled  # noqa: PLC0415  slow to import: only when needed
 
-        compiled(question.schema)
+            compiled(schema)
+        case Url(_, url):
+            check_address(url)
 
 
 async def _settled(value: Any) -> Any:

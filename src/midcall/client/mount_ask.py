@@ -13,7 +13,7 @@ from msgspec import Struct
 from midcall import jsonrpc, steps
 from midcall.asking import Asking
 from midcall.call import Call
-from midcall.client.answering import check_form, read_reply
+from midcall.client.answering import check_question, read_reply
 from midcall.client.mount_clients import PassingOn
 from midcall.client.mount_talk import Talk
 from midcall.errors import (
@@ -159,7 +159,7 @@ def _read(key: str, asked: Any) -> tuple[str, AnyQuestion]:
     params = asked.get("params") or {}
     try:
         question = _as_it_is(method, params, question_from(method, params))
-        check_form(question)
+        check_question(question)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         text = f"Invalid params: {error or type(error).__name__}"
         raise RemoteError(text, rpc_code=jsonrpc.INVALID_PARAMS) from None
