@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,13 @@ from driving import drive
 from mcp_oracle import MODERN
 from mcp_peers import FORMS, over_stdio
 from midcall import Hub, MethodNotFound, method
+from midcall.activations.flights_plugin import RULES
+from midcall.client.http1.message import HttpError, Url
 from midcall.client.request_schema import check_call
 from midcall.limits import MAX_KEY, MAX_NAME, MAX_URI
 from midcall.mcp import mcp_of
+from midcall.models.base import Message, ModelRequest, ToolCall, ToolDefinition
+from midcall.models.scripted import Rule, Scripted
 from operating import Server
 from peers import stdio_peer
 
@@ -263,3 +268,29 @@ def test_an_unknown_tool_is_refused_over_mcp_without_a_search(monkeypatch: pytes
     compared = Compared(monkeypatch)
     assert mcp_of(Hub("plexus").register(Files())).running.tool("files.delet") is None
     assert compared.letters == 0
+
+
+# --- other work on texts of strangers ------------------------------------------------------------------
+
+
+def test_a_long_text_that_is_no_url_is_refused_without_being_searched_again_and_again() -> None:
+    with pytest.raises(HttpError, match="is no URL"):
+        Url("http:" + "//" * 200_000)
+    with pytest.raises(HttpError) as caught:
+        Url("http://user:secret@a b@host name/")
+    assert "secret" not in str(caught.value)
+
+
+def test_only_the_beginning_of_what_a_person_says_is_held_against_the_rules_of_a_script() -> None:
+    async def answer(text: str) -> list[Any]:
+        model = Scripted([Rule(pattern="(?P<word>needle)", tool="find", saying="")])
+        request = ModelRequest((Message("user", text),), (ToolDefinition("find", "", {}),))
+        return [event async for event in model.stream(request) if isinstance(event, ToolCall)]
+
+    assert len(drive(answer("a needle"))) == 1
+    assert drive(answer("a" * 2000 + " needle")) == []
+
+
+def test_a_city_is_found_in_a_long_text_without_trying_all_ways_to_part_it() -> None:
+    for text in ("from " + " " * 990, "from " * 200, "from a to " + "a " * 490 + "|"):
+        assert not any(re.search(rule.pattern, text) for rule in RULES[:2])
