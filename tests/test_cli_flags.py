@@ -114,3 +114,17 @@ def test_every_parameter_of_a_real_method_gets_a_flag() -> None:
     schema = Hub().register(Shapes()).schema("shapes.draw")["params"]
     given = parse(schema["properties"], "--sides", "3", "--filled", "--names", "a")
     assert given == {"sides": 3, "filled": True, "names": ["a"]}
+
+
+# --- schemas of strangers ---------------------------------------------------------------------------
+
+
+def test_a_type_that_contains_itself_is_told_in_a_few_words() -> None:
+    schema = {"$ref": "#/$defs/a", "$defs": {"a": {"type": "array", "items": {"$ref": "#/$defs/a"}}}}
+    assert type_text(schema) == "list of list of list of list of any"
+
+
+def test_alternatives_that_multiply_are_told_in_a_few_words() -> None:
+    defs = {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(60)}
+    assert len(type_text({"$ref": "#/$defs/d0", "$defs": defs})) < 10_000
+    assert len(type_text({"anyOf": [{"type": f"t{n}"} for n in range(10_000)]})) < 100

@@ -145,7 +145,7 @@ def test_a_long_list_comes_in_pages_and_a_wrong_cursor_is_refused() -> None:
                 first = await client.result("tools/list", {"cursor": first["nextCursor"]})
                 names += [tool["name"] for tool in first["tools"]]
             assert names == [f"many.tool_{number:04}" for number in range(1001)]
-            for cursor in ("x", "-1", "1001", "9" * 5000, "²"):
+            for cursor in ("x", "-1", "1001", "9" * 1000, "²"):
                 assert await client.error("tools/list", {"cursor": cursor}) == (-32602, "Invalid cursor")
 
     drive(run())

@@ -161,14 +161,14 @@ def reader(shape: Any) -> Callable[[Any], Any]:
 def schema_reader(schema: dict[str, Any] | None) -> Callable[[Any], Any]:
     if schema is None:
         return same
-    from midcall.schema import json_schema_fault  # noqa: PLC0415  as above
+    from midcall.json_schema import compiled  # noqa: PLC0415  as above
 
-    fault = json_schema_fault(schema)
+    checked = compiled(schema)
 
     def read(value: Any) -> Any:
         try:
-            reason = fault(value)
-        except ValueError as error:  # not of JSON
+            reason = checked.fault(value)
+        except ValueError as error:  # not of JSON, or too much
             reason = str(error)
         if reason is not None:
             raise WrongAnswer(f"a value that fits the schema ({reason})")

@@ -5,6 +5,7 @@
     ├── MethodNotFound         no method of that name
     ├── InvalidArguments       arguments that do not fit the method
     ├── NotAllowed             the caller lacks a scope of the method
+    ├── TooLong                a name or an id is longer than any can be
     ├── TooManyCalls           a limit on running calls is reached
     ├── RateLimited            the caller starts calls faster than it may
     ├── ToolError              raised by an author: the tool failed, with a message for the caller
@@ -108,6 +109,12 @@ class NotAllowed(MidcallError):
     @property
     def data(self) -> dict[str, Any]:
         return {"method": self.method, "scopes": self.needed}
+
+
+class TooLong(MidcallError):
+    """A name or an id has more characters than any that there is."""
+
+    code = "too_long"
 
 
 class TooManyCalls(MidcallError):

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from midcall.errors import AnswerError, InvalidArguments, MethodNotFound, MidcallError, UnknownCall
+from midcall.limits import MAX_KEY, Key, Name
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
@@ -20,7 +21,7 @@ INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
 CALL_FAILED = -32000
 
-Id: TypeAlias = str | int | float | None
+Id: TypeAlias = Key | int | float | None
 W = TypeVar("W")
 
 _EMPTY = Raw()
@@ -39,7 +40,7 @@ class Envelope(Struct):
 
     jsonrpc: str = ""
     id: Id | UnsetType = UNSET
-    method: str | UnsetType = UNSET
+    method: Name | UnsetType = UNSET
     params: Raw = _EMPTY
     result: Raw = _EMPTY
     error: ErrorObject | UnsetType = UNSET
@@ -136,11 +137,8 @@ def _explain(data: bytes, error: Exception) -> Fault:
         except (ValueError, RecursionError) as worse:
             return Fault(PARSE_ERROR, f"Parse error: {worse or 'nested too deeply'}")
         id = found.get("id") if isinstance(found, dict) else None
-        return Fault(
-            INVALID_REQUEST,
-            f"Invalid Request: {error}",
-            id if isinstance(id, str | int | float) else None,
-        )
+        known = isinstance(id, int | float) or (isinstance(id, str) and len(id) <= MAX_KEY)
+        return Fault(INVALID_REQUEST, f"Invalid Request: {error}", id if known else None)
     return Fault(PARSE_ERROR, f"Parse error: {error}")
 
 

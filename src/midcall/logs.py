@@ -14,6 +14,7 @@ from typing import Any, Literal, TextIO
 import msgspec
 
 from midcall import trace
+from midcall.printable import printable
 
 Format = Literal["text", "json"]
 
@@ -71,8 +72,15 @@ def about(record: logging.LogRecord) -> dict[str, Any]:
     return {field: found[field] for field in FIELDS if found.get(field) not in (None, "")}
 
 
-class TextFormatter(logging.Formatter):
-    """A line as ever, with the call at its end."""
+class PrintableFormatter(logging.Formatter):
+    """A line as ever; what others have put into it does nothing to a terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
+class TextFormatter(PrintableFormatter):
+    """A line with the time, and the call at its end."""
 
     def __init__(self, label: str = "") -> None:
         super().__init__(f"%(asctime)s %(levelname)s {f'{label} ' if label else ''}%(name)s: %(message)s")
@@ -106,7 +114,7 @@ class JsonFormatter(logging.Formatter):
             line["error"] = _sendable(self.formatException(record.exc_info))
         if record.stack_info:
             line["stack"] = _sendable(self.formatStack(record.stack_info))
-        return msgspec.json.encode(line, enc_hook=str).decode()
+        return printable(msgspec.json.encode(line, enc_hook=str).decode())
 
 
 def _sendable(text: str) -> str:

@@ -11,6 +11,7 @@ knows no call and no transport.
 
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
@@ -235,6 +236,17 @@ class Sampled(Struct, frozen=True, omit_defaults=True):
         text = [{"type": "text", "text": self.text}] if self.text or not self.tool_uses else []
         uses = [{"type": "tool_use", **msgspec.to_builtins(use)} for use in self.tool_uses]
         return {"role": "assistant", "content": [*text, *uses] if uses else text[0]}
+
+
+def check_address(url: Any) -> None:
+    """Raise `ValueError` unless this is the address of a web page: somebody else wants it to be opened."""
+    try:
+        parts = urlsplit(url)
+        is_page = parts.scheme in ("http", "https") and bool(parts.hostname) and url.isprintable()
+    except (AttributeError, TypeError, ValueError):
+        is_page = False
+    if not is_page or url != url.strip():
+        raise ValueError(f"{str(url)[:200]!r} is no address of a web page")
 
 
 # --- wire forms -----------------------------------------------------------------------------

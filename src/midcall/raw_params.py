@@ -8,13 +8,15 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
+from midcall.limits import Key, Name
+
 
 class Subscribe(Struct, forbid_unknown_fields=True):
     """Start a call whose items come one by one."""
 
-    method: str
+    method: Name
     params: Raw = Raw()
-    supports: list[str] | None = None
+    supports: list[Name] | None = None
     durable: bool = False
 
 
@@ -25,7 +27,7 @@ class _SubscribeList(Subscribe, array_like=True):
 class Attach(Struct, forbid_unknown_fields=True):
     """Take up a durable call, after so many of its elements."""
 
-    call: str
+    call: Key
     after: int = 0
 
 
@@ -36,15 +38,15 @@ class _AttachList(Attach, array_like=True):
 class Respond(Struct, forbid_unknown_fields=True):
     """Answer a question."""
 
-    request_id: str
+    request_id: Key
     payload: Any = UNSET
     response_data: Any = UNSET
-    subscription: str | None = None
+    subscription: Key | None = None
 
 
 class _RespondList(Struct, array_like=True, forbid_unknown_fields=True):
-    subscription: str
-    request_id: str
+    subscription: Key
+    request_id: Key
     payload: Any
     response_data: Any = UNSET
 
@@ -52,7 +54,7 @@ class _RespondList(Struct, array_like=True, forbid_unknown_fields=True):
 class Unsubscribe(Struct, forbid_unknown_fields=True):
     """Hear no more of a call."""
 
-    subscription: str
+    subscription: Key
 
 
 class _UnsubscribeList(Unsubscribe, array_like=True):

@@ -5,12 +5,12 @@ first). It finds a method by its name, tells what there is, and whoever watches 
 nothing: that is the hub's part.
 """
 
-import difflib
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Self
 
 from midcall.activation import Activation, Method, digest, own_method, read_methods
 from midcall.errors import MethodNotFound, RegistrationError
+from midcall.limits import near_matches
 from midcall.marks import Kind
 
 
@@ -161,10 +161,14 @@ class Registry:
 
         Raises `MethodNotFound`, with near matches.
         """
-        found = (self._resolved or self._names()).get(name) or self.unlisted(name)
+        found = self.find(name)
         if found is None:
             raise MethodNotFound(name, self._near(name))
         return found
+
+    def find(self, name: str) -> Resolved | None:
+        """The same; nothing if there is none, without a search for near matches."""
+        return (self._resolved or self._names()).get(name) or self.unlisted(name)
 
     def unlisted(self, name: str, kind: Kind = "method") -> Resolved | None:
         """A method, or a prompt, of a mounted server that has not told yet which it has."""
@@ -201,7 +205,7 @@ class Registry:
     def _near(self, name: str) -> list[str]:
         visible = [path for path, m in self._walk() if not m.hidden]
         visible += [*self._extensions, *(path for path, _ in self._walk_own())]
-        close = difflib.get_close_matches(name, visible, n=3, cutoff=0.6)
+        close = near_matches(name, visible)
         last = name.rpartition(".")[2]
         same = [path for path in visible if path.rpartition(".")[2] == last and path not in close]
         return (close + same)[:3]

@@ -6,13 +6,11 @@ pydantic is slow to import, so the modules that `import midcall` loads import th
 method or form is first read.
 """
 
-import functools
 import types
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-import jsonschema_rs
 import msgspec
 from pydantic import (
     BaseModel,
@@ -148,35 +146,6 @@ def faults(error: ValidationError) -> list[dict[str, str]]:
         }
         for one in error.errors(include_url=False, include_context=False, include_input=False)
     ]
-
-
-def json_schema_fault(schema: dict[str, Any]) -> Callable[[Any], str | None]:
-    """A check against any JSON Schema: gives the first fault, or `None`. `ValueError` if it is no schema."""
-    return _compiled(msgspec.json.encode(schema, order="sorted"))
-
-
-def _not_fetched(uri: str) -> Any:
-    """A schema may be a stranger's: what it refers to is not fetched, not from the net nor from a file."""
-    raise ValueError(f"{uri} is outside of the schema")
-
-
-@functools.lru_cache(maxsize=256)
-def _compiled(schema: bytes) -> Callable[[Any], str | None]:
-    try:
-        validator = jsonschema_rs.validator_for(schema.decode(), retriever=_not_fetched)
-    except jsonschema_rs.ValidationError as error:
-        raise ValueError(f"Not a JSON Schema: {error.message}") from None
-    except jsonschema_rs.ReferencingError as error:
-        raise ValueError(f"Not a JSON Schema: {error}") from None
-
-    def fault(value: Any) -> str | None:
-        first = next(validator.iter_errors(value), None)
-        if first is None:
-            return None
-        where = ".".join(str(part) for part in first.instance_path)
-        return f"{where}: {first.message}" if where else first.message
-
-    return fault
 
 
 # --- msgspec structs inside pydantic --------------------------------------------------------

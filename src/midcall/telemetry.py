@@ -12,7 +12,7 @@ import functools
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from opentelemetry import context, trace
 from opentelemetry.baggage.propagation import W3CBaggagePropagator
@@ -31,6 +31,9 @@ LOOK_AGAIN = 1.0
 
 CARRIED = ("traceparent", "tracestate", "baggage")
 """What carries a caller's context, in the formats of W3C, whatever the process uses elsewhere."""
+
+MAX_CARRIED = 8192
+"""Of each of them, in characters, as W3C has it."""
 
 _PARENT = TraceContextTextMapPropagator()
 _PROPAGATOR = CompositePropagator([_PARENT, W3CBaggagePropagator()])
@@ -68,7 +71,8 @@ class RequestSpan:
         self, tracer: Tracer, name: str, attributes: Mapping[str, str], carrier: Mapping[str, Any]
     ) -> None:
         """`carrier` has the caller's context, if it sent one; what is no context is ignored."""
-        carried = {key: value for key in CARRIED if isinstance(value := carrier.get(key), str)}
+        given = {key: carrier.get(key) for key in CARRIED}
+        carried = {key: value for key, value in given.items() if _is_short(value)}
         ambient = trace.get_current_span().get_span_context()
         parent = _PROPAGATOR.extract(carried, Context())
         links = []
@@ -120,6 +124,10 @@ class RequestSpan:
             self._span.set_attributes({"error.type": error, **more})
             self._span.set_status(Status(StatusCode.ERROR, description))
         self._span.end()
+
+
+def _is_short(value: Any) -> TypeGuard[str]:
+    return isinstance(value, str) and len(value) <= MAX_CARRIED
 
 
 class _Current(Span):

@@ -22,7 +22,7 @@ def flights_plugin() -> Plugin:
     return Plugin(Flights.book_flight).on(pick_flight, _show_flights).on(pick_seat, _show_seats)
 
 
-_CITY = r"[\w .'-]+?"
+_CITY = r"[\w.'-]+?(?: +[\w.'-]+?){0,3}?"  # of a few words: the rest of a long text is not tried
 
 RULES = (
     Rule(

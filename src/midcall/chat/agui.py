@@ -34,6 +34,7 @@ from midcall.chat.request import (
 )
 from midcall.chat.runs import FarRun, Line, Run
 from midcall.errors import MidcallError
+from midcall.limits import Key, Name
 from midcall.principal import Principal
 
 ALIVE_EVERY = 15.0
@@ -45,7 +46,7 @@ _decode_line = msgspec.json.Decoder(Line).decode
 class Resume(Struct, frozen=True, rename="camel"):
     """An answer to an interrupt."""
 
-    interrupt_id: str
+    interrupt_id: Key
     status: Literal["resolved", "cancelled"]
     payload: Any = None
 
@@ -53,9 +54,9 @@ class Resume(Struct, frozen=True, rename="camel"):
 class InputMessage(Struct, frozen=True):
     """A message of the front end's history."""
 
-    role: str = ""
+    role: Name = ""
     content: Any = ""
-    id: str | None = None
+    id: Key | None = None
 
     @property
     def text(self) -> str:
@@ -68,8 +69,8 @@ class InputMessage(Struct, frozen=True):
 class RunInput(Struct, frozen=True, rename="camel"):
     """What a front end sends to begin a run."""
 
-    thread_id: str
-    run_id: str = ""
+    thread_id: Key
+    run_id: Key = ""
     messages: list[InputMessage] = []
     resume: list[Resume] = []
 

@@ -17,6 +17,7 @@ from midcall.chat.request import StopRequest, read_json, read_request
 from midcall.chat.runs import FarRun, Run
 from midcall.chat.store import Conflict
 from midcall.errors import JournalError, MidcallError, TooManyCalls
+from midcall.limits import check_keys
 from midcall.principal import Principal
 
 MAX_BODY = 4 * 1024 * 1024
@@ -94,7 +95,7 @@ class Ndjson:
 
     async def _get(self, request: Request) -> Response:
         try:
-            found, run = await self._engine.conversation(request.path_params["id"], principal_of(request))
+            found, run = await self._engine.conversation(_conversation_id(request), principal_of(request))
         except MidcallError as error:
             return refused(error)
         return _json(
@@ -111,7 +112,7 @@ class Ndjson:
 
     async def _delete(self, request: Request) -> Response:
         try:
-            await self._engine.delete(request.path_params["id"], principal_of(request))
+            await self._engine.delete(_conversation_id(request), principal_of(request))
         except MidcallError as error:
             return refused(error)
         return Response(status_code=204)
@@ -127,7 +128,15 @@ def _streamed(run: Run | FarRun, after: int) -> Response:
 
 
 def _session_id(request: Request) -> str:
-    return request.headers.get("x-session-id") or request.query_params.get("sessionId") or ""
+    id = request.headers.get("x-session-id") or request.query_params.get("sessionId") or ""
+    check_keys([id])
+    return id
+
+
+def _conversation_id(request: Request) -> str:
+    id: str = request.path_params["id"]
+    check_keys([id])
+    return id
 
 
 def principal_of(request: Request) -> Principal | None:

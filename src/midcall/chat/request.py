@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Struct
 
 from midcall.errors import MidcallError
+from midcall.limits import Key
 
 T = TypeVar("T")
 
@@ -28,23 +29,23 @@ class ElicitResult(Struct, frozen=True):
 class ElicitResponse(Struct, frozen=True, rename="camel"):
     """An answer to a question. The session id is the id of the tool call."""
 
-    session_id: str
-    elicit_id: str
+    session_id: Key
+    elicit_id: Key
     result: ElicitResult
-    call_id: str = ""
+    call_id: Key = ""
 
 
 class Abort(Struct, frozen=True, rename="camel"):
     """A tool call that waits is to be ended."""
 
-    session_id: str
+    session_id: Key
     reason: str | None = None
 
 
 class StopRequest(Struct, frozen=True, rename="camel"):
     """The turn of a conversation is to be stopped."""
 
-    conversation_id: str
+    conversation_id: Key
 
 
 class Said(Struct, frozen=True):
@@ -60,9 +61,9 @@ class ChatRequest(Struct, frozen=True, rename="camel"):
     something said, answers, an end of something; or nothing, to go on with what was cut off.
     """
 
-    conversation_id: str | None = None
+    conversation_id: Key | None = None
     message: str | None = None
-    message_id: str | None = None
+    message_id: Key | None = None
     """Of what is said now, if the caller gives it one: sent again, as its answer was lost, it is not said
     twice."""
     messages: tuple[Said, ...] = ()

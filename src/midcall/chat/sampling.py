@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from midcall.asking import json_in
 from midcall.branch import CHARACTERS
+from midcall.json_schema import compiled
 from midcall.models.base import (
     Message,
     Model,
@@ -25,7 +26,6 @@ from midcall.models.base import (
     Usage,
 )
 from midcall.questions import SCHEMA, USAGE
-from midcall.schema import json_schema_fault
 
 MAX_TRIES = 3
 """How often a model is asked for an answer that fits."""
@@ -71,6 +71,11 @@ class Sampling(Struct, frozen=True):
         schema is given all the same: the tool looks at it itself.
         """
         request = request_from(params, self.max_tokens)
+        if request.schema is not None:
+            try:
+                compiled(request.schema)
+            except ValueError as error:
+                raise ModelError(f"The tool wants an answer that cannot be checked: {error}") from None
         if self.before is not None:
             request = await self.before(request)
         usage, why = Usage(), Retry()
@@ -180,7 +185,10 @@ def _check(reply: Reply, request: ModelRequest) -> None:
         value = msgspec.json.decode(json_in(reply.text))
     except msgspec.DecodeError as error:
         raise _Misfit(f"it must be JSON, and nothing else ({error})") from None
-    fault = json_schema_fault(request.schema)(value)
+    try:
+        fault = compiled(request.schema).fault(value)
+    except ValueError as error:
+        fault = str(error)
     if fault is not None:
         raise _Misfit(f"it does not fit the schema: {fault}")
 

@@ -19,6 +19,7 @@ from midcall.cli.install import add_parser as add_install
 from midcall.cli.proxy import add_parser as add_proxy
 from midcall.cli.serve import add_parser as add_serve
 from midcall.cli.tools import add_parser as add_tools
+from midcall.printable import printable
 from midcall.version import __version__
 
 _EXAMPLES = """\
@@ -54,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = int(args.run(args))
         sys.stdout.flush()
     except UsageError as error:
-        print(f"midcall: {error}", file=sys.stderr)  # noqa: T201
+        print(printable(f"midcall: {error}"), file=sys.stderr)  # noqa: T201
         return Exit.USAGE
     except KeyboardInterrupt:
         _leave(Exit.CANCELLED)

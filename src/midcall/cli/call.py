@@ -94,8 +94,11 @@ async def _open_and_call(args: argparse.Namespace) -> Exit:
     import logging
 
     from midcall.cli.load import opened
+    from midcall.logs import PrintableFormatter
 
-    logging.basicConfig(stream=sys.stderr, level=args.log_level.upper())
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(PrintableFormatter(logging.BASIC_FORMAT))
+    logging.basicConfig(level=args.log_level.upper(), handlers=[handler])
     async with opened(args.target) as hub:
         args, params = _read_flags(hub, args)
         logging.getLogger().setLevel(args.log_level.upper())
@@ -105,11 +108,12 @@ async def _open_and_call(args: argparse.Namespace) -> Exit:
 def _read_flags(hub: "Hub", args: argparse.Namespace) -> tuple[argparse.Namespace, Any]:
     """Parse what stands after METHOD, by its schema: gives all options, and the parameters."""
     from midcall.cli.flags import Flags, read_params
+    from midcall.printable import printable
 
     schema = hub.schema(args.method)
     parser = argparse.ArgumentParser(
         usage=f"midcall call {args.target} {args.method} [parameters] [options]",
-        description=schema["description"],
+        description=printable(schema["description"]),
         epilog=EXIT_CODES_HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

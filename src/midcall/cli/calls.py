@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from midcall.cli.call import seconds
 from midcall.cli.exits import Exit, UsageError, with_details
+from midcall.printable import printable
 
 if TYPE_CHECKING:
     from midcall.hub import Hub
@@ -221,7 +222,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         return asyncio.run(_do(args))
     except MidcallError as error:
-        print(f"midcall: {with_details(error)}", file=sys.stderr)  # noqa: T201
+        print(printable(f"midcall: {with_details(error)}"), file=sys.stderr)  # noqa: T201
         return _EXIT_BY_CODE.get(error.code, Exit.FAILED)
 
 

@@ -13,6 +13,10 @@ Kind = Literal["string", "integer", "number", "boolean", "choice", "array", "jso
 
 MISSING: Any = msgspec.UNSET
 
+_DEEPEST = 3
+_MOST_VARIANTS = 5
+"""How far a type is told: one of a server may contain itself, or have more words than there is time for."""
+
 _SIMPLE: dict[str, Kind] = {
     "string": "string",
     "integer": "integer",
@@ -75,10 +79,12 @@ def read_json(text: str) -> Any:
         return MISSING
 
 
-def _field(name: str, schema: dict[str, Any], defs: dict[str, Any], required: bool) -> Field:
+def _field(name: str, schema: dict[str, Any], defs: dict[str, Any], required: bool, depth: int = 0) -> Field:
+    if depth > _DEEPEST:
+        return Field(name, "json", "any", required=required)
     given, schema = schema, _follow(schema, defs)
     schema, nullable = _without_null(schema, defs)
-    kind, words, choices, item = _read(schema, defs)
+    kind, words, choices, item = _read(schema, defs, depth + 1)
     return Field(
         name,
         kind,
@@ -92,19 +98,21 @@ def _field(name: str, schema: dict[str, Any], defs: dict[str, Any], required: bo
     )
 
 
-def _read(schema: dict[str, Any], defs: dict[str, Any]) -> tuple[Kind, str, tuple[Any, ...], Field | None]:
+def _read(
+    schema: dict[str, Any], defs: dict[str, Any], depth: int
+) -> tuple[Kind, str, tuple[Any, ...], Field | None]:
     """Kind, words, choices and item of a schema that has neither reference nor null."""
     choices = _choices(schema)
     if choices:
         return "choice", " | ".join(_word(c) for c in choices), choices, None
     of_type = schema.get("type")
     if of_type == "array" and isinstance(schema.get("items"), dict):
-        item = _field("", schema["items"], defs, True)
+        item = _field("", schema["items"], defs, True, depth)
         return "array", f"list of {item.type}", (), item
     if of_type in _SIMPLE:
         return _SIMPLE[of_type], of_type, (), None
     variants = schema.get("anyOf") or schema.get("oneOf") or ()
-    words = [_field("", variant, defs, True).type for variant in variants]
+    words = [_field("", variant, defs, True, depth).type for variant in variants[:_MOST_VARIANTS]]
     return "json", " or ".join(words) or (of_type if isinstance(of_type, str) else "any"), (), None
 
 

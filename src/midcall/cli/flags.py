@@ -14,6 +14,7 @@ import msgspec
 
 from midcall.cli.exits import UsageError
 from midcall.cli.fields import MISSING, Field, fields_of, read_json
+from midcall.printable import printable
 
 _DEST = "parameter:"
 
@@ -34,7 +35,7 @@ class Flags:
         options: dict[str, Any] = {
             "dest": _DEST + field.name,
             "default": argparse.SUPPRESS,
-            "help": _help(field).replace("%", "%%"),
+            "help": printable(_help(field)).replace("%", "%%"),
         }
         match field.kind:
             case "boolean":
@@ -47,7 +48,7 @@ class Flags:
 
     def _name(self, field: Field) -> str:
         """`--my-name`; with `param` before it where midcall itself has an option of that name."""
-        words = field.name.replace("_", "-").lstrip("-")
+        words = printable(field.name).replace("_", "-").lstrip("-")
         if self._taken & {f"--{words}", f"--no-{words}"}:
             words = f"param-{words}"
         self._taken |= {f"--{words}", f"--no-{words}"} if field.kind == "boolean" else {f"--{words}"}
@@ -100,7 +101,7 @@ def _help(field: Field) -> str:
 
 def _metavar(field: Field) -> str:
     if field.kind == "choice":
-        return f"{{{','.join(str(choice) for choice in field.choices)}}}"
+        return printable(f"{{{','.join(str(choice) for choice in field.choices)}}}")
     return {"string": "TEXT", "integer": "N", "number": "NUMBER", "boolean": "BOOL"}.get(field.kind, "JSON")
 
 

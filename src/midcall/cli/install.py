@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from midcall.cli.exits import Exit, UsageError
+from midcall.printable import printable
 
 _EXAMPLES = """\
 examples:
@@ -281,4 +282,4 @@ def _short(server: Any) -> str:
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
+    sys.stderr.write(f"{printable(text)}\n")

@@ -15,12 +15,13 @@ from typing import Any
 import msgspec
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text as Styled
+from rich.text import Text as RichText
 
 from midcall.cli.answers import Answers
 from midcall.cli.calls import Office
 from midcall.cli.exits import Exit, Interrupted, UsageError
-from midcall.cli.screens import has_person, readable
+from midcall.cli.screens import has_person, readable, say, write_out
+from midcall.cli.terminal import styled
 from midcall.errors import JournalError, MidcallError, NotWaiting, UnknownQuestion, WrongAnswer
 from midcall.items import Metadata, Request
 from midcall.questions import (
@@ -71,9 +72,9 @@ async def list_calls(office: Office, args: argparse.Namespace) -> Exit:
     elif calls:
         _show_table(calls)
     else:
-        _say("There are no such calls.")
+        say("There are no such calls.")
     if more:
-        _say(f"There are more: --limit {2 * args.limit}")
+        say(f"There are more: --limit {2 * args.limit}")
     return Exit.SUCCESS
 
 
@@ -90,7 +91,7 @@ async def show_calls(office: Office, args: argparse.Namespace) -> Exit:
 async def abort_calls(office: Office, args: argparse.Namespace) -> Exit:
     """`midcall calls abort`."""
     call = await office.abort(args.id, args.reason)
-    _say(f"Call {args.id} is {call['status']}.")
+    say(f"Call {args.id} is {call['status']}.")
     return Exit.SUCCESS
 
 
@@ -109,9 +110,9 @@ async def export_calls(office: Office, args: argparse.Namespace) -> Exit:
         _write_json(exported)
         count += 1
         running += exported["call"]["status"] == "running" and exported["call"]["owner"] is not None
-    _say(f"{_calls(count)} exported, with all arguments, answers, results and keys: keep them safe.")
+    say(f"{_calls(count)} exported, with all arguments, answers, results and keys: keep them safe.")
     if running:
-        _say(f"{_calls(running)} of them run right now: stop the server before you import them elsewhere.")
+        say(f"{_calls(running)} of them run right now: stop the server before you import them elsewhere.")
     return Exit.SUCCESS
 
 
@@ -135,7 +136,7 @@ async def _import_from(office: Office, lines: Iterable[str]) -> Exit:
         if "keys" not in exported:
             return await office.restore(exported)
         if not await office.restore_keys(exported):
-            _say("This journal has keys of its own: who waits for an imported call cannot come back to it.")
+            say("This journal has keys of its own: who waits for an imported call cannot come back to it.")
         return None
 
     numbered = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
@@ -149,7 +150,7 @@ async def _import_from(office: Office, lines: Iterable[str]) -> Exit:
                 raise JournalError(f"Line {number}: {one}. {again}")
             if isinstance(one, BaseException):
                 raise one
-    _say(f"{_calls(taken)} imported" + (f", {known} known already." if known else "."))
+    say(f"{_calls(taken)} imported" + (f", {known} known already." if known else "."))
     return Exit.SUCCESS
 
 
@@ -172,13 +173,13 @@ async def answer_calls(office: Office, args: argparse.Namespace) -> Exit:
             try:
                 answers = await person.ask(questions)
             except Interrupted:
-                _say("Nothing was answered.")
+                say("Nothing was answered.")
                 return Exit.CANCELLED
         else:
             answers = _given(questions, args.answers, refusal)
         call = await office.answer(args.id, {key: answer_to_wire(one) for key, one in answers.items()})
         if person is not None and call["status"] == "running":
-            _say("The call runs on.")
+            say("The call runs on.")
             while call["status"] == "running":
                 await asyncio.sleep(LOOK)
                 call = await office.show(args.id)
@@ -199,9 +200,9 @@ def _answerable(call: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
 
 def _tell(call: Mapping[str, Any]) -> None:
     """Where the call stands after its answers."""
-    _say(f"Answered. Call {call['id']} is {call['status']}.")
+    say(f"Answered. Call {call['id']} is {call['status']}.")
     for one in call["questions"]:
-        _say(f"It asks: {one['message']}  ({one['key']}, {one['kind']})")
+        say(f"It asks: {one['message']}  ({one['key']}, {one['kind']})")
 
 
 def _given(
@@ -247,7 +248,7 @@ class _Person:
     def __init__(self) -> None:
         from midcall.cli.prompts import Prompts  # slow to import: only when something is asked
 
-        self._prompts = Prompts(_say)
+        self._prompts = Prompts(say)
 
     async def ask(self, questions: Mapping[str, AnyQuestion]) -> dict[str, Answer]:
         """Answers to all of them. Raises `Interrupted`."""
@@ -276,11 +277,11 @@ def _show_table(calls: Sequence[Mapping[str, Any]]) -> None:
         ends = call["status"] in ("running", "waiting", "diverged") and call["kept"]
         table.add_row(
             _span(now - _time(call["created"])),
-            Styled(call["id"], style="bold"),
-            Styled(call["method"]),
-            Styled(call["status"] if call["kept"] else f"{call['status']}, not kept", style=_style(call)),
-            Styled(call["principal"] or "-"),
-            Styled(" ".join(asks.split()) or "-"),
+            styled(call["id"], style="bold"),
+            styled(call["method"]),
+            styled(call["status"] if call["kept"] else f"{call['status']}, not kept", style=_style(call)),
+            styled(call["principal"] or "-"),
+            styled(" ".join(asks.split()) or "-"),
             _span(_time(call["expires"]) - now) if ends else "-",
         )
     _console().print(table)
@@ -309,29 +310,29 @@ def _show_call(call: Mapping[str, Any]) -> None:
     if call.get("outcome") is not None:
         facts["outcome"] = readable(call["outcome"])
     _grid(
-        console, [(Styled(name, style="dim"), Styled(str(v))) for name, v in facts.items() if v is not None]
+        console, [(styled(name, style="dim"), styled(str(v))) for name, v in facts.items() if v is not None]
     )
     if call["questions"]:
-        console.print(Styled("\nasks", style="dim"))
+        console.print(styled("\nasks", style="dim"))
         _grid(
             console,
             [
-                (Styled(f"  {one['key']}", style="bold"), Styled(one["kind"]), Styled(one["message"]))
+                (styled(f"  {one['key']}", style="bold"), styled(one["kind"]), styled(one["message"]))
                 for one in call["questions"]
             ],
         )
     if call.get("entries"):
-        console.print(Styled("\ndone so far", style="dim"))
+        console.print(styled("\ndone so far", style="dim"))
         _grid(console, [_entry_row(entry) for entry in call["entries"]])
 
 
-def _entry_row(entry: Mapping[str, Any]) -> tuple[Styled, ...]:
+def _entry_row(entry: Mapping[str, Any]) -> tuple[RichText, ...]:
     value = readable(entry["value"]) if "value" in entry else ""
     cells = (f"  {entry['place']}", entry["type"], entry["what"], entry["state"], value)
-    return tuple(Styled(cell) for cell in cells)
+    return tuple(styled(cell) for cell in cells)
 
 
-def _grid(console: Console, rows: Sequence[tuple[Styled, ...]]) -> None:
+def _grid(console: Console, rows: Sequence[tuple[RichText, ...]]) -> None:
     grid = Table.grid(padding=(0, 3, 0, 0))
     for row in rows:
         grid.add_row(*row)
@@ -374,9 +375,4 @@ def _calls(number: int) -> str:
 
 
 def _write_json(value: Any) -> None:
-    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
+    write_out(msgspec.json.encode(value).decode())

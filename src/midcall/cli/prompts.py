@@ -16,6 +16,7 @@ from prompt_toolkit.output import create_output
 from midcall.cli.exits import Interrupted
 from midcall.cli.fields import MISSING, Field, fields_of, read_json
 from midcall.cli.screens import readable
+from midcall.printable import printable
 from midcall.questions import (
     DECLINED,
     Answer,
@@ -65,8 +66,7 @@ class Prompts:
 
     async def _select(self, question: Select) -> Answer:
         choices = [
-            questionary.Choice(title=option.label, value=option.value, description=option.description)
-            for option in question.options
+            _choice(option.label, option.value, description=option.description) for option in question.options
         ]
         if question.multi_select:
             return Selected(tuple(await self._checkbox(question.message, choices)))
@@ -106,16 +106,16 @@ class Prompts:
             named = (
                 {"yes": True, "no": False} if field.kind == "boolean" else {str(c): c for c in field.choices}
             )
-            choices = [questionary.Choice(title=name, value=value) for name, value in named.items()]
+            choices = [_choice(name, value) for name, value in named.items()]
             if optional:
-                choices.append(questionary.Choice(title=LEAVE_OUT, value=LEAVE_OUT))
+                choices.append(_choice(LEAVE_OUT, LEAVE_OUT))
             first = before if before in named.values() else None
             chosen = await self._choose(label, choices, first)
             return blank if chosen == LEAVE_OUT and LEAVE_OUT not in named else chosen
         item = field.item
         if item is not None and item.kind == "choice":
             checked = before or ()
-            choices = [questionary.Choice(str(c), c, checked=c in checked) for c in item.choices]
+            choices = [_choice(str(c), c, checked=c in checked) for c in item.choices]
             return await self._checkbox(label, choices)
         if item is not None and item.kind in ("string", "integer", "number"):
             text = await self._text(label, ", ".join(map(str, before or ())), f"{field.type}, with commas")
@@ -131,7 +131,9 @@ class Prompts:
     # --- questionary -------------------------------------------------------------------------
 
     async def _confirm(self, message: str, default: bool) -> bool:
-        return bool(await self._run(questionary.confirm(message, default=default, output=self._output)))
+        return bool(
+            await self._run(questionary.confirm(printable(message), default=default, output=self._output))
+        )
 
     async def _text(
         self,
@@ -140,10 +142,10 @@ class Prompts:
         placeholder: str | None = None,
         validate: Callable[[str], bool | str] | None = None,
     ) -> str:
-        hint = [("class:instruction", placeholder)] if placeholder else None
+        hint = [("class:instruction", printable(placeholder))] if placeholder else None
         prompt = questionary.text(
-            message,
-            default=default or "",
+            printable(message),
+            default=printable(default or ""),
             validate=validate,
             placeholder=hint,
             output=self._output,
@@ -152,11 +154,12 @@ class Prompts:
         return str(await self._run(prompt))
 
     async def _choose(self, message: str, choices: list[questionary.Choice], first: Any = None) -> Any:
-        return await self._run(questionary.select(message, choices, default=first, output=self._output))
+        prompt = questionary.select(printable(message), choices, default=first, output=self._output)
+        return await self._run(prompt)
 
     async def _checkbox(self, message: str, choices: list[questionary.Choice]) -> list[Any]:
         keys = "(space to select, enter when done)"
-        prompt = questionary.checkbox(message, choices, instruction=keys, output=self._output)
+        prompt = questionary.checkbox(printable(message), choices, instruction=keys, output=self._output)
         return list(await self._run(prompt))
 
     async def _run(self, prompt: questionary.Question) -> Any:
@@ -164,6 +167,13 @@ class Prompts:
             return await prompt.application.run_async(handle_sigint=False)
         except (KeyboardInterrupt, EOFError):
             raise Interrupted from None
+
+
+def _choice(
+    title: str, value: Any, *, description: str | None = None, checked: bool = False
+) -> questionary.Choice:
+    shown = None if description is None else printable(description)
+    return questionary.Choice(printable(title), value, checked=checked, description=shown)
 
 
 def _is_json(text: str) -> bool | str:

@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from midcall.items import Data, Item, Log, Progress, encode_item, to_builtins
+from midcall.printable import printable
 
 LINE = 88
 """JSON that is no longer than this stays on one line."""
@@ -48,16 +49,14 @@ class Plain:
     def show(self, item: Item) -> None:
         match item:
             case Data():
-                sys.stdout.write(f"{readable(item.content)}\n")
-                sys.stdout.flush()
+                write_out(readable(item.content))
             case Progress():
                 self.say(progress_line(item))
             case Log():
                 self.say(log_line(item))
 
     def say(self, text: str, tone: Tone = "plain") -> None:
-        sys.stderr.write(f"{text}\n")
-        sys.stderr.flush()
+        say(text)
 
     def pause(self) -> None:
         """Nothing moves."""
@@ -76,8 +75,19 @@ class JsonLines(Plain):
         if isinstance(item, Log):
             self.say(log_line(item))
             return
-        sys.stdout.write(f"{encode_item(item).decode()}\n")
-        sys.stdout.flush()
+        write_out(encode_item(item).decode())
+
+
+def write_out(text: str) -> None:
+    """Write a line to standard output: as it is to a program, and printable to a terminal."""
+    sys.stdout.write(f"{printable(text) if sys.stdout.isatty() else text}\n")
+    sys.stdout.flush()
+
+
+def say(text: str) -> None:
+    """Write a line to standard error."""
+    sys.stderr.write(f"{printable(text)}\n")
+    sys.stderr.flush()
 
 
 def readable(content: Any) -> str:

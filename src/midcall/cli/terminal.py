@@ -12,11 +12,17 @@ from rich.console import Console
 from rich.highlighter import JSONHighlighter
 from rich.text import Text
 
-from midcall.cli.screens import Tone, log_line, progress_line, readable
+from midcall.cli.screens import Tone, log_line, progress_line, readable, write_out
 from midcall.items import Data, Item, Log, Progress
+from midcall.printable import printable
 
 _STYLES: dict[Tone, str] = {"plain": "", "quiet": "dim", "warning": "yellow", "error": "red"}
 _LOUD = frozenset(("warning", "error", "critical", "alert", "emergency"))
+
+
+def styled(text: str, style: str = "") -> Text:
+    """Text of others for the console: neither its markup nor its control characters do anything."""
+    return Text(printable(text), style=style)
 
 
 class Terminal:
@@ -40,7 +46,7 @@ class Terminal:
                 self.say(log_line(item), "warning" if item.level in _LOUD else "quiet")
 
     def say(self, text: str, tone: Tone = "plain") -> None:
-        self._console.print(Text(text, style=_STYLES[tone]))
+        self._console.print(styled(text, _STYLES[tone]))
 
     def pause(self) -> None:
         self._paused = True
@@ -61,15 +67,15 @@ class Terminal:
     def _show_data(self, item: Data) -> None:
         text = readable(item.content)
         if not sys.stdout.isatty():
-            sys.stdout.write(f"{text}\n")
-            sys.stdout.flush()
+            write_out(text)
             return
-        shown = Text(text)
+        shown = styled(text)
         if not isinstance(item.content, str):
             JSONHighlighter().highlight(shown)
         self._console.print(shown, soft_wrap=True)  # whole lines, as they would be in a file
 
     def _show_progress(self, item: Progress) -> None:
+        message = " ".join(printable(item.message).split())
         if self._bar is None:
             self._bar = progress.Progress(
                 progress.TextColumn("{task.description}", markup=False),
@@ -81,10 +87,8 @@ class Terminal:
                 redirect_stderr=False,
                 transient=True,
             )
-            self._task = self._bar.add_task(item.message, total=None)
+            self._task = self._bar.add_task(message, total=None)
             self._bar.start()
         if self._task is not None:
             total = None if item.percentage is None else 100
-            self._bar.update(
-                self._task, description=item.message, total=total, completed=item.percentage or 0
-            )
+            self._bar.update(self._task, description=message, total=total, completed=item.percentage or 0)

@@ -56,6 +56,7 @@ async def _tools(args: argparse.Namespace) -> Exit:
 
 
 def _show(args: argparse.Namespace, hub: "Hub") -> Exit:
+    from midcall.cli.screens import write_out
     from midcall.errors import MethodNotFound
 
     try:
@@ -65,7 +66,7 @@ def _show(args: argparse.Namespace, hub: "Hub") -> Exit:
     if args.json:
         from msgspec import json
 
-        sys.stdout.write(json.format(json.encode(schema), indent=2).decode() + "\n")
+        write_out(json.format(json.encode(schema), indent=2).decode())
         return Exit.SUCCESS
     from rich.console import Console
 
@@ -80,15 +81,16 @@ def _show(args: argparse.Namespace, hub: "Hub") -> Exit:
 
 def _show_list(console: "Console", hub: "Hub") -> None:
     from rich.table import Table
-    from rich.text import Text
+
+    from midcall.cli.terminal import styled
 
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
     for title in ("method", "", "description"):
         table.add_column(title, no_wrap=title != "description", header_style="dim")
     for name, method in hub.methods():
         asks = method.interactive and "listed" not in method.extras  # of a server behind, nobody knows
-        marks = Text(_marks(method.streaming, asks), style="cyan")
-        table.add_row(Text(name, style="bold"), marks, Text(method.description.partition("\n")[0]))
+        marks = styled(_marks(method.streaming, asks), "cyan")
+        table.add_row(styled(name, "bold"), marks, styled(method.description.partition("\n")[0]))
     console.print(table)
 
 
@@ -98,11 +100,12 @@ def _show_method(console: "Console", schema: dict[str, Any]) -> None:
     from rich.text import Text
 
     from midcall.cli.fields import MISSING, fields_of, type_text
+    from midcall.cli.terminal import styled
 
     marks = _marks(schema["streaming"], schema["interactive"])
-    console.print(Text.assemble((schema["name"], "bold"), "  ", (marks, "cyan")))
+    console.print(Text.assemble(styled(schema["name"], "bold"), "  ", (marks, "cyan")))
     if schema["description"]:
-        console.print(Text(schema["description"]))
+        console.print(styled(schema["description"]))
     fields = fields_of(schema["params"])
     if fields:
         table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), title_justify="left")
@@ -112,14 +115,14 @@ def _show_method(console: "Console", schema: dict[str, Any]) -> None:
             default = "" if field.default is MISSING else json.encode(field.default).decode()
             default = "required" if field.required else default
             table.add_row(
-                Text(field.name, style="bold"), Text(field.type), Text(default), Text(field.description)
+                styled(field.name, "bold"), styled(field.type), styled(default), styled(field.description)
             )
         console.print()
         console.print(table)
     if schema["returns"]:
-        console.print(Text.assemble("\n", ("gives ", "dim"), type_text(schema["returns"])))
+        console.print(Text.assemble("\n", ("gives ", "dim"), styled(type_text(schema["returns"]))))
     for key in schema.get("elicits", ()):
-        console.print(Text.assemble(("asks ", "dim"), key))
+        console.print(Text.assemble(("asks ", "dim"), styled(key)))
 
 
 def _marks(streaming: bool, interactive: bool) -> str:

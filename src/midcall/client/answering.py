@@ -29,6 +29,8 @@ from midcall.questions import (
     Root,
     Roots,
     Sample,
+    Url,
+    check_address,
     read_answer,
 )
 
@@ -124,10 +126,24 @@ class Answering:
 
 def _question(method: str, params: Any) -> AnyQuestion:
     try:
-        return question_from(method, params or {})
+        question = question_from(method, params or {})
+        check_question(question)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         text = f"The question cannot be read: {error}"
         raise RemoteError(text, rpc_code=jsonrpc.INVALID_PARAMS) from None
+    return question
+
+
+def check_question(question: AnyQuestion) -> None:
+    """Raise `ValueError` for what nobody is asked: a form whose answer could not be checked, and to open
+    something else than a web page."""
+    match question:
+        case Form(_, schema):
+            from midcall.json_schema import compiled  # noqa: PLC0415  slow to import: only when needed
+
+            compiled(schema)
+        case Url(_, url):
+            check_address(url)
 
 
 def asked_key(params: Any) -> str | None:
@@ -183,9 +199,9 @@ def _proposed(question: Form) -> dict[str, Any]:
 
 
 def _fault(question: Form, value: dict[str, Any]) -> str | None:
-    from midcall.schema import json_schema_fault  # noqa: PLC0415  slow to import: only when needed
+    from midcall.json_schema import compiled  # noqa: PLC0415  as above
 
     try:
-        return json_schema_fault(question.schema)(value)
-    except ValueError:
-        return None  # the server's schema is none: the server itself decides
+        return compiled(question.schema).fault(value)
+    except ValueError as error:  # not of JSON, or too much
+        return str(error)

@@ -13,7 +13,7 @@ from msgspec import Struct
 from midcall import jsonrpc, steps
 from midcall.asking import Asking
 from midcall.call import Call
-from midcall.client.answering import asked_key, read_reply
+from midcall.client.answering import asked_key, check_question, read_reply
 from midcall.client.mount_clients import PassingOn
 from midcall.client.mount_talk import Talk
 from midcall.errors import (
@@ -26,6 +26,7 @@ from midcall.errors import (
     ToolError,
     TransportLost,
 )
+from midcall.limits import MAX_KEY
 from midcall.mcp.elicitation import ELICIT, ROOTS, SAMPLE, question_from, request_for, result_for
 from midcall.questions import AnyQuestion, Form, Refusal, Url
 from midcall.trace import Trace
@@ -87,7 +88,7 @@ class Round:
 
     async def _ask(self, key: str, asked: Any, *, live: bool) -> dict[str, Any] | RemoteError:
         try:
-            method, question = _read(asked)
+            method, question = _read(key, asked)
             key_there = asked_key(asked.get("params")) or (None if live else key)
             if self._answering.answers(method):
                 return await self._answer_here(method, asked.get("params") or {})
@@ -148,17 +149,22 @@ class Passing(Asking[dict[str, Any]]):
         return result_for(self.question, answer, model="unknown")
 
 
-def _read(asked: Any) -> tuple[str, AnyQuestion]:
+def _read(key: str, asked: Any) -> tuple[str, AnyQuestion]:
     """The method of a request, and the question that it asks. Raises `RemoteError`."""
+    if len(key) > MAX_KEY:
+        text = f"The key of a question has {MAX_KEY} characters at most"
+        raise RemoteError(text, rpc_code=jsonrpc.INVALID_PARAMS)
     method = asked.get("method") if isinstance(asked, dict) else None
     if method not in _METHODS:
         raise RemoteError(f"Method not found: {method}", rpc_code=jsonrpc.METHOD_NOT_FOUND)
     params = asked.get("params") or {}
     try:
-        return method, _as_it_is(method, params, question_from(method, params))
+        question = _as_it_is(method, params, question_from(method, params))
+        check_question(question)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         text = f"Invalid params: {error or type(error).__name__}"
         raise RemoteError(text, rpc_code=jsonrpc.INVALID_PARAMS) from None
+    return method, question
 
 
 def _as_it_is(method: str, params: dict[str, Any], question: AnyQuestion) -> AnyQuestion:

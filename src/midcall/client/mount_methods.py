@@ -17,6 +17,7 @@ from midcall.client.mount_talk import Taker, Talk
 from midcall.client.wire import About
 from midcall.errors import InvalidArguments, MidcallError
 from midcall.items import Log, Progress, to_json
+from midcall.limits import MAX_NAME, MAX_URI
 from midcall.marks import Kind
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ class Mounted(Activation):
         self.read({}, {})
 
     def read(self, info: Mapping[str, Any], lists: Mapping[str, list[Listed]]) -> None:
-        """Take over what the server says of itself, and its lists."""
+        """Take over what the server says of itself, and its lists, without what nobody could name."""
         mount = self._mount
         self.version = _text(info.get("version")) or "0"
         self.description = _text(info.get("description")) or _text(info.get("title"))
@@ -180,18 +181,18 @@ class Mounted(Activation):
         self.methods = {}
         for one in lists.get("tools", ()):
             name = one.get("name")
-            if isinstance(name, str) and name:
+            if isinstance(name, str) and 0 < len(name) <= MAX_NAME:
                 self.methods.setdefault(name, RemoteMethod(mount, "method", name, _tool(one)))
         self.prompts = {}
         for one in lists.get("prompts", ()):
             name = one.get("name")
-            if isinstance(name, str) and name:
+            if isinstance(name, str) and 0 < len(name) <= MAX_NAME:
                 self.prompts.setdefault(name, RemoteMethod(mount, "prompt", name, one))
         self.resources = [
             RemoteMethod(mount, "resource", str(one.get("name") or one[key]), _named(one, key), uri=one[key])
             for part, key in (("resources", "uri"), ("templates", "uriTemplate"))
             for one in lists.get(part, ())
-            if isinstance(one.get(key), str)
+            if _is_uri(one.get(key))
         ]
         offers_resources = "resources" in lists or not lists
         self.reader = RemoteMethod(mount, "resource", "resource", {}, uri="") if offers_resources else None
@@ -203,7 +204,8 @@ class Mounted(Activation):
 
     def _completers(self, lists: Mapping[str, list[Listed]]) -> list[Method]:
         refs = [(name, {"type": "ref/prompt", "name": name}) for name in self.prompts]
-        templates = [one["uriTemplate"] for one in lists.get("templates", ()) if "uriTemplate" in one]
+        key = "uriTemplate"
+        templates = [one[key] for one in lists.get("templates", ()) if _is_uri(one.get(key))]
         refs += [(uri, {"type": "ref/resource", "uri": uri}) for uri in templates]
         return [
             RemoteMethod(self._mount, "completion", of, {}, of=of, argument="", ref=ref) for of, ref in refs
@@ -236,6 +238,10 @@ def _schema_of(kind: Kind, listed: Listed) -> Listed:
         },
         "required": [one["name"] for one in arguments if one.get("required")],
     }
+
+
+def _is_uri(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= MAX_URI
 
 
 class _Uri(msgspec.Struct):

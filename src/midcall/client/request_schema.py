@@ -5,14 +5,13 @@ structured output. Each tool's own schema is put in under an `$id`, so that refe
 meaning.
 """
 
-import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-import jsonschema_rs
-
 from midcall.errors import InvalidArguments, MethodNotFound
+from midcall.json_schema import compiled
+from midcall.limits import near_matches
 
 MAX_FAULTS = 10
 """How many faults of one call are told."""
@@ -28,27 +27,16 @@ def check_call(tools: Sequence[Mapping[str, Any]], name: str, arguments: Mapping
     tool = next((one for one in tools if one.get("name") == name), None)
     if tool is None:
         names = [str(one.get("name")) for one in tools]
-        raise MethodNotFound(name, difflib.get_close_matches(name, names, n=3))
+        raise MethodNotFound(name, near_matches(name, names))
     schema = tool.get("inputSchema")
     if not isinstance(schema, dict):
         return
     try:
-        validator = jsonschema_rs.validator_for(schema, retriever=_not_fetched)
-    except (ValueError, jsonschema_rs.ValidationError):
-        return  # the server's schema is none: the server itself decides
-    faults = []
-    for error in validator.iter_errors(dict(arguments)):
-        path = ".".join(str(part) for part in error.instance_path)
-        faults.append({"path": path, "message": error.message})
-        if len(faults) == MAX_FAULTS:
-            break
+        faults = compiled(schema).faults(dict(arguments), MAX_FAULTS)
+    except ValueError as error:  # the server's schema is none, or the arguments are too much for it
+        faults = [{"path": "", "message": str(error)}]
     if faults:
         raise InvalidArguments(name, faults)
-
-
-def _not_fetched(uri: str) -> Any:
-    """The schema is a stranger's: what it refers to is not fetched, neither from the net nor from a file."""
-    raise ValueError(f"{uri} is outside of the schema")
 
 
 def _branch(tool: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from midcall.errors import (
     MethodNotFound,
     MidcallError,
     NotAllowed,
+    NotSupported,
     RateLimited,
     RemoteError,
     TransportLost,
@@ -35,10 +36,10 @@ from midcall.errors import (
     WrongAnswer,
 )
 from midcall.invocation import Answerer, Invocation, Line, error_from_code
-from midcall.items import Done, Error, Log, Metadata, decode_item, to_json
+from midcall.items import Done, Error, Log, Metadata, Request, decode_item, to_json
 from midcall.jsonrpc import Envelope, Pending
 from midcall.outlet import Outlet
-from midcall.questions import KINDS, Answer, answer_to_wire
+from midcall.questions import KINDS, Answer, Url, answer_to_wire, check_address
 
 log = logging.getLogger("midcall.client")
 
@@ -327,6 +328,12 @@ class Remote:
             outlet.put(Log(Metadata((), "", 0), params.level, params.message, params.data))
             return
         item = decode_item(params.result)
+        if isinstance(item, Request) and isinstance(item.request_type, Url):
+            try:
+                check_address(item.request_type.url)
+            except ValueError as error:
+                self._lose(params.subscription, NotSupported(str(error)))
+                return
         if isinstance(item, Done):
             self.forget(params.subscription)
         elif params.number is not None:

@@ -3,21 +3,14 @@
 Made once after each change of the hub. The order is the order of registration, and stays the same.
 """
 
-import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from midcall.activation import Method
 from midcall.hub import Hub
 from midcall.mcp.flat_forms import inlined
+from midcall.mcp.uri_template import AnyText, Parts
 from midcall.registry import Resolved
-
-_PART = re.compile(r"\{(\w+)\}")
-_EXPRESSION = re.compile(r"\{[^{}]*\}")
-"""Of a template of another server, as RFC 6570 has them."""
-_ANY = re.compile(".*", re.DOTALL)
-_MOST_PARTS = 5
-"""How much of such a template is looked at: it only has to lead to the right server."""
 
 
 class Tool(NamedTuple):
@@ -43,14 +36,14 @@ class Readable(NamedTuple):
     method: Method
     provenance: tuple[str, ...]
     shown: dict[str, Any]
-    pattern: re.Pattern[str]
+    template: Parts | AnyText
 
     def match(self, uri: str) -> dict[str, str] | None:
-        """The arguments for reading this URI, if it is one of these: its parts."""
-        found = self.pattern.fullmatch(uri)
-        if found is None:
-            return None
-        return {"uri": uri} if "listed" in self.method.extras else found.groupdict()
+        """The arguments for reading this URI, if it is one of these: its parts, or for a server behind
+        the whole."""
+        if isinstance(self.template, Parts):
+            return self.template.match(uri)
+        return {"uri": uri} if self.template.match(uri) else None
 
 
 class Template(NamedTuple):
@@ -96,9 +89,8 @@ class Catalog:
                 if "listed" not in method.extras or prefix + name not in self.prompts:
                     self.prompts[prefix + name] = _template(prefix + name, method, provenance)
             if activation.reader is not None:
-                self._others.append(
-                    Readable("", activation.reader, provenance, {"name": namespace or "resource"}, _ANY)
-                )
+                shown = {"name": namespace or "resource"}
+                self._others.append(Readable("", activation.reader, provenance, shown, AnyText("{+uri}")))
             completions += [(prefix, method, provenance) for method in activation.completions]
         for prefix, method, provenance in completions:  # now that everything is there to be completed
             self._add_completer(prefix, method, provenance)
@@ -159,7 +151,7 @@ def tool_of(found: Resolved) -> Tool:
     listed = method.extras.get("listed")
     if listed is not None:
         shown = {**listed, "name": name}
-        return Tool(found, shown, False, (), False, tuple(_headers(method.params, ())), remote=True)
+        return Tool(found, shown, False, (), False, tuple(_headers(method.params)), remote=True)
     schema = dict(method.extras.get("input_schema") or {"type": "object", **method.params})
     shown = {"name": name, "description": method.description, "inputSchema": schema, **_common(method)}
     output = None if method.streaming else _object_schema(method.returns)
@@ -167,7 +159,7 @@ def tool_of(found: Resolved) -> Tool:
         shown["outputSchema"] = output
     plain = not (method.interactive or method.streaming or method.extras.get("long_running"))
     requires = tuple(method.extras.get("requires", ()))
-    return Tool(found, shown, plain, requires, output is not None, tuple(_headers(schema, ())))
+    return Tool(found, shown, plain, requires, output is not None, tuple(_headers(schema)))
 
 
 def for_legacy(shown: dict[str, Any]) -> dict[str, Any]:
@@ -178,13 +170,15 @@ def for_legacy(shown: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in shown.items() if key != "outputSchema"}
 
 
-def _headers(schema: dict[str, Any], path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
-    properties = schema.get("properties")
-    for name, one in properties.items() if isinstance(properties, dict) else ():
-        if isinstance(one, dict):
-            if "x-mcp-header" in one:
-                yield (*path, name), str(one["x-mcp-header"])
-            yield from _headers(one, (*path, name))
+def _headers(schema: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
+    waiting: list[tuple[Any, tuple[str, ...]]] = [(schema, ())]
+    while waiting:  # a schema of another server may be nested more deeply than calls can be
+        one, path = waiting.pop()
+        if path and "x-mcp-header" in one:
+            yield path, str(one["x-mcp-header"])
+        properties = one.get("properties")
+        inner = properties.items() if isinstance(properties, dict) else ()
+        waiting += [(schema, (*path, name)) for name, schema in inner if isinstance(schema, dict)][::-1]
 
 
 def _object_schema(schema: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -196,20 +190,13 @@ def _object_schema(schema: dict[str, Any] | None) -> dict[str, Any] | None:
 def _readable(method: Method, provenance: tuple[str, ...], prefix: str) -> Readable:
     uri: str = method.extras["uri"]
     if "listed" in method.extras:
-        parts = _EXPRESSION.split(uri)
-        if len(parts) > _MOST_PARTS:
-            parts = [*parts[:_MOST_PARTS], ""]
-        fits = re.compile(".*".join(re.escape(part) for part in parts), re.DOTALL)
-        return Readable(uri, method, provenance, method.extras["listed"], fits)
-    names = _PART.findall(uri)
+        return Readable(uri, method, provenance, method.extras["listed"], AnyText(uri))
+    template = Parts(uri)
     shown = {"name": prefix + method.name, "description": method.description, **_common(method)}
-    shown["uriTemplate" if names else "uri"] = uri
+    shown["uriTemplate" if template.names else "uri"] = uri
     if "mime_type" in method.extras:
         shown["mimeType"] = method.extras["mime_type"]
-    pattern = re.escape(uri)
-    for name in names:
-        pattern = pattern.replace(re.escape(f"{{{name}}}"), f"(?P<{name}>[^/]+)")
-    return Readable(uri, method, provenance, shown, re.compile(pattern))
+    return Readable(uri, method, provenance, shown, template)
 
 
 def _template(name: str, method: Method, provenance: tuple[str, ...]) -> Template:

@@ -176,7 +176,7 @@ class McpExtension:
             if memoryview(message.params).nbytes > MAX_INITIALIZE:  # a session remembers what it is told
                 raise McpError(jsonrpc.INVALID_PARAMS, "Invalid params: too much for an initialize")
         if fault is not None:
-            raise McpError(jsonrpc.INVALID_PARAMS, f"Invalid params: {fault}", status=400)
+            raise _invalid(fault)
         method.handle(self, Exchange(id, caller, line, meta, self.server_info), params, session)
 
     def notice(self, message: Envelope, session: Session) -> None:
@@ -453,9 +453,13 @@ def _meta_of(message: Envelope) -> Meta:
     """The metadata of a request whose parameters do not fit otherwise."""
     try:
         params: messages.Params = messages.read_any(message.params)
-    except msgspec.DecodeError:
-        return Meta()
+    except msgspec.DecodeError as error:
+        raise _invalid(error) from None
     return params.meta
+
+
+def _invalid(fault: msgspec.DecodeError) -> McpError:
+    return McpError(jsonrpc.INVALID_PARAMS, f"Invalid params: {fault}", status=400)
 
 
 def _not_found(method: str) -> McpError:

@@ -1,12 +1,17 @@
 """What comes in with MCP requests, as structs: unknown fields are ignored, raw parts stay raw."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, field
 
+from midcall.limits import Key, Name, Uri
+
 META = "io.modelcontextprotocol/"
+
+Uris: TypeAlias = Annotated[list[Uri], msgspec.Meta(max_length=1000)]
+"""Of how many resources one request can hear."""
 
 
 class Elicitation(Struct):
@@ -28,12 +33,12 @@ class Capabilities(Struct):
 class Meta(Struct, frozen=True):
     """The `_meta` of a request. The modern revision says there what a legacy one said at the start."""
 
-    revision: str | None = field(default=None, name=f"{META}protocolVersion")
+    revision: Name | None = field(default=None, name=f"{META}protocolVersion")
     client_info: dict[str, Any] | None = field(default=None, name=f"{META}clientInfo")
     capabilities: Capabilities | None = field(default=None, name=f"{META}clientCapabilities")
-    log_level: str | None = field(default=None, name=f"{META}logLevel")
-    progress_token: str | int | float | None = field(default=None, name="progressToken")
-    idempotency_key: str | None = field(default=None, name="dev.midcall/idempotencyKey")
+    log_level: Name | None = field(default=None, name=f"{META}logLevel")
+    progress_token: Key | int | float | None = field(default=None, name="progressToken")
+    idempotency_key: Key | None = field(default=None, name="dev.midcall/idempotencyKey")
     traceparent: Any = None
     """Where the caller stands in a trace, with the next two; what is no text there does no harm."""
     tracestate: Any = None
@@ -49,7 +54,7 @@ class Params(Struct):
 class Initialize(Struct):
     """`initialize`."""
 
-    revision: str = field(name="protocolVersion")
+    revision: Name = field(name="protocolVersion")
     capabilities: Capabilities = field(default_factory=Capabilities)
     client_info: dict[str, Any] = field(default_factory=dict, name="clientInfo")
 
@@ -57,7 +62,7 @@ class Initialize(Struct):
 class Retry(Params):
     """What a request carries that comes back with answers."""
 
-    input_responses: dict[str, Raw] | None = field(default=None, name="inputResponses")
+    input_responses: dict[Key, Raw] | None = field(default=None, name="inputResponses")
     request_state: Any = field(default=UNSET, name="requestState")
     """Whatever is there is checked as a state, also `null`."""
 
@@ -65,7 +70,7 @@ class Retry(Params):
 class Named(Retry, kw_only=True):
     """`tools/call` and `prompts/get`."""
 
-    name: str
+    name: Name
     arguments: Raw = Raw()
     task: Raw = Raw()
 
@@ -73,33 +78,33 @@ class Named(Retry, kw_only=True):
 class Located(Retry, kw_only=True):
     """`resources/read`, and subscribing to one."""
 
-    uri: str
+    uri: Uri
 
 
 class Page(Params):
     """A list."""
 
-    cursor: str | None = None
+    cursor: Key | None = None
 
 
 class Level(Params, kw_only=True):
     """`logging/setLevel`."""
 
-    level: str
+    level: Name
 
 
 class Reference(Struct):
     """What a completion is for."""
 
-    type: str
-    name: str = ""
-    uri: str = ""
+    type: Name
+    name: Name = ""
+    uri: Uri = ""
 
 
 class Argument(Struct):
     """The argument that is being typed."""
 
-    name: str
+    name: Name
     value: str
 
 
@@ -123,7 +128,7 @@ class Filter(Struct):
     tools: bool = field(default=False, name="toolsListChanged")
     prompts: bool = field(default=False, name="promptsListChanged")
     resources: bool = field(default=False, name="resourcesListChanged")
-    uris: list[str] = field(default_factory=list, name="resourceSubscriptions")
+    uris: Uris = field(default_factory=list, name="resourceSubscriptions")
 
 
 class Listen(Params, kw_only=True):
@@ -135,14 +140,14 @@ class Listen(Params, kw_only=True):
 class TaskParams(Params, kw_only=True):
     """`tasks/get`, `tasks/update` and `tasks/cancel`."""
 
-    task_id: str = field(name="taskId")
-    input_responses: dict[str, Raw] | None = field(default=None, name="inputResponses")
+    task_id: Key = field(name="taskId")
+    input_responses: dict[Key, Raw] | None = field(default=None, name="inputResponses")
 
 
 class CancelledParams(Struct):
     """`notifications/cancelled`."""
 
-    request_id: str | int | float = field(name="requestId")
+    request_id: Key | int | float = field(name="requestId")
     reason: str = ""
 
 

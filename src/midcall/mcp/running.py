@@ -19,6 +19,7 @@ from midcall.errors import InvalidArguments, MethodNotFound, MidcallError
 from midcall.hub import Hub
 from midcall.items import Error, to_json
 from midcall.journal.base import CallRecord
+from midcall.limits import MAX_STATE, Key
 from midcall.mcp import messages, revisions
 from midcall.mcp.caller import TASKS, Caller
 from midcall.mcp.catalog import Catalog, Readable, Template, Tool, tool_of
@@ -113,9 +114,8 @@ class Runner:
         """A tool by its name, or by an alias of it."""
         tool = self._server.catalog.tools.get(name)
         if tool is None:
-            try:
-                found = self._server.hub.resolve(name)
-            except MethodNotFound:
+            found = self._server.hub.find(name)
+            if found is None:
                 return None
             tool = self._server.catalog.tools.get(found.name)
             if tool is None and "listed" in found.method.extras:
@@ -250,7 +250,7 @@ class Runner:
         desk, hub, caller = self._server.desk, self._server.hub, exchange.caller
         ticket = Ticket(method, found.name, _digest(arguments), caller.principal)
         if params.request_state is not UNSET:
-            if not isinstance(params.request_state, str):
+            if not isinstance(params.request_state, str) or len(params.request_state) > MAX_STATE:
                 raise invalid()
             desk.retry(exchange, session, params.request_state, ticket, params.input_responses or {})
             return
@@ -323,7 +323,7 @@ def _tool_result(tool: Tool, revision: str, contents: Sequence[Any], failure: Er
 
 
 class _Respond(msgspec.Struct):
-    request_id: str
+    request_id: Key
     payload: Any = UNSET
     response_data: Any = UNSET
 

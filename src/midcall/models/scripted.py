@@ -20,6 +20,10 @@ Tell = Callable[[str], str]
 """Makes of a tool's result what the person is told."""
 
 
+MAX_PHRASE = 1000
+"""How much of what a person says is held against a rule: a pattern may take long for a long text."""
+
+
 class Rule(Struct, frozen=True):
     """What to do when the person says something."""
 
@@ -78,7 +82,7 @@ class Scripted:
         if last.role == "tool":
             return self._told(request, last), None
         for rule in self._rules:
-            found = re.search(rule.pattern, last.content, re.IGNORECASE)
+            found = re.search(rule.pattern, last.content[:MAX_PHRASE], re.IGNORECASE)
             tool = next((tool.name for tool in request.tools if tool.name.endswith(rule.tool)), None)
             if found is not None and tool is not None:
                 given = {key: value.strip() for key, value in found.groupdict().items() if value}

@@ -30,15 +30,18 @@ from midcall.errors import (
     MidcallError,
     NotAllowed,
     NotWaiting,
+    TooLong,
     TooManyCalls,
     UnknownCall,
     UnknownQuestion,
     WrongAnswer,
 )
 from midcall.journal.base import Status, page_start
+from midcall.limits import Key, check_keys
 from midcall.mcp import McpExtension
 from midcall.mcp.operations import STATUSES, Operations
 from midcall.transports.restricted import error_body, name_of
+from midcall.transports.stdio import Lines
 
 log = logging.getLogger("midcall.admin")
 
@@ -48,6 +51,7 @@ IMPORT = "midcall:import"
 """The scope that an import needs: who brings calls decides what is run, and in whose name."""
 
 _HTTP: dict[type[MidcallError], int] = {
+    TooLong: 400,
     UnknownCall: 404,
     NotWaiting: 409,
     UnknownQuestion: 422,
@@ -63,7 +67,7 @@ class BadRequest(Exception):
 
 
 class _Answers(msgspec.Struct, forbid_unknown_fields=True):
-    answers: dict[str, Any]
+    answers: dict[Key, Any]
 
 
 class _Abort(msgspec.Struct, forbid_unknown_fields=True):
@@ -97,6 +101,7 @@ def _guarded(handler: _Handler) -> _Handler:
     @functools.wraps(handler)
     async def guarded(request: Request) -> Response:
         try:
+            check_keys([*request.path_params.values(), *request.query_params.values()])
             return await handler(request)
         except BadRequest as error:
             return _json(error_body("bad_request", str(error)), 400)
@@ -204,7 +209,7 @@ async def _read(request: Request, kind: Any) -> Any:
     """The body of a request. It must say that it is JSON, as a form of a web page cannot."""
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         raise BadRequest("Content-Type must be application/json")
-    body = b""
+    body = bytearray()
     async for part in request.stream():
         body += part
         if len(body) > MAX_MESSAGE:
@@ -218,16 +223,16 @@ async def _read(request: Request, kind: Any) -> Any:
 async def _lines(request: Request) -> AsyncIterator[bytes]:
     if request.headers.get("content-type", "").partition(";")[0].strip() != LINES:
         raise BadRequest(f"Content-Type must be {LINES}")
-    rest = b""
+    lines = Lines(4 * MAX_MESSAGE)
     async for part in request.stream():
-        *lines, rest = (rest + part).split(b"\n")
-        for line in lines:
+        for line in lines.feed(part):
+            if line is None:
+                raise BadRequest(f"A line of more than {4 * MAX_MESSAGE} bytes")
             if line.strip():
                 yield line
-        if len(rest) > 4 * MAX_MESSAGE:
-            raise BadRequest(f"A line of more than {4 * MAX_MESSAGE} bytes")
-    if rest.strip():
-        yield rest
+    for line in lines.end():
+        if line is not None and line.strip():
+            yield line
 
 
 def _note(request: Request, what: str) -> None:

@@ -19,8 +19,9 @@ from starlette.routing import Route
 
 from midcall.call import Call
 from midcall.call import Status as CallStatus
-from midcall.errors import JournalError, MidcallError, NotWaiting, UnknownCall
+from midcall.errors import JournalError, MidcallError, NotWaiting, TooLong, UnknownCall
 from midcall.journal.base import CallRecord, Status
+from midcall.limits import check_keys
 from midcall.mcp import McpExtension
 from midcall.mcp.model_context import without_context
 from midcall.mcp.operations import Operations, is_journaled, open_questions
@@ -87,6 +88,7 @@ class CallsPage:
     async def _abort(self, request: Request) -> Response:
         id = request.path_params["id"]
         try:
+            check_keys([id])
             given = await _read_abort(request)
             if not await self._is_mine(id, _name(request)):
                 raise UnknownCall(id)
@@ -163,7 +165,7 @@ def _name(request: Request) -> str | None:
 
 
 def _refused(error: MidcallError) -> Response:
-    kinds = {UnknownCall: 404, NotWaiting: 409, JournalError: 503}
+    kinds = {TooLong: 400, UnknownCall: 404, NotWaiting: 409, JournalError: 503}
     status = next((status for kind, status in kinds.items() if isinstance(error, kind)), 500)
     return _json(error_body(error.code, str(error), error.data), status)
 

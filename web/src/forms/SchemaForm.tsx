@@ -4,6 +4,7 @@
  */
 import { type FormEvent, type ReactNode, useId, useMemo, useRef, useState } from "react";
 import type { Schema } from "../api/types";
+import { isBounded } from "./bounds";
 import { check, type Fault } from "./check";
 import { FormContext, type FormState } from "./context";
 import { Field } from "./Field";
@@ -27,7 +28,8 @@ export interface SchemaFormProps {
 }
 
 export function SchemaForm(props: SchemaFormProps): ReactNode {
-  const { schema: root, disabled = false } = props;
+  const { disabled = false } = props;
+  const root = useMemo<Schema>(() => (isBounded(props.schema) ? props.schema : {}), [props.schema]);
   const id = useId();
   const form = useRef<HTMLFormElement>(null);
   const own = useMemo(() => resolve(root, root), [root]);

@@ -1,5 +1,6 @@
 /** Checks a value against a schema, as far as `schema` reads it, in words for the person who filled the form. */
 import type { Schema } from "../api/types";
+import { isSimplePattern } from "./bounds";
 import { choicesOf, isObject, kindOf, resolve, Unreadable, withoutNull } from "./schema";
 
 /** What is wrong, and where: names and positions joined by dots, empty for the whole. */
@@ -8,7 +9,18 @@ export interface Fault {
   message: string;
 }
 
-export function check(schema: Schema, root: Schema, value: unknown, path = ""): Fault[] {
+const MOST_STEPS = 5000;
+
+/** What is wrong with a value, as far as that can be said in so many steps; the server checks it all again. */
+export function check(
+  schema: Schema,
+  root: Schema,
+  value: unknown,
+  path = "",
+  left = { steps: MOST_STEPS },
+): Fault[] {
+  left.steps -= 1;
+  if (left.steps < 0) return [];
   if (value instanceof Unreadable) return [{ path, message: value.reason }];
   const { nullable, schema: own } = withoutNull(schema, root);
   if (value === null && nullable) return [];
@@ -29,25 +41,27 @@ export function check(schema: Schema, root: Schema, value: unknown, path = ""): 
       return value === null ? [] : fault("Must be nothing");
     case "choices":
     case "array":
-      return Array.isArray(value) ? checkList(own, root, value, path) : fault("Must be a list");
+      return Array.isArray(value) ? checkList(own, root, value, path, left) : fault("Must be a list");
     case "tuple":
       return Array.isArray(value)
-        ? kind.items.flatMap((item, n) => check(item, root, value[n], join(path, n)))
+        ? kind.items.flatMap((item, n) => check(item, root, value[n], join(path, n), left))
         : fault("Must be a list");
     case "map":
       return isObject(value)
-        ? Object.entries(value).flatMap(([name, one]) => check(kind.values, root, one, join(path, name)))
+        ? Object.entries(value).flatMap(([name, one]) =>
+            check(kind.values, root, one, join(path, name), left),
+          )
         : fault("Must be an object");
     case "object": {
       if (!isObject(value)) return fault("Must be an object");
       return kind.properties.flatMap(([name, property]) => {
         const at = join(path, name);
-        if (value[name] !== undefined) return check(property, root, value[name], at);
+        if (value[name] !== undefined) return check(property, root, value[name], at, left);
         return kind.required.has(name) ? [{ path: at, message: "Required" }] : [];
       });
     }
     case "union": {
-      const tried = kind.variants.map((variant) => check(variant, root, value, path));
+      const tried = kind.variants.map((variant) => check(variant, root, value, path, left));
       if (tried.some((faults) => faults.length === 0)) return [];
       return tried.sort((a, b) => depth(b) - depth(a) || a.length - b.length)[0] ?? [];
     }
@@ -94,7 +108,7 @@ function checkText(schema: Schema, value: unknown): string[] {
   if (schema.maxLength !== undefined && length > schema.maxLength) {
     return [`Must have ${schema.maxLength} characters or fewer`];
   }
-  if (schema.pattern !== undefined && pattern(schema.pattern)?.test(value) === false) {
+  if (pattern(schema.pattern ?? "")?.test(value) === false) {
     return [`Must match ${schema.pattern}`];
   }
   const format = FORMATS[schema.format ?? ""];
@@ -102,6 +116,7 @@ function checkText(schema: Schema, value: unknown): string[] {
 }
 
 function pattern(source: string): RegExp | null {
+  if (!isSimplePattern(source)) return null; // it could take for ever here: the server knows
   try {
     return new RegExp(source, "u");
   } catch {
@@ -109,7 +124,13 @@ function pattern(source: string): RegExp | null {
   }
 }
 
-function checkList(schema: Schema, root: Schema, value: unknown[], path: string): Fault[] {
+function checkList(
+  schema: Schema,
+  root: Schema,
+  value: unknown[],
+  path: string,
+  left: { steps: number },
+): Fault[] {
   const { minItems, maxItems } = schema;
   if (minItems !== undefined && value.length < minItems) {
     return [{ path, message: minItems === 1 ? "At least one is needed" : `At least ${minItems} are needed` }];
@@ -124,7 +145,7 @@ function checkList(schema: Schema, root: Schema, value: unknown[], path: string)
   return value.flatMap((one, n) => {
     if (choices?.some((choice) => same(choice.value, one))) return [];
     if (one === undefined) return [{ path: join(path, n), message: "Required" }];
-    return check(items, root, one, join(path, n));
+    return check(items, root, one, join(path, n), left);
   });
 }
 

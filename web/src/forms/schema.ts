@@ -49,7 +49,7 @@ export function resolve(schema: Schema, root: Schema): Schema {
   return allOf.map((part) => resolve(part, root)).reduce(together, rest);
 }
 
-function lookUp(ref: string, root: Schema): Schema {
+export function lookUp(ref: string, root: Schema): Schema {
   if (!ref.startsWith("#")) return {};
   let found: unknown = root;
   for (const part of ref.slice(1).split("/").filter(Boolean)) {
@@ -159,8 +159,22 @@ export function choicesOf(schema: Schema, root: Schema): Choice[] | null {
   }));
 }
 
-/** What a form begins with; `undefined` for what is left out. */
-export function initial(schema: Schema, root: Schema, required: boolean): unknown {
+const MOST_PARTS = 2000;
+const DEEPEST = 20;
+
+/**
+ * What a form begins with; `undefined` for what is left out. So is what has more parts than `left`, or is deeper
+ * than a person fills in: a schema may need itself.
+ */
+export function initial(
+  schema: Schema,
+  root: Schema,
+  required: boolean,
+  left = { parts: MOST_PARTS },
+  depth = 0,
+): unknown {
+  left.parts -= 1;
+  if (left.parts < 0 || depth > DEEPEST) return undefined;
   const { nullable, schema: own } = withoutNull(schema, root);
   if (own.default !== undefined) return structuredClone(own.default);
   if (!required) return undefined;
@@ -172,25 +186,30 @@ export function initial(schema: Schema, root: Schema, required: boolean): unknow
     case "null":
       return null;
     case "object":
-      return initialObject(kind, root);
+      return initialObject(kind, root, left, depth + 1);
     case "map":
       return {};
     case "array":
     case "choices":
       return [];
     case "tuple":
-      return kind.items.map((item) => initial(item, root, true));
+      return kind.items.map((item) => initial(item, root, true, left, depth + 1));
     case "union":
-      return initial(kind.variants[0] ?? {}, root, true);
+      return initial(kind.variants[0] ?? {}, root, true, left, depth + 1);
     default:
       return undefined;
   }
 }
 
-function initialObject(kind: Extract<Kind, { is: "object" }>, root: Schema): Record<string, unknown> {
+function initialObject(
+  kind: Extract<Kind, { is: "object" }>,
+  root: Schema,
+  left: { parts: number },
+  depth: number,
+): Record<string, unknown> {
   const made: Record<string, unknown> = {};
   for (const [name, property] of kind.properties) {
-    const value = initial(property, root, kind.required.has(name));
+    const value = initial(property, root, kind.required.has(name), left, depth);
     if (value !== undefined) made[name] = value;
   }
   return made;

@@ -57,6 +57,11 @@ describe("Markdown", () => {
     expect(shown("```py\nprint(")).toContain("print(");
   });
 
+  it("leaves a text as it is that is longer than anybody reads", () => {
+    expect(shown("_a".repeat(100_000))).toContain("_a_a");
+    expect(shown(`**bold**${" ".repeat(100_000)}`)).toContain("**bold**");
+  });
+
   it("has a way to copy code", () => {
     render(<Markdown text={"```sh\nls\n```"} />);
     expect(screen.getByRole("button", { name: "Copy code" })).toBeTruthy();

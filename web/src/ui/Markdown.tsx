@@ -7,8 +7,12 @@ import { lexer, type Token, type Tokens } from "marked";
 import { Fragment, memo, type ReactNode, useMemo } from "react";
 import { CopyButton } from "./CopyButton";
 
+const MOST_LETTERS = 50_000;
+
+/** A text that is longer than anybody reads stays as it is: the parser's time grows faster than the text. */
 export const Markdown = memo(function Markdown({ text }: { text: string }): ReactNode {
-  const tokens = useMemo(() => lexer(text, { gfm: true }), [text]);
+  const tokens = useMemo(() => (text.length > MOST_LETTERS ? null : lexer(text, { gfm: true })), [text]);
+  if (tokens === null) return <pre className="prose">{text}</pre>;
   return <div className="prose">{tokens.map((token, n) => blockWithKey(token, n))}</div>;
 });
 

@@ -172,7 +172,8 @@ class Url:
 
 
 def _no_url(text: str, why: str) -> HttpError:
-    public = re.sub(r"//.*@", "//", text.partition("?")[0], flags=re.DOTALL)
+    scheme, slashes, rest = text.partition("?")[0].partition("//")
+    public = scheme + slashes + rest.rpartition("@")[2]
     return HttpError(f"{public!r} is no URL: {why}", sent=False)
 
 

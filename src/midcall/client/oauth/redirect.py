@@ -18,6 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from midcall.client.oauth.exchange import is_local
 from midcall.errors import LoginFailed
+from midcall.printable import printable
 
 log = logging.getLogger("midcall.oauth")
 
@@ -219,7 +220,7 @@ def _address(host: str) -> str:
 
 
 def _print(text: str) -> None:
-    sys.stderr.write(text)
+    sys.stderr.write(printable(text))
     sys.stderr.flush()
 
 
