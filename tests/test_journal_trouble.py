@@ -12,6 +12,8 @@ import signal
 import socket
 import subprocess
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -101,6 +103,14 @@ class Server:
         assert all(word in error["message"] for word in words), error
         assert self._journal not in error["message"]
 
+    def ready(self) -> int:
+        """What a load balancer is told."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/ready") as response:
+                return int(response.status)
+        except urllib.error.HTTPError as error:
+            return error.code
+
     async def serves_plain_calls(self) -> None:
         assert isinstance(await tool(self.port, "work.pid", {}), int)
 
@@ -172,12 +182,15 @@ def test_a_full_disk(tmp_path: Path, small_disk: Path) -> None:
             pass  # it fits into what the file of the journal has
         await server.is_refused(small, "disk is full")
         await server.is_refused(answered(asked), "disk is full")
+        assert server.ready() == 503, "no new caller should come here"
         await server.serves_plain_calls()
         (small_disk / "other").unlink()
         waiting = (await tool(server.port, "work.count", {}))["waiting"]
         await server.goes_on(asked)
         counted = await tool(server.port, "work.count", {})
         assert counted == {"waiting": waiting, "completed": 1}, "nothing is half written"
+        while server.ready() != 200:
+            await asyncio.sleep(0.1)  # what it knows of the journal is remembered for a moment
 
     with serving(tmp_path, str(small_disk / "journal.db")) as server:
         asyncio.run(run(server))
