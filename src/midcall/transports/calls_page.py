@@ -22,7 +22,6 @@ from midcall.call import Status as CallStatus
 from midcall.errors import JournalError, MidcallError, NotWaiting, UnknownCall
 from midcall.journal.base import CallRecord, Status
 from midcall.mcp import McpExtension
-from midcall.mcp.model_context import without_context
 from midcall.mcp.operations import Operations, is_journaled, open_questions
 from midcall.transports.restricted import error_body
 
@@ -151,7 +150,7 @@ def _kept(record: CallRecord) -> dict[str, Any]:
         "age": max(0.0, now - record.created),
         "waiting": record.status == "waiting",
         "questions": [
-            {"key": one.key, "message": without_context(one.question.message), "age": asked}
+            {"key": one.key, "message": one.question.message, "age": asked}
             for one in open_questions(record)
         ],
     }
