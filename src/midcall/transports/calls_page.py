@@ -150,8 +150,7 @@ def _kept(record: CallRecord) -> dict[str, Any]:
         "age": max(0.0, now - record.created),
         "waiting": record.status == "waiting",
         "questions": [
-            {"key": one.key, "message": one.question.message, "age": asked}
-            for one in open_questions(record)
+            {"key": one.key, "message": one.question.message, "age": asked} for one in open_questions(record)
         ],
     }
 
