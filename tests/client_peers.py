@@ -75,7 +75,7 @@ def methods(messages: list[Any]) -> list[str]:
 async def nothing_waits(client: Client) -> None:
     """No request is left; the last may just tell the server that nobody comes back for a call."""
     session = await client.session()
-    await until(lambda: not session.waiting)
+    await until(lambda: not session.waiting and not client._farewells)
 
 
 def children() -> set[int]:

@@ -99,7 +99,7 @@ def test_every_legacy_revision_is_spoken(revision: str) -> None:
 
 def test_a_revision_that_nobody_knows_is_refused() -> None:
     async def main() -> None:
-        with pytest.raises(RemoteError, match="wants to speak revision 1999-01-01, unknown here"):
+        with pytest.raises(Unreachable, match="wants to speak revision 1999-01-01, unknown here"):
             async with scripted("plain", "1999-01-01"):
                 pass
 
@@ -190,7 +190,7 @@ def test_a_server_that_names_a_legacy_revision_is_spoken_to_in_it() -> None:
 
 def test_a_server_that_names_only_unknown_revisions_cannot_be_used() -> None:
     async def main() -> None:
-        with pytest.raises(RemoteError, match="The server speaks 2099-01-01, 2100-01-01, not 2026-07-28"):
+        with pytest.raises(Unreachable, match="The server speaks 2099-01-01, 2100-01-01, not 2026-07-28"):
             async with scripted("speaks", "2099-01-01", "2100-01-01"):
                 pass
 
@@ -200,7 +200,7 @@ def test_a_server_that_names_only_unknown_revisions_cannot_be_used() -> None:
 def test_a_discovery_of_other_revisions_is_refused() -> None:
     async def main() -> None:
         found = {"supportedVersions": ["2099-01-01"], "capabilities": {}}
-        with pytest.raises(RemoteError, match="The server speaks 2099-01-01"):
+        with pytest.raises(Unreachable, match="The server speaks 2099-01-01"):
             async with scripted("greets_with", json.dumps(found)):
                 pass
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,13 @@ from driving import LIMIT, until
 from mcp_peers import mcp_environment
 from midcall import (
     Aborted,
+    Ask,
     Cancelled,
     Client,
     Data,
     Declined,
+    Hub,
+    Question,
     RemoteError,
     Request,
     RequestCancelled,
@@ -25,8 +29,11 @@ from midcall import (
     UnknownQuestion,
     WrongAnswer,
     connect,
+    method,
 )
 from midcall.client import calling
+from midcall.client.inprocess import HubWire
+from midcall.client.targets import Target
 from midcall.questions import Confirm, Form, Prompt, Root, Sample, Sampled, Select, Url
 from peers import HERE, command
 from scripted_server import FORM, elicitation
@@ -277,6 +284,55 @@ def test_what_is_not_offered_is_not_asked_for() -> None:
                     else:
                         with pytest.raises(RemoteError):
                             await ask(client, era, question)
+
+    run(main())
+
+
+# --- typed questions ------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Pick:
+    id: str
+
+
+pick = Question("pickFlight", Pick)
+
+
+class Flights:
+    """Flights."""
+
+    @method(elicits=[pick])
+    async def book(self, ask: Ask) -> str:
+        """Ask what brings data along, and what has a key only."""
+        flight = await ask(pick, "Which flight?", flights=["MC1", "MC2"])
+        return f"{flight.id} {await ask.prompt('Which seat?', key='seat')}"
+
+
+@pytest.mark.parametrize("mounted", [False, True])
+@pytest.mark.parametrize("front", ERAS)
+@pytest.mark.parametrize("back", ERAS)
+def test_a_question_comes_with_its_key_and_its_context_and_a_message_for_people(
+    back: Any, front: Any, mounted: bool
+) -> None:
+    async def main() -> None:
+        asked: list[Request] = []
+
+        def answer(request: Request) -> Any:
+            asked.append(request)
+            return {"id": request.request_type.context["flights"][1]} if len(asked) == 1 else "12A"
+
+        hub = Hub("back").register(Flights())
+        target = Target("the hub behind", lambda: HubWire(hub))
+        outer = Hub("front").mount("", target, era=back) if mounted else hub
+        await outer.open()
+        async with connect(outer, answer=answer, era=front) as client:
+            assert (await client.call("flights.book")).text == "MC2 12A"
+        assert [one.request_type.message for one in asked] == ["Which flight?", "Which seat?"]
+        assert asked[0].request_type.context == {"flights": ["MC1", "MC2"]}
+        assert [one.key for one in asked] == ["pickFlight", "seat"]
+        await outer.close()
+        await hub.close()
 
     run(main())
 

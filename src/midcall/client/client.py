@@ -92,11 +92,13 @@ class Client:
         tasks = [task for task in self._tasks if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=FAREWELL)
-        if self._farewells:
-            await asyncio.wait(self._farewells, timeout=FAREWELL)
-        await self._keeper.close()
+        try:
+            if tasks:
+                await asyncio.wait(tasks, timeout=FAREWELL)
+            if self._farewells:
+                await asyncio.wait(self._farewells, timeout=FAREWELL)
+        finally:
+            await self._keeper.close()  # also if a handler of one of these tasks has asked for the end
         left = [*(task for task in tasks if not task.done()), *self._farewells]
         if left:
             await asyncio.wait(left)

@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 from msgspec import Struct
 
 from midcall import jsonrpc
+from midcall.client.responses import Unusable
 from midcall.errors import RemoteError
 from midcall.items import to_json
 from midcall.mcp import revisions
@@ -127,7 +128,7 @@ async def _initialize(session: Greeter, revision: str | None) -> Greeting:
     found = await session.request("initialize", to_json(asked)[1:-1])
     chosen = found.get("protocolVersion")
     if chosen not in revisions.LEGACY:
-        raise RemoteError(
+        raise Unusable(
             f"The server wants to speak revision {chosen or '(none)'}, unknown here",
             rpc_code=jsonrpc.INVALID_PARAMS,
         )
@@ -163,7 +164,7 @@ def _knows_legacy(error: RemoteError) -> bool:
 
 
 def _no_revision(named: Sequence[str]) -> RemoteError:
-    return RemoteError(
+    return Unusable(
         f"The server speaks {', '.join(named) or 'no revision that it names'}, not {revisions.MODERN[-1]}",
         rpc_code=UNSUPPORTED_REVISION,
         rpc_data={"supported": list(named)},

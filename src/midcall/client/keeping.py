@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from midcall.client.greeting import Era
-from midcall.client.responses import Unreadable
+from midcall.client.responses import Unusable
 from midcall.client.session import Host, Session
 from midcall.client.targets import Target
 from midcall.client.wire import Wire
@@ -144,7 +144,7 @@ class Keeper:
         except MidcallError as error:
             self._era = self._wanted_era  # it may have become another server
             self.failure = error
-            refused = isinstance(error, RemoteError) and not isinstance(error, Unreadable)
+            refused = isinstance(error, RemoteError) and not isinstance(error, Unusable)
             if refused or isinstance(error, Unreachable | LoginFailed):
                 raise
             raise Unreachable(f"{self._target.label} cannot be used: {error}") from None

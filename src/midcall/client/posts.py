@@ -14,7 +14,7 @@ import msgspec
 from midcall import jsonrpc
 from midcall.client.events import EventReader, EventTooLarge
 from midcall.client.http1 import HeaderBlock, Headers, HttpError, Sending, encode_headers
-from midcall.client.responses import Unreadable
+from midcall.client.responses import Unusable
 from midcall.client.wire import MAX_MESSAGE, About
 from midcall.errors import MidcallError, RemoteError, TransportLost, Unreachable
 
@@ -194,7 +194,7 @@ class Post:
             kind = (self._headers.get("content-type") if self._headers is not None else None) or "nothing"
             said = f"HTTP {self._status} and {kind if body else 'nothing'}"
             text = f"{self._wire.url} gave no response, but {said}"
-            self._fail(self._error() or Unreadable(text, rpc_code=jsonrpc.INTERNAL_ERROR))
+            self._fail(self._error() or Unusable(text, rpc_code=jsonrpc.INTERNAL_ERROR))
         else:
             self._wire.forget(self.ids)
 
@@ -269,7 +269,7 @@ class Post:
             text = b"".join(self._body)[:200].decode(errors="replace").strip()
             said = f"{self._wire.url} answered HTTP {self._status}" + (f", see {there}" if there else "")
             said += f": {text}" if text else ""
-            self._fail(Unreadable(said, rpc_code=jsonrpc.INTERNAL_ERROR, rpc_data={"status": self._status}))
+            self._fail(Unusable(said, rpc_code=jsonrpc.INTERNAL_ERROR, rpc_data={"status": self._status}))
 
     def _error(self) -> RemoteError | None:
         """The JSON-RPC error in the body of a refusal."""

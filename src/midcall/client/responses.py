@@ -13,8 +13,8 @@ from midcall.jsonrpc import INTERNAL_ERROR, Envelope
 log = logging.getLogger("midcall.client")
 
 
-class Unreadable(RemoteError):
-    """What came back is no response: at the beginning that means that there is no MCP server."""
+class Unusable(RemoteError):
+    """What came back cannot be used: at the beginning, that there is no MCP server to speak with."""
 
 
 class Waiter:
@@ -97,4 +97,4 @@ def result_of(response: Envelope) -> dict[str, Any]:
         if isinstance(result, dict):
             return result
         why = "its result is no object"
-    raise Unreadable(f"The server's response cannot be read: {why}", rpc_code=INTERNAL_ERROR)
+    raise Unusable(f"The server's response cannot be read: {why}", rpc_code=INTERNAL_ERROR)

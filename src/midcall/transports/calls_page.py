@@ -23,7 +23,6 @@ from midcall.errors import JournalError, MidcallError, NotWaiting, TooLong, Unkn
 from midcall.journal.base import CallRecord, Status
 from midcall.limits import check_keys
 from midcall.mcp import McpExtension
-from midcall.mcp.model_context import without_context
 from midcall.mcp.operations import Operations, is_journaled, open_questions
 from midcall.transports.restricted import error_body
 
@@ -153,8 +152,7 @@ def _kept(record: CallRecord) -> dict[str, Any]:
         "age": max(0.0, now - record.created),
         "waiting": record.status == "waiting",
         "questions": [
-            {"key": one.key, "message": without_context(one.question.message), "age": asked}
-            for one in open_questions(record)
+            {"key": one.key, "message": one.question.message, "age": asked} for one in open_questions(record)
         ],
     }
 
