@@ -32,6 +32,7 @@
     ├── JournalError           the journal cannot be read or written
     │   ├── Fenced             another worker has taken the call over
     │   ├── BadExport          what is to be imported is not an exported call
+    │   ├── BadPage            a list is asked for from a place where no page ends
     │   └── JournalFull        the caller has as much in the journal as it may
     ├── RemoteError            a call through a client failed on the other side
     ├── Unreachable            a client cannot reach its server: nothing was sent
@@ -355,6 +356,16 @@ class BadExport(JournalError):
 
     code = "bad_export"
     recoverable = False
+
+
+class BadPage(JournalError):
+    """A list is asked for from a place where no page ends."""
+
+    code = "bad_page"
+    recoverable = False
+
+    def __init__(self, after: str) -> None:
+        super().__init__(f"This is not the mark of a page: {after}")
 
 
 class JournalFull(JournalError):

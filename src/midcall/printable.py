@@ -1,11 +1,16 @@
-"""Text of others, as a terminal or a log shows it: without characters that act instead of being read."""
+"""Text of others, as a terminal or a log shows it: without characters that act or hide."""
 
-import re
+import json
 
-_ACTS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-"""Control characters but newline and tab, and those that turn the direction of writing."""
+_KEPT = frozenset("\n\t\u200c\u200d")
+"""Those that many languages and emoji need between letters are kept, beside newline and tab."""
 
 
 def printable(text: str) -> str:
     """The text with such characters written as in JSON, `\\u001b`: what was JSON is the same JSON."""
-    return _ACTS.sub(lambda found: f"\\u{ord(found[0]):04x}", text.replace("\r\n", "\n"))
+    if text.isprintable():
+        return text
+    return "".join(
+        letter if letter.isprintable() or letter in _KEPT else json.dumps(letter)[1:-1]
+        for letter in text.replace("\r\n", "\n")
+    )

@@ -246,7 +246,7 @@ def check_address(url: Any) -> None:
     except (AttributeError, TypeError, ValueError):
         is_page = False
     if not is_page or url != url.strip():
-        raise ValueError(f"{str(url)[:200]!r} is no address of a web page")
+        raise ValueError("only web pages can be opened, at http:// or https://")
 
 
 # --- wire forms -----------------------------------------------------------------------------

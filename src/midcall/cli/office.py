@@ -121,7 +121,7 @@ async def import_calls(office: Office, args: argparse.Namespace) -> Exit:
     if args.file == "-":
         return await _import_from(office, sys.stdin)
     try:
-        file = Path(args.file).open(encoding="utf-8")  # noqa: ASYNC230, SIM115  nothing else runs
+        file = Path(args.file).open(encoding="utf-8", errors="surrogateescape")  # noqa: ASYNC230, SIM115  nothing else runs
     except OSError as error:
         raise UsageError(f"Cannot read {args.file}: {error.strerror or error}") from None
     with file:
@@ -145,7 +145,7 @@ async def _import_from(office: Office, lines: Iterable[str]) -> Exit:
         taken += done.count(True)
         known += done.count(False)
         for (number, _), one in zip(some, done, strict=True):
-            if isinstance(one, MidcallError | msgspec.DecodeError):
+            if isinstance(one, MidcallError | ValueError | RecursionError):  # of the decoder too
                 again = f"{_calls(taken)} imported; what is known is left alone if you try again"
                 raise JournalError(f"Line {number}: {one}. {again}")
             if isinstance(one, BaseException):
@@ -317,7 +317,11 @@ def _show_call(call: Mapping[str, Any]) -> None:
         _grid(
             console,
             [
-                (styled(f"  {one['key']}", style="bold"), styled(one["kind"]), styled(one["message"]))
+                (
+                    styled(_one_line(f"  {one['key']}"), style="bold"),
+                    styled(one["kind"]),
+                    styled(one["message"]),
+                )
                 for one in call["questions"]
             ],
         )
@@ -328,8 +332,13 @@ def _show_call(call: Mapping[str, Any]) -> None:
 
 def _entry_row(entry: Mapping[str, Any]) -> tuple[RichText, ...]:
     value = readable(entry["value"]) if "value" in entry else ""
-    cells = (f"  {entry['place']}", entry["type"], entry["what"], entry["state"], value)
-    return tuple(styled(cell) for cell in cells)
+    cells = (f"  {entry['place']}", entry["type"], entry["what"], entry["state"])
+    return (*(styled(_one_line(cell)) for cell in cells), styled(value))
+
+
+def _one_line(text: str) -> str:
+    """What stands at the beginning of a line must not begin others."""
+    return text.replace("\n", "\\n")
 
 
 def _grid(console: Console, rows: Sequence[tuple[RichText, ...]]) -> None:

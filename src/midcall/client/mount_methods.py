@@ -38,6 +38,10 @@ _OF: dict[Kind, Rpc] = {
 }
 
 
+_PICTURES = ("http://", "https://", "data:image/")
+"""Where icons may be."""
+
+
 class RemoteMethod(Method):
     """One tool, prompt, resource, template or completion of a mounted server."""
 
@@ -55,6 +59,7 @@ class RemoteMethod(Method):
         self.params = schema if isinstance(schema, dict) else _ANY
         returns = listed.get("outputSchema")
         self.returns = returns if isinstance(returns, dict) else None
+        listed = _with_safe_icons(listed)
         self.extras: Mapping[str, Any] = {"listed": listed, "scopes": mount.scopes, **extras}
         properties = self.params.get("properties")
         self._names = list(properties) if isinstance(properties, dict) else []
@@ -213,6 +218,19 @@ class Mounted(Activation):
 
     def unlisted(self, name: str, kind: Kind = "method") -> Method | None:
         return None if self.known else RemoteMethod(self._mount, kind, name, {"inputSchema": _ANY})
+
+
+def _with_safe_icons(listed: Listed) -> Listed:
+    """Without icons at addresses that a client must not open."""
+    icons = listed.get("icons")
+    if icons is None:
+        return listed
+    safe = [
+        icon
+        for icon in (icons if isinstance(icons, list) else ())
+        if isinstance(icon, dict) and str(icon.get("src")).lower().startswith(_PICTURES)
+    ]
+    return {**listed, "icons": safe}
 
 
 def _tool(listed: Listed) -> Listed:

@@ -23,7 +23,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
-from midcall.errors import BadExport, Fenced, JournalError
+from midcall.errors import BadExport, BadPage, Fenced, JournalError
 from midcall.trace import Entry
 
 Status: TypeAlias = Literal[
@@ -310,13 +310,15 @@ def page_mark(call: CallRecord) -> str:
     return f"{call.created!r} {call.id}"
 
 
+_MOMENT = re.compile(r"[0-9]{1,20}(\.[0-9]{1,20})?(e[+-]?[0-9]{1,2})?")
+
+
 def page_start(after: str) -> tuple[float, str]:
     """When the last call of the page before was created, and its id."""
     created, _, call_id = after.partition(" ")
-    try:
-        return float(created), call_id
-    except ValueError:
-        raise JournalError(f"This is not the mark of a page: {after}") from None
+    if not _MOMENT.fullmatch(created) or not call_id:
+        raise BadPage(after)
+    return float(created), call_id
 
 
 __all__ = [

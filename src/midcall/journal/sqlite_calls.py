@@ -13,6 +13,7 @@ from typing import Any, get_args
 from msgspec import msgpack
 from msgspec.structs import replace
 
+from midcall.errors import BadPage
 from midcall.journal.base import (
     CALL_SIZE,
     ENDED,
@@ -406,7 +407,6 @@ def _fenced(call_id: str) -> Fenced:
 
 def _page_start(after: str) -> tuple[float, int]:
     created, n = page_start(after)
-    try:
-        return created, int(n)
-    except ValueError:
-        raise JournalError(f"This is not the mark of a page: {after}") from None
+    if not (n.isascii() and n.isdecimal() and len(n) < 19):
+        raise BadPage(after)
+    return created, int(n)

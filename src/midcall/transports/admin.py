@@ -26,6 +26,7 @@ from starlette.types import ASGIApp
 from midcall.connection import MAX_MESSAGE
 from midcall.errors import (
     BadExport,
+    BadPage,
     JournalError,
     MidcallError,
     NotAllowed,
@@ -36,7 +37,7 @@ from midcall.errors import (
     UnknownQuestion,
     WrongAnswer,
 )
-from midcall.journal.base import Status, page_start
+from midcall.journal.base import Status
 from midcall.limits import Key, check_keys
 from midcall.mcp import McpExtension
 from midcall.mcp.operations import STATUSES, Operations
@@ -52,6 +53,7 @@ IMPORT = "midcall:import"
 
 _HTTP: dict[type[MidcallError], int] = {
     TooLong: 400,
+    BadPage: 400,
     UnknownCall: 404,
     NotWaiting: 409,
     UnknownQuestion: 422,
@@ -129,8 +131,6 @@ class _Admin:
         limit = asked.get("limit", "100")
         if not limit.isdecimal() or not 0 < len(limit) < 9:
             raise BadRequest("limit is a number")
-        if "after" in asked:
-            _check_mark(asked["after"])
         found = await self._operations.list(
             status=_statuses(request),
             name=asked.get("name"),
@@ -182,19 +182,12 @@ class _Admin:
             try:
                 exported = msgspec.json.decode(line, type=dict[str, Any])
                 is_new = await self._operations.restore(exported, request.scope.get("midcall.principal"))
-            except (msgspec.DecodeError, BadExport, RecursionError) as error:
+            except (ValueError, BadExport, RecursionError) as error:  # of the decoder too
                 text = f"Line {taken + known + 1} is no exported call: {error}. Those before it are taken in"
                 raise BadRequest(text) from None
             taken, known = (taken + 1, known) if is_new else (taken, known + 1)
         _note(request, f"{taken} calls are imported")
         return _json({"imported": taken, "known": known})
-
-
-def _check_mark(after: str) -> None:
-    try:
-        page_start(after)
-    except JournalError as error:
-        raise BadRequest(str(error)) from None
 
 
 def _statuses(request: Request) -> list[Status]:
@@ -216,8 +209,8 @@ async def _read(request: Request, kind: Any) -> Any:
             raise BadRequest(f"More than {MAX_MESSAGE} bytes")
     try:
         return msgspec.json.decode(body or b"{}", type=kind)
-    except msgspec.DecodeError as error:
-        raise BadRequest(str(error)) from None
+    except (ValueError, RecursionError) as error:
+        raise BadRequest(str(error) or "nested too deeply") from None
 
 
 async def _lines(request: Request) -> AsyncIterator[bytes]:
