@@ -342,7 +342,8 @@ def test_of_what_comes_behind_an_open_stream_only_so_much_is_read_before_its_end
         reply, id = await line.question()
         much = "x" * 3 * open_stream.READ_AHEAD
         if part == "head":
-            line.send(visitor.call("echo", f"x-note: {much}", text=""))
+            note = "x" * (open_stream.READ_AHEAD // 2)
+            line.send(b"".join(visitor.call("echo", f"x-note: {note}", text="") for _ in range(6)))
         else:
             line.send(visitor.call("echo", text=much))
         await until(lambda: not any(one.transport.is_reading() for one in alive(OpenStream)))

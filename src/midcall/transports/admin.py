@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route, Router
 
@@ -91,6 +91,8 @@ def _guarded(handler: _Handler) -> _Handler:
         except MidcallError as error:
             status = next((s for kind, s in _HTTP.items() if isinstance(error, kind)), 500)
             return _json(error_body(error.code, str(error), error.data), status)
+        except ClientDisconnect:
+            raise
         except Exception:
             log.exception("failed inside midcall", extra={"call": request.path_params.get("id")})
             return _json(error_body("internal_error", "Internal error"), 500)

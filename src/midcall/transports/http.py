@@ -8,13 +8,13 @@ for MCP clients of the past, `/admin` for administrators, and `/metrics` for Pro
 
 import logging
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute, request_response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -213,7 +213,8 @@ class Application:
         if path == "/mcp" and scope["type"] == "http":
             await self._mcp(scope, receive, send)
         else:
-            await self._pages(scope, receive, send)
+            with suppress(ClientDisconnect):  # in the middle of its request: there is nobody to answer
+                await self._pages(scope, receive, send)
 
 
 class Protected:

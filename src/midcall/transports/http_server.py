@@ -9,11 +9,13 @@ import copy
 import functools
 import logging
 import socket
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+import msgspec
 import uvicorn
 from uvicorn.config import LOGGING_CONFIG
 from uvicorn.lifespan.on import LifespanOn
@@ -22,11 +24,16 @@ from midcall.connection import MAX_MESSAGE
 from midcall.hub import Hub
 from midcall.logs import is_no_frame
 from midcall.transports.auth import Authenticator
+from midcall.transports.connection_limits import DEFAULTS, Limits
 from midcall.transports.http import Application, Part, asgi_app
 from midcall.transports.one_write import OneWrite
 from midcall.transports.open_stream import OpenStream
 from midcall.transports.security import is_loopback, refuse_public_bind
 from midcall.transports.together import Together
+from midcall.transports.websocket_peer import WebSocketPeer
+
+if sys.platform != "win32":
+    import resource
 
 FRAME_LIMIT = 4 * MAX_MESSAGE
 """Frames up to this size are read, so that one over MAX_MESSAGE can be answered with an error; one
@@ -37,6 +44,9 @@ GRACE = 5.0
 
 WRITING = 2
 """Seconds for the last responses to be read."""
+
+OWN_FILES = 100
+"""Files that a process has to be able to open beside its connections."""
 
 log = logging.getLogger("midcall.http")
 
@@ -68,13 +78,15 @@ def server(
     parts: Sequence[Part] = (),
     web_modules: Sequence[str | Path] = (),
     own_log: bool = True,
+    limits: Limits = DEFAULTS,
 ) -> uvicorn.Server:
     """A server that is ready to `serve`; its log goes to standard error, with its place among others.
 
     Told to stop, it lets calls run on for up to `grace` seconds, and answers the others that it is closing.
 
     With `own_log=False` it is logged as the process has set it up. `admin` and `metrics` are as for
-    `asgi_app`.
+    `asgi_app`. `limits` is what each peer may take; there are no more connections than the process may open
+    files, less some for itself.
 
     Raises `ValueError` for an address that others can reach, unless there is `auth` or `allow_public`.
     """
@@ -95,10 +107,11 @@ def server(
         web_modules=web_modules,
     )
     logging.getLogger("uvicorn.error").addFilter(is_no_frame)
-    together = Together()
-    http = _Server(
+    together = Together(msgspec.structs.replace(limits, connections=_most_connections(limits.connections)))
+    return _Server(
         app,
         hub,
+        together,
         grace,
         place,
         uvicorn.Config(
@@ -110,14 +123,12 @@ def server(
             access_log=log_level in ("trace", "debug", "info"),  # else each line is made and thrown away
             proxy_headers=False,  # nothing here depends on what a proxy says of the client
             http=cast("type[asyncio.Protocol]", functools.partial(OneWrite, together=together)),
-            ws="websockets-sansio",
+            ws=WebSocketPeer,
             ws_max_size=FRAME_LIMIT,
             ws_per_message_deflate=False,  # costs 64 kB a peer, and hides a slow reader from us
             timeout_graceful_shutdown=2 * WRITING,  # never reached: see `_Server`
         ),
     )
-    http.server_state.tasks = together.requests.waiting
-    return http
 
 
 class _Server(uvicorn.Server):
@@ -128,9 +139,17 @@ class _Server(uvicorn.Server):
     """
 
     def __init__(
-        self, app: Application, hub: Hub, grace: float, place: Place | None, config: uvicorn.Config
+        self,
+        app: Application,
+        hub: Hub,
+        together: Together,
+        grace: float,
+        place: Place | None,
+        config: uvicorn.Config,
     ) -> None:
         super().__init__(config)
+        self.server_state.tasks = together.requests.waiting
+        self._together = together
         self._place = place
         self._app = app
         self._hub = hub
@@ -188,6 +207,14 @@ class _Server(uvicorn.Server):
         """Whoever has not read its response by now never will."""
         for connection in list(self.server_state.connections):
             connection.transport.abort()
+
+
+def _most_connections(wanted: int) -> int:
+    """So many, or as many as there are files for, with some left for journals, threads and children."""
+    if sys.platform == "win32":
+        return wanted
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return wanted if files == resource.RLIM_INFINITY else min(wanted, max(files - OWN_FILES, 1))
 
 
 def _names_of(host: str) -> list[str]:

@@ -174,11 +174,12 @@ async def _body(request: Request) -> bytes | None:
     try:
         async for part in request.stream():
             size += len(part)
-            if size <= MAX_MESSAGE:
-                parts.append(part)
+            if size > MAX_MESSAGE:
+                return None
+            parts.append(part)
     except ClientDisconnect:
         return b""
-    return b"".join(parts) if size <= MAX_MESSAGE else None
+    return b"".join(parts)
 
 
 def _refusal(status: int, text: str, *, code: int = jsonrpc.INVALID_REQUEST) -> Response:

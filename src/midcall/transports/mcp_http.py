@@ -358,10 +358,11 @@ async def _body(receive: Receive) -> bytes | None:
             return b""
         part = message.get("body", b"")
         size += len(part)
-        if size <= MAX_MESSAGE:
-            parts.append(part)
+        if size > MAX_MESSAGE:
+            return None  # nobody waits for the rest
+        parts.append(part)
         if not message.get("more_body"):
-            return b"".join(parts) if size <= MAX_MESSAGE else None
+            return b"".join(parts)
 
 
 def _with_body(answer: Answer | Events | Elsewhere | None, body: bytes) -> Answer | Events | Elsewhere | None:

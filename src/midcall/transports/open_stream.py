@@ -14,6 +14,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from midcall.transports.connection_limits import SlowReaders
 from midcall.transports.event_writer import COMMENT, KEEP_ALIVE
 from midcall.transports.sse import EventStream
 
@@ -36,6 +37,7 @@ class OpenStream(asyncio.Protocol):
         "_paused",
         "_place",
         "_server_state",
+        "_slow_readers",
         "_stream",
         "_timer",
         "_turn",
@@ -51,8 +53,10 @@ class OpenStream(asyncio.Protocol):
         stream: EventStream,
         place: int,
         left: Callable[[], None] | None,
+        slow_readers: SlowReaders,
     ) -> None:
         self.transport = transport
+        self._slow_readers = slow_readers
         self.keep_alive: bool = before.cycle.keep_alive
         self._config = before.config
         self._server_state = before.server_state
@@ -111,9 +115,11 @@ class OpenStream(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The client is behind."""
         self._paused = True
+        self._slow_readers.add(self.transport)
 
     def resume_writing(self) -> None:
         self._paused = False
+        self._slow_readers.discard(self.transport)
         self._write()
 
     # --- reading -----------------------------------------------------------------------------
@@ -132,6 +138,7 @@ class OpenStream(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._server_state.connections.discard(self)
+        self._slow_readers.discard(self.transport)
         if not self._over:
             self._let_go()
             if self._left is not None:
@@ -142,6 +149,8 @@ class OpenStream(asyncio.Protocol):
         self._let_go()
         if not self.keep_alive:
             self.transport.close()
+            if self.transport.get_write_buffer_size():  # it stays until that is read
+                self._slow_readers.add(self.transport)
             return
         self._server_state.connections.discard(self)
         protocol_class: Any = self._config.http_protocol_class
