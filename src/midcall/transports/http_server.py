@@ -1,17 +1,21 @@
 """A server for the hub's ASGI application: uvicorn, made for calls that wait.
 
 It stops in the order that waiting calls need: what waits is told, what runs may end within its time, then the
-connections close. It may stand among several that share their sockets.
+connections close. A request that was sent on an open connection is answered. It may stand among several that
+share their sockets.
 """
 
 import asyncio
 import copy
 import functools
 import logging
+import os
+import signal
 import socket
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -27,7 +31,6 @@ from midcall.transports.auth import Authenticator
 from midcall.transports.connection_limits import DEFAULTS, Limits
 from midcall.transports.http import Application, Part, asgi_app
 from midcall.transports.one_write import OneWrite
-from midcall.transports.open_stream import OpenStream
 from midcall.transports.security import is_loopback, refuse_public_bind
 from midcall.transports.together import Together
 from midcall.transports.websocket_peer import WebSocketPeer
@@ -83,6 +86,7 @@ def server(
     """A server that is ready to `serve`; its log goes to standard error, with its place among others.
 
     Told to stop, it lets calls run on for up to `grace` seconds, and answers the others that it is closing.
+    For as long it serves those who are connected, unless they are idle.
 
     With `own_log=False` it is logged as the process has set it up. `admin` and `metrics` are as for
     `asgi_app`. `limits` is what each peer may take; there are no more connections than the process may open
@@ -178,11 +182,11 @@ class _Server(uvicorn.Server):
             self._place.is_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        for listener in self.servers:
-            listener.close()
+        self._together.leaving = True
         for connection in list(self.server_state.connections):
-            if isinstance(connection, OneWrite | OpenStream):  # a WebSocket would lose its calls at once
-                connection.shutdown()
+            if isinstance(connection, OneWrite):
+                connection.leave()
+        await self._stop_accepting(sockets or [])
         self._app.stop_listening()
         await self._finish_calls()
         self._app.close()
@@ -190,18 +194,55 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
         hanging_up.cancel()
 
+    async def _stop_accepting(self, sockets: Sequence[socket.socket]) -> None:
+        """Close the listeners. Who has connected already, perhaps with a request, is taken in before."""
+        listeners = [one for server in self.servers for one in server.sockets]
+        waiting = [socket.socket(fileno=os.dup(one.fileno())) for one in listeners]
+        for server in self.servers:
+            server.close()
+        for one in sockets:
+            one.close()
+        for _ in range(2):
+            await asyncio.sleep(0)  # uvloop closes them in the next turn
+        loop = asyncio.get_running_loop()
+        accepted: list[socket.socket] = []
+        for listener in waiting:
+            with listener, suppress(OSError):
+                listener.setblocking(False)
+                while True:
+                    accepted.append(listener.accept()[0])
+        for one in accepted:
+            await loop.connect_accepted_socket(self._connection, one)
+
+    def _connection(self) -> asyncio.Protocol:
+        """What serves a connection, made as uvicorn makes it."""
+        return self.config.http_protocol_class(  # type: ignore[call-arg]
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+
     async def _finish_calls(self) -> None:
-        """Let what runs come to its end, and then end it; what waits and is kept is let go at once."""
+        """Let what runs come to its end, and then end it; what waits and is kept is let go at once.
+
+        Meanwhile a client may send one more request on a connection that it holds open, as it cannot know.
+        Its response says that it is the last one. Idle connections are closed when they always are.
+        """
         if self._hub.keeper is not None:
             self._hub.keeper.let_go()
             await asyncio.sleep(0)
         end = time.monotonic() + self._grace
-        while len(self._calls) and time.monotonic() < end and not self.force_exit:
-            await asyncio.wait([call.task for call in self._calls if call.task is not None], timeout=0.1)
+        while (len(self._calls) or self._in_use()) and time.monotonic() < end and not self.force_exit:
+            tasks = [call.task for call in self._calls if call.task is not None]
+            await (asyncio.wait(tasks, timeout=0.1) if tasks else asyncio.sleep(0.05))
         if len(self._calls):
             log.warning("Calls that are stopped, as the server is closing: %d", len(self._calls))
         await self._hub.close()
         await asyncio.sleep(0.05)  # what they said last is on its way to WebSockets
+
+    def _in_use(self) -> bool:
+        """Whether there are connections on which a request may come. Who has pressed Ctrl-C does not wait."""
+        return signal.SIGINT not in self._captured_signals and any(
+            isinstance(one, OneWrite) and one.in_use for one in self.server_state.connections
+        )
 
     def _hang_up(self) -> None:
         """Whoever has not read its response by now never will."""

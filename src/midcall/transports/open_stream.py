@@ -133,7 +133,7 @@ class OpenStream(asyncio.Protocol):
     # --- the end -----------------------------------------------------------------------------
 
     def shutdown(self) -> None:
-        """The server is to end: with the stream, so does the connection."""
+        """The server ends: with the stream, so does the connection."""
         self.keep_alive = False
 
     def connection_lost(self, exc: Exception | None) -> None:
