@@ -6,6 +6,9 @@ import gc
 import json
 import socket
 import struct
+import subprocess
+import sys
+import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -15,10 +18,12 @@ import uvloop
 from websockets.asyncio.client import connect as open_socket
 
 from midcall import Hub, method
-from midcall.transports import http_server
+from midcall.transports import http_server, mcp_http, sse
 from midcall.transports.auth import StaticKeys
 from midcall.transports.connection_limits import DEFAULTS, Limits
-from peers import free_port
+from midcall.transports.http_sessions import HttpSession
+from midcall.transports.sse import HttpLine
+from peers import environment, free_port
 
 KEY = "ada-0123456789abcdef"
 LOOPS = pytest.mark.parametrize("loop", [uvloop.new_event_loop, None], ids=["uvloop", "asyncio"])
@@ -41,6 +46,12 @@ class Work:
     @method
     async def echo(self, text: str) -> str:
         """Say it back."""
+        return text
+
+    @method
+    async def slow_echo(self, text: str) -> str:
+        """Say it back, after a while in which it is watched whether the caller leaves."""
+        await asyncio.sleep(3 * mcp_http.WATCH_AFTER)
         return text
 
 
@@ -489,3 +500,108 @@ def test_pings_of_a_peer_that_does_not_read_are_not_answered_without_end(loop: A
         peer.close()
 
     run(loop, main)
+
+
+# --- what is left of a result ----------------------------------------------------------------
+
+
+@LOOPS
+def test_nothing_of_a_legacy_result_is_left_for_the_garbage_collector(loop: Any) -> None:
+    """It comes seldom, and the results may be large."""
+
+    async def main(place: Place) -> None:
+        reader, writer = await place.connect()
+        begin = {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {},
+            "clientInfo": {"name": "t", "version": "1"},
+        }
+        writer.write(legacy("initialize", begin))
+        head = await reader.readuntil(b"\r\n\r\n")
+        session = next(line for line in head.split(b"\r\n") if line.startswith(b"mcp-session-id"))
+        await reader.readuntil(b"}}")
+        gc.collect()
+        gc.disable()
+        try:
+            call = {"name": "work.slow_echo", "arguments": {"text": "hello"}}
+            writer.write(legacy("tools/call", call, session.decode(), "mcp-protocol-version: 2025-11-25"))
+            assert b"hello" in (await response(reader))[1]
+            await asyncio.sleep(0.1)
+            assert [one for one in gc.get_objects() if isinstance(one, HttpLine)] == []
+        finally:
+            gc.enable()
+
+    run(loop, main)
+
+
+def legacy(method: str, params: Any, *head: str) -> bytes:
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
+    lines = (
+        "POST /mcp HTTP/1.1",
+        "host: localhost",
+        "content-type: application/json",
+        "accept: application/json, text/event-stream",
+        f"content-length: {len(body)}",
+        *head,
+    )
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+@LOOPS
+def test_a_websocket_that_has_got_a_large_result_leaves_nothing_of_it(loop: Any) -> None:
+    async def main(place: Place) -> None:
+        async with open_socket(f"ws://127.0.0.1:{place.port}/ws", max_size=None, compression=None) as peer:
+            call = {"jsonrpc": "2.0", "id": 1, "method": "work.large", "params": {"size": 8_000_000}}
+            tracemalloc.start()
+            try:
+                await peer.send(json.dumps(call))
+                assert len(await peer.recv()) > 8_000_000
+                await (await peer.ping())  # of the client itself: it keeps the last frame
+                assert tracemalloc.get_traced_memory()[0] < 4_000_000
+            finally:
+                tracemalloc.stop()
+
+    run(loop, main)
+
+
+def test_the_large_end_of_a_stream_is_kept_only_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        session = HttpSession(None)
+        stream = session.new_stream()
+        stream.put(b"x" * 2 * sse.KEPT_BYTES)
+        stream.close()
+        assert session.resume(f"{stream.id}-0") == (stream, 1)
+        await until(lambda: not stream.since(0))
+        assert session.resume(f"{stream.id}-0") == (None, 0)
+
+    monkeypatch.setattr(sse, "KEPT_TIME", 0.05)
+    asyncio.run(main())
+
+
+def test_a_call_waits_for_a_reader_that_is_behind_by_few_but_large_events() -> None:
+    stream = sse.EventStream(None)
+    stream.attach(0, lambda: None)
+    stream.put(b"x" * 2 * sse.KEPT_BYTES)
+    assert stream.full
+    stream.written(stream.end)
+    assert not stream.full
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_a_server_gives_the_memory_of_large_results_back() -> None:
+    script = """
+import sys
+from midcall.cli.serve import _give_back_large_blocks
+
+def resident():
+    return next(int(l.split()[1]) for l in open("/proc/self/status") if l.startswith("VmRSS")) // 1024
+
+_give_back_large_blocks()
+bytes(b"x") * 16_000_000  # from now on, glibc would take such blocks from its heap
+before, small = resident(), []
+large = [b"x" * 16_000_000 for _ in range(10) if small.append(bytearray(200_000)) is None]
+assert resident() - before > 150
+del large
+assert resident() - before < 50, resident() - before
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, env=environment(), timeout=60)

@@ -88,7 +88,8 @@ class SlowReaders:
 
     def _set_timer(self) -> None:
         if self._timer is None and self._waiting:
-            self._timer = asyncio.get_running_loop().call_later(self._limits.pace_time, self._look)
+            due = min(one.due for one in self._waiting.values())
+            self._timer = asyncio.get_running_loop().call_at(due, self._look)
 
     def _look(self) -> None:
         self._timer = None

@@ -146,11 +146,14 @@ class _Client:
                 await _write(send, b":\n\n")
             self._wake.clear()
             while self._messages:
-                message = self._messages.popleft()
-                self._size -= len(message)
-                await _write(send, b"event: message\ndata: %b\n\n" % message)
+                await _write(send, b"event: message\ndata: %b\n\n" % self._next())
                 if self._size <= OUTBOX_LIMIT // 2:
                     self.connection.resume()
+
+    def _next(self) -> bytes:
+        message = self._messages.popleft()
+        self._size -= len(message)
+        return message
 
 
 def _owner(principal: Principal | None) -> _Owner:

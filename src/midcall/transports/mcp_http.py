@@ -310,6 +310,7 @@ class _Watch:
 
     def __exit__(self, *error: object) -> None:
         self._watching.cancel()
+        del self._watching  # its end leads back here, and with that to the result
 
     async def _watch(self) -> None:
         await _until_gone(self._receive)
@@ -333,6 +334,7 @@ class _Leaving:
     def forget(self) -> None:
         if self._watching is not None:
             self._watching.cancel()
+            self._watching = None  # its end leads back here, and with that to the response
 
     async def _watch(self) -> None:
         await _until_gone(self._receive)

@@ -48,11 +48,14 @@ class Outbox:
             await self._wake.wait()
             self._wake.clear()
             while self._messages:
-                message = self._messages.popleft()
-                self.size -= len(message)
-                await send({"type": "websocket.send", "text": message.decode()})
+                await send({"type": "websocket.send", "text": self._next().decode()})
                 if self.size <= OUTBOX_LIMIT // 2 and self.connection is not None:
                     self.connection.resume()
+
+    def _next(self) -> bytes:
+        message = self._messages.popleft()
+        self.size -= len(message)
+        return message
 
 
 async def serve_websocket(
