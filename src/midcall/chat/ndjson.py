@@ -18,13 +18,22 @@ from midcall.chat.runs import FarRun, Run
 from midcall.chat.store import Conflict
 from midcall.errors import JournalError, MidcallError
 from midcall.principal import Principal
+from midcall.transports.security import JSON, is_media_type
 
 MAX_BODY = 4 * 1024 * 1024
+
+
+class NotJson(MidcallError):
+    """A request whose body is not said to be JSON."""
+
+    code = "unsupported_media_type"
+
 
 _STATUS: dict[type[MidcallError], int] = {
     NoConversation: 404,
     Busy: 409,
     Conflict: 409,
+    NotJson: 415,
     JournalError: 503,
 }
 
@@ -133,13 +142,18 @@ def principal_of(request: Request) -> Principal | None:
 
 
 async def read_body(request: Request) -> bytes:
-    """The body of a request. Raises `MidcallError` if it is too large."""
+    """The body of a request. Raises `MidcallError` if it is too large, or not said to be JSON.
+
+    A form of another site's page cannot say so.
+    """
     size, parts = 0, []
     async for part in request.stream():
         size += len(part)
         if size > MAX_BODY:
             raise MidcallError(f"A request may have {MAX_BODY} bytes at most")
         parts.append(part)
+    if size and not is_media_type(request.headers.get("content-type"), JSON):
+        raise NotJson("Content-Type must be application/json")
     return b"".join(parts)
 
 

@@ -35,6 +35,7 @@ from midcall.journal.base import Status, page_start
 from midcall.mcp import McpExtension
 from midcall.mcp.operations import STATUSES, Operations
 from midcall.transports.restricted import error_body, name_of
+from midcall.transports.security import JSON, is_media_type
 
 log = logging.getLogger("midcall.admin")
 
@@ -166,7 +167,7 @@ class _Admin:
         async for line in _lines(request):
             try:
                 is_new = await self._operations.restore(msgspec.json.decode(line, type=dict[str, Any]))
-            except (msgspec.DecodeError, JournalError) as error:
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, JournalError) as error:
                 if isinstance(error, JournalError) and not _is_no_call(error):
                     raise
                 text = f"Line {taken + known + 1} is no exported call: {error}. Those before it are taken in"
@@ -197,7 +198,7 @@ def _statuses(request: Request) -> list[Status]:
 
 async def _read(request: Request, kind: Any) -> Any:
     """The body of a request. It must say that it is JSON, as a form of a web page cannot."""
-    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+    if not is_media_type(request.headers.get("content-type"), JSON):
         raise BadRequest("Content-Type must be application/json")
     body = b""
     async for part in request.stream():
@@ -206,12 +207,12 @@ async def _read(request: Request, kind: Any) -> Any:
             raise BadRequest(f"More than {MAX_MESSAGE} bytes")
     try:
         return msgspec.json.decode(body or b"{}", type=kind)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest(str(error)) from None
 
 
 async def _lines(request: Request) -> AsyncIterator[bytes]:
-    if request.headers.get("content-type", "").partition(";")[0].strip() != LINES:
+    if not is_media_type(request.headers.get("content-type"), LINES):
         raise BadRequest(f"Content-Type must be {LINES}")
     rest = b""
     async for part in request.stream():

@@ -22,6 +22,7 @@ from midcall.hub import Hub
 from midcall.jsonrpc import Fault
 from midcall.principal import Principal
 from midcall.transports.event_writer import EVENTS, KEEP_ALIVE
+from midcall.transports.security import JSON, is_media_type
 from midcall.transports.websocket import OUTBOX_LIMIT, READ_LIMIT
 
 LIMIT = 10_000
@@ -76,7 +77,7 @@ class SseEndpoint:
         client = self._find(request)
         if client is None:
             return _refusal(404, "Session not found", code=-32001)
-        if "application/json" not in request.headers.get("content-type", "application/json"):
+        if not is_media_type(request.headers.get("content-type"), JSON):
             return _refusal(415, "Content-Type must be application/json")
         if client.behind:
             await client.connection.drain()

@@ -32,6 +32,7 @@ from midcall.transports.event_writer import write_events
 from midcall.transports.http_sessions import BatchLine, HttpSession, HttpSessions, SessionLine
 from midcall.transports.later import Later
 from midcall.transports.relay import Post, Relay
+from midcall.transports.security import JSON, NOSNIFF, is_media_type
 from midcall.transports.sse import EventStream, HttpLine
 from midcall.transports.together import INLINE
 from midcall.transports.whole_response import send_whole
@@ -102,7 +103,7 @@ class McpEndpoint:
         if isinstance(answer, Elsewhere):
             answer = await self._pass_on(answer, scope, receive, send)
         if isinstance(answer, Answer):
-            headers = (_JSON, *answer.extra) if answer.body else answer.extra
+            headers = (_JSON, NOSNIFF, *answer.extra) if answer.body else answer.extra
             await send_whole(scope, send, answer.status, headers, answer.body)
         elif answer is not None:
             left = None if answer.session is None else functools.partial(self._gone, answer.session)
@@ -138,7 +139,8 @@ class McpEndpoint:
         if body is None:
             text = f"Invalid Request: a message may have {MAX_MESSAGE} bytes at most"
             return Answer(413, jsonrpc.error_response(None, jsonrpc.INVALID_REQUEST, text))
-        if b"application/json" not in headers.get(b"content-type", b"application/json"):
+        kind = headers.get(b"content-type")
+        if kind != b"application/json" and not is_media_type(kind, JSON):
             return _refusal(415, "Content-Type must be application/json")
         accept = headers.get(b"accept", b"application/json")
         if b"application/json" not in accept and not _accepts(accept):

@@ -116,7 +116,9 @@ class OneWrite(HttpToolsProtocol):
         cycle.on_response()
         return True
 
-    def _detach(self, stream: EventStream, place: int, left: Callable[[], None] | None) -> bool:
+    def _detach(
+        self, stream: EventStream, place: int, left: Callable[[], None] | None, seconds: float | None
+    ) -> bool:
         """Leave the connection to a stream, unless there is more on it than the request of this stream."""
         cycle = self.cycle
         if (
@@ -133,7 +135,7 @@ class OneWrite(HttpToolsProtocol):
         self.connections.discard(self)
         self.flow.resume_reading()
         transport, head = self._gathering.let_go()
-        OpenStream(self, transport, stream, place, left, self._together.slow_readers).begin(head)
+        OpenStream(self, transport, stream, place, left, self._together.slow_readers).begin(head, seconds)
         self.parser = None  # type: ignore[assignment]  # it leads back here too
         self._release()
         return True

@@ -30,6 +30,7 @@ class OpenStream(asyncio.Protocol):
     __slots__ = (
         "_app_state",
         "_config",
+        "_expiry",
         "_following",
         "_left",
         "_loop",
@@ -70,10 +71,13 @@ class OpenStream(asyncio.Protocol):
         self._woken = False
         self._over = False
         self._timer: asyncio.TimerHandle | None = None
+        self._expiry: asyncio.TimerHandle | None = None
         self._turn = 0
 
-    def begin(self, head: bytes) -> None:
-        """Take over the connection; the head is yet to be written."""
+    def begin(self, head: bytes, seconds: float | None) -> None:
+        """Take over the connection, for so many seconds at most; the head is yet to be written."""
+        if seconds is not None:
+            self._expiry = self._loop.call_later(seconds, self._expire)
         self._server_state.connections.add(self)  # type: ignore[arg-type]
         self.transport.set_protocol(self)
         self._turn = self._stream.attach(self._place, self._wake)
@@ -136,6 +140,13 @@ class OpenStream(asyncio.Protocol):
         """The server ends: with the stream, so does the connection."""
         self.keep_alive = False
 
+    def _expire(self) -> None:
+        """The client's token is good no longer: the stream ends, as if the client had left."""
+        self.transport.write(_LAST_CHUNK)
+        self._end()
+        if self._left is not None:
+            self._left()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._server_state.connections.discard(self)
         self._slow_readers.discard(self.transport)
@@ -172,9 +183,10 @@ class OpenStream(asyncio.Protocol):
     def _let_go(self) -> None:
         self._over = True
         self._stream.left(self._turn)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        for timer in (self._timer, self._expiry):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._expiry = None
 
 
 def _chunk(data: bytes) -> bytes:
