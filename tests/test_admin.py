@@ -260,7 +260,10 @@ def test_json_however_deep_is_answered_and_never_with_an_error_of_the_server(
     deep = b"[" * depth + b"]" * depth
     server.call("shop.order", item="tea")
     id = server.only()["id"]
-    assert server.post(f"/admin/calls/{id}/answers", b'{"answers": {"address": %b}}' % deep).status in (400, 422)
+    assert server.post(f"/admin/calls/{id}/answers", b'{"answers": {"address": %b}}' % deep).status in (
+        400,
+        422,
+    )
     assert server.post(f"/admin/calls/{id}/abort", b'{"reason": %b}' % deep).status == 400
     assert server.post(f"/calls/{id}/abort", b'{"reason": %b}' % deep).status == 400
     lines = b'{"x": %b}' % deep

@@ -177,7 +177,7 @@ def test_a_server_is_ready_while_its_journal_can_be_reached(tmp_path: Path) -> N
         came = server.get("/ready").json
         assert came == {"status": "not ready", "reason": "The journal cannot be reached"}
         assert server.get("/health").status == 200, "it lives"
-        found = figures(server)
+        found = figures(server, ADMIN)
         assert found["midcall_journal_up"] == 0
         assert found["midcall_journal_errors_total load"] >= 1
         broken.unlink()

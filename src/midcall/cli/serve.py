@@ -98,6 +98,7 @@ def serve(args: argparse.Namespace, load: "Callable[[], Hub]") -> int:
             mcp_of(hub)
         serving = serve_stdio(hub, raw=not args.mcp_only, grace=args.grace)
     else:
+        from midcall.transports.connection_limits import DEFAULTS, Limits
         from midcall.transports.http_server import server
 
         serving = server(
@@ -116,6 +117,7 @@ def serve(args: argparse.Namespace, load: "Callable[[], Hub]") -> int:
             parts=() if hub.chat is None else (hub.chat.part(),),
             web_modules=args.web_module,
             own_log=args.log_format == "text",
+            limits=DEFAULTS if args.max_connections is None else Limits(connections=args.max_connections),
         ).serve()
     _calm_collector()
     _give_back_large_blocks()
