@@ -42,7 +42,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         "",
     ],
 )
-def test_a_body_that_does_not_say_it_is_json_is_refused(server: Server, path: str, kind: str) -> None:
+def test_a_body_that_is_said_to_be_something_else_than_json_is_refused(
+    server: Server, path: str, kind: str
+) -> None:
     came = server.post(path, PATHS[path], content_type=kind)
     refused = 400 if path.startswith(("/admin", "/calls")) else 415
     assert came.status == refused, came.text

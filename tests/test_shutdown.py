@@ -347,6 +347,7 @@ def test_a_client_that_reads_nothing_does_not_hold_it_up_for_long() -> None:
             reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1024)
             said = json.dumps(body).encode()
             head = f"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(said)}\r\n"
+            head += "Content-Type: application/json\r\n"
             head += (
                 f"Mcp-Protocol-Version: {MODERN}\r\nMcp-Method: tools/call\r\nMcp-Name: work.large\r\n\r\n"
             )

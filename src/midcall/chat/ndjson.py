@@ -24,7 +24,7 @@ MAX_BODY = 4 * 1024 * 1024
 
 
 class NotJson(MidcallError):
-    """A request whose body is not said to be JSON."""
+    """A request whose body is said to be something else than JSON."""
 
     code = "unsupported_media_type"
 
@@ -142,9 +142,9 @@ def principal_of(request: Request) -> Principal | None:
 
 
 async def read_body(request: Request) -> bytes:
-    """The body of a request. Raises `MidcallError` if it is too large, or not said to be JSON.
+    """The body of a request. Raises `MidcallError` if it is too large, or said not to be JSON.
 
-    A form of another site's page cannot say so.
+    A page of another site can send a form or plain text without being asked beforehand.
     """
     size, parts = 0, []
     async for part in request.stream():
@@ -152,7 +152,7 @@ async def read_body(request: Request) -> bytes:
         if size > MAX_BODY:
             raise MidcallError(f"A request may have {MAX_BODY} bytes at most")
         parts.append(part)
-    if size and not is_media_type(request.headers.get("content-type"), JSON):
+    if size and not is_media_type(request.headers.get("content-type", JSON), JSON):
         raise NotJson("Content-Type must be application/json")
     return b"".join(parts)
 

@@ -77,7 +77,7 @@ class SseEndpoint:
         client = self._find(request)
         if client is None:
             return _refusal(404, "Session not found", code=-32001)
-        if not is_media_type(request.headers.get("content-type"), JSON):
+        if not is_media_type(request.headers.get("content-type", JSON), JSON):
             return _refusal(415, "Content-Type must be application/json")
         if client.behind:
             await client.connection.drain()

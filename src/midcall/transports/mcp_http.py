@@ -139,7 +139,7 @@ class McpEndpoint:
         if body is None:
             text = f"Invalid Request: a message may have {MAX_MESSAGE} bytes at most"
             return Answer(413, jsonrpc.error_response(None, jsonrpc.INVALID_REQUEST, text))
-        kind = headers.get(b"content-type")
+        kind = headers.get(b"content-type", b"application/json")
         if kind != b"application/json" and not is_media_type(kind, JSON):
             return _refusal(415, "Content-Type must be application/json")
         accept = headers.get(b"accept", b"application/json")

@@ -117,10 +117,7 @@ class Gate:
 
 
 def is_media_type(content_type: bytes | str | None, wanted: str) -> bool:
-    """Whether a `Content-Type` is this one, whatever its parameters are. None at all is not.
-
-    A page of another site can send plain text, a form, or no type at all, without being asked beforehand.
-    """
+    """Whether a `Content-Type` is this one, whatever its parameters are. None at all is not."""
     if isinstance(content_type, bytes):
         content_type = content_type.decode("latin-1")
     return content_type is not None and content_type.partition(";")[0].strip().lower() == wanted
