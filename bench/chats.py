@@ -56,6 +56,7 @@ class Reader(asyncio.Protocol):
     def __init__(self, port: int) -> None:
         body = json.dumps({"message": "Hello"}).encode()
         head = f"POST /chat HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n"
+        head += "Content-Type: application/json\r\n"
         self._request = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
         self._texts: list[float] = []
         self._pieces = 0

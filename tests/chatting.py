@@ -109,7 +109,8 @@ class Person:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT)
         try:
             data = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
-            connection.request(verb, path, data, headers)
+            typed = {} if data is None else {"Content-Type": "application/json"}
+            connection.request(verb, path, data, typed | headers)
             answer = connection.getresponse()
             return answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read()
         finally:

@@ -252,6 +252,25 @@ def test_what_is_no_json_is_refused(server: Server) -> None:
     assert server.get(path).status == 405
 
 
+@pytest.mark.parametrize("depth", [100, 400, 700, 900, 1100, 5000, 100_000])
+def test_json_however_deep_is_answered_and_never_with_an_error_of_the_server(
+    server: Server, depth: int
+) -> None:
+    deep = b"[" * depth + b"]" * depth
+    server.call("shop.order", item="tea")
+    id = server.only()["id"]
+    assert server.post(f"/admin/calls/{id}/answers", b'{"answers": {"address": %b}}' % deep).status in (
+        400,
+        422,
+    )
+    assert server.post(f"/admin/calls/{id}/abort", b'{"reason": %b}' % deep).status == 400
+    assert server.post(f"/calls/{id}/abort", b'{"reason": %b}' % deep).status == 400
+    lines = b'{"x": %b}' % deep
+    assert server.post("/admin/import", lines, content_type="application/x-ndjson").status == 400
+    assert "Traceback" not in server.stop()
+    server.start()
+
+
 def test_a_call_whose_code_has_changed_is_not_answered(server: Server) -> None:
     server.call("shop.order", item="tea")
     server.stop()

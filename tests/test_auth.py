@@ -27,6 +27,7 @@ from mcp_peers import http_server as mcp_server
 from midcall import Hub, NotAllowed, completion, connect_hub, method, prompt, resource
 from midcall.principal import Principal, check_scopes, missing_scopes
 from midcall.transports.auth import (
+    LEEWAY,
     OAuthResourceServer,
     StaticKeys,
     Unauthorized,
@@ -289,6 +290,11 @@ def issuer() -> Iterator[Issuer]:
 @pytest.fixture
 def oauth(issuer: Issuer) -> OAuthResourceServer:
     return OAuthResourceServer(issuer=issuer.url, resource=RESOURCE, jwks=issuer.jwks)
+
+
+def test_a_token_tells_until_when_it_is_good(issuer: Issuer, oauth: OAuthResourceServer) -> None:
+    until = int(time.time()) + 60
+    assert let_in(oauth, issuer.token(exp=until)).expires == until + LEEWAY, "as long as it is let in"
 
 
 def test_a_token_tells_who_calls(issuer: Issuer, oauth: OAuthResourceServer) -> None:

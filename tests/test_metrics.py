@@ -138,13 +138,18 @@ def test_a_call_that_diverges_is_counted(tmp_path: Path) -> None:
         assert found["midcall_calls_kept diverged"] == 1
 
 
-def test_figures_are_for_this_machine_and_for_administrators(tmp_path: Path) -> None:
+def test_where_there_are_keys_figures_are_for_administrators_only(tmp_path: Path) -> None:
     with Server(tmp_path, "--metrics", MIDCALL_TOKENS=KEYS) as server:
+        for origin in ({}, {"x_forwarded_for": "203.0.113.7"}):
+            assert server.get("/metrics", **origin).status == 401
+            assert server.get("/metrics", ADA, **origin).status == 403
+            assert server.get("/metrics", ADMIN, **origin).status == 200
+
+
+def test_without_keys_figures_are_for_programs_of_this_machine(tmp_path: Path) -> None:
+    with Server(tmp_path, "--metrics") as server:
         assert figures(server)["midcall_journal_up"] == 1
-        by_proxy = {"x_forwarded_for": "203.0.113.7"}
-        assert server.get("/metrics", **by_proxy).status == 401
-        assert server.get("/metrics", ADA, **by_proxy).status == 403
-        assert server.get("/metrics", ADMIN, **by_proxy).status == 200
+        assert server.get("/metrics", x_forwarded_for="203.0.113.7").status == 404
 
 
 def test_the_figures_of_all_workers_are_told_together(tmp_path: Path) -> None:
@@ -175,7 +180,7 @@ def test_a_server_is_ready_while_its_journal_can_be_reached(tmp_path: Path) -> N
         came = server.get("/ready").json
         assert came == {"status": "not ready", "reason": "The journal cannot be reached"}
         assert server.get("/health").status == 200, "it lives"
-        found = figures(server)
+        found = figures(server, ADMIN)
         assert found["midcall_journal_up"] == 0
         assert found["midcall_journal_errors_total load"] >= 1
         broken.unlink()

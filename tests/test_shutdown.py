@@ -13,7 +13,7 @@ import pytest
 from websockets.asyncio.client import connect as open_socket
 
 from driving import LIMIT, drive
-from mcp_peers import FORMS, LATEST, META, MODERN, HttpClient, http, text
+from mcp_peers import FORMS, LATEST, META, MODERN, HttpClient, text
 from midcall import Ask, Hub, method, prompt
 from peers import close_pipes, command, environment, free_port, wait_for
 
@@ -145,12 +145,48 @@ def test_with_nothing_running_it_ends_at_once(number: int) -> None:
             client = server.client(LATEST)
             await client.initialize()
             client.listen()
-            idle = await http(server.port, "GET", {})
             async with open_socket(f"ws://127.0.0.1:{server.port}/ws"):
                 server.stop(number)
                 await server.ends()
-            await idle.drop()
             await client.close()
+
+    drive(main())
+
+
+def test_who_presses_ctrl_c_does_not_wait_for_idle_connections() -> None:
+    async def main() -> None:
+        async with serving("--grace", "60") as server:
+            _, idle = await asyncio.open_connection("127.0.0.1", server.port)  # for 30 seconds, otherwise
+            server.stop(signal.SIGINT)
+            await server.ends()
+            idle.close()
+
+    drive(main())
+
+
+def test_an_idle_connection_is_good_for_one_more_request_and_does_not_hold_the_server_up() -> None:
+    async def main() -> None:
+        async with serving("--grace", "60") as server:
+            lines = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(2)]
+            get = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+            for reader, writer in lines:
+                writer.write(get)
+                assert b"connection: close" not in await reader.readuntil(b"}")
+            server.stop()
+            while True:
+                try:
+                    _, late = await asyncio.open_connection("127.0.0.1", server.port)
+                except ConnectionRefusedError:
+                    break
+                late.close()
+                await asyncio.sleep(0.02)
+            (reader, writer), (other, silent) = lines
+            writer.write(get)
+            assert b"connection: close" in await reader.read()
+            assert await other.read() == b"", "nothing has come for a while"
+            await server.ends()
+            for one in (writer, silent):
+                one.close()
 
     drive(main())
 
@@ -308,6 +344,7 @@ def test_a_client_that_reads_nothing_does_not_hold_it_up_for_long() -> None:
             reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1024)
             said = json.dumps(body).encode()
             head = f"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(said)}\r\n"
+            head += "Content-Type: application/json\r\n"
             head += (
                 f"Mcp-Protocol-Version: {MODERN}\r\nMcp-Method: tools/call\r\nMcp-Name: work.large\r\n\r\n"
             )

@@ -138,10 +138,7 @@ def test_on_sighup_each_worker_is_replaced_and_nobody_is_turned_away(tmp_path: P
         await asyncio.sleep(0.3)
         parent.process.send_signal(signal.SIGHUP)
         while "new workers are ready" not in parent.log:
-            try:
-                asked.append(await tool(parent.port, "work.pid", {}))
-            except (EOFError, ConnectionResetError, IndexError):  # it was taken by one that closed just then
-                asked.append(0)
+            asked.append(await tool(parent.port, "work.pid", {}))
             await asyncio.sleep(0.02)
         asked.append(await waiting)
         return asked
@@ -153,8 +150,7 @@ def test_on_sighup_each_worker_is_replaced_and_nobody_is_turned_away(tmp_path: P
         assert not before & after
         assert len(after) == 2
         assert asked[-1] in before, "what ran was finished"
-        assert set(asked) <= before | after | {0}
-        assert asked.count(0) <= 4
+        assert set(asked) <= before | after
         parent.until(lambda: all(gone(pid) for pid in before))
 
 

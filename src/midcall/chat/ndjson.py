@@ -19,8 +19,16 @@ from midcall.chat.store import Conflict
 from midcall.errors import JournalError, MidcallError, TooManyCalls
 from midcall.limits import check_keys
 from midcall.principal import Principal
+from midcall.transports.security import JSON, is_media_type
 
 MAX_BODY = 4 * 1024 * 1024
+
+
+class NotJson(MidcallError):
+    """A request whose body is said to be something else than JSON."""
+
+    code = "unsupported_media_type"
+
 
 _STATUS: dict[type[MidcallError], int] = {
     NoConversation: 404,
@@ -28,6 +36,7 @@ _STATUS: dict[type[MidcallError], int] = {
     Conflict: 409,
     TooManyConversations: 409,
     TooManyCalls: 429,
+    NotJson: 415,
     JournalError: 503,
 }
 
@@ -145,13 +154,18 @@ def principal_of(request: Request) -> Principal | None:
 
 
 async def read_body(request: Request) -> bytes:
-    """The body of a request. Raises `MidcallError` if it is too large."""
+    """The body of a request. Raises `MidcallError` if it is too large, or said not to be JSON.
+
+    A page of another site can send a form or plain text without being asked beforehand.
+    """
     size, parts = 0, []
     async for part in request.stream():
         size += len(part)
         if size > MAX_BODY:
             raise MidcallError(f"A request may have {MAX_BODY} bytes at most")
         parts.append(part)
+    if size and not is_media_type(request.headers.get("content-type", JSON), JSON):
+        raise NotJson("Content-Type must be application/json")
     return b"".join(parts)
 
 

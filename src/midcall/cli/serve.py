@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 BUILT_IN = "midcall.activations:hub"
 _WORKER = "midcall-worker"
+_M_MMAP_THRESHOLD = -3
+"""As in `malloc.h`."""
 _EXAMPLES = """\
 examples:
   midcall serve                             the built-in examples, ws://127.0.0.1:8000/ws
@@ -100,6 +102,7 @@ def serve(args: argparse.Namespace, load: "Callable[[], Hub]") -> int:
             hub.calls.rate = RateLimit(args.rate_limit)
         serving = serve_stdio(hub, raw=not args.mcp_only, grace=args.grace)
     else:
+        from midcall.transports.connection_limits import DEFAULTS, Limits
         from midcall.transports.http_server import server
 
         serving = server(
@@ -119,8 +122,10 @@ def serve(args: argparse.Namespace, load: "Callable[[], Hub]") -> int:
             parts=() if hub.chat is None else (hub.chat.part(),),
             web_modules=args.web_module,
             own_log=args.log_format == "text",
+            limits=DEFAULTS if args.max_connections is None else Limits(connections=args.max_connections),
         ).serve()
     _calm_collector()
+    _give_back_large_blocks()
     with asyncio.Runner(loop_factory=_fast_loop()) as runner:
         threads = ThreadPoolExecutor(thread_name_prefix=_WORKER)
         runner.get_loop().set_default_executor(threads)
@@ -244,6 +249,18 @@ def _calm_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
+
+
+def _give_back_large_blocks() -> None:
+    """Have the C library give each block of a megabyte or more back to the system when it is free.
+
+    glibc stops to do so for a size once such a block was freed, and a server keeps what large results took.
+    """
+    import contextlib
+    import ctypes
+
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # not glibc
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 1024 * 1024)
 
 
 def _work_in(folder: str) -> None:

@@ -2,12 +2,14 @@
 
 import argparse
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 from midcall.cli.call import seconds
 from midcall.cli.chatting import add_model
 
 MOST_WORKERS = 1000
+MOST_CONNECTIONS = 1_000_000
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -32,10 +34,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--workers",
         metavar="N",
-        type=_count,
+        type=_up_to(MOST_WORKERS),
         default=None,
         help="serve with so many processes, which share the address and the journal; SIGHUP replaces them, "
         "one at a time",
+    )
+    parser.add_argument(
+        "--max-connections",
+        metavar="N",
+        type=_up_to(MOST_CONNECTIONS),
+        default=None,
+        help="over HTTP, how many connections each process has at once (default: 10000)",
     )
     parser.add_argument("--as-worker", default=None, help=argparse.SUPPRESS)
     parser.add_argument("--cwd", metavar="DIR", help="work in this folder, and look for the target there")
@@ -54,7 +63,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--metrics",
         action="store_true",
-        help="figures for Prometheus at /metrics, for programs of this machine and administrators",
+        help="figures for Prometheus at /metrics: with keys, for those who have the scope midcall:admin; "
+        "without, for programs of this machine",
     )
     parser.add_argument(
         "--web-module",
@@ -158,11 +168,15 @@ def _add_protection(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _count(text: str) -> int:
-    """A number of workers."""
-    if not text.isdecimal() or not 1 <= int(text) <= MOST_WORKERS:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to {MOST_WORKERS}")
-    return int(text)
+def _up_to(most: int) -> Callable[[str], int]:
+    """What reads a number of things of which there are some, and so many at most."""
+
+    def read(text: str) -> int:
+        if not text.isdecimal() or not 1 <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to {most}")
+        return int(text)
+
+    return read
 
 
 def _rate(text: str) -> float:

@@ -248,6 +248,8 @@ class _Workers:
             for task in (working, stopping):
                 task.cancel()
             await asyncio.wait((working, stopping))
+        for one in self._sockets:
+            one.close()  # who comes now is turned away, and does not wait for workers that take nobody in
         log.info("Stopping %d workers", len(self._running))
         await asyncio.gather(*(worker.stop(self._limit) for worker in list(self._running)))
         return code

@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route, Router, request_response
 from starlette.types import ASGIApp
@@ -42,6 +42,7 @@ from midcall.limits import Key, check_keys
 from midcall.mcp import McpExtension
 from midcall.mcp.operations import STATUSES, Operations
 from midcall.transports.restricted import error_body, name_of
+from midcall.transports.security import JSON, is_media_type
 from midcall.transports.stdio import Lines
 
 log = logging.getLogger("midcall.admin")
@@ -110,6 +111,8 @@ def _guarded(handler: _Handler) -> _Handler:
         except MidcallError as error:
             status = next((s for kind, s in _HTTP.items() if isinstance(error, kind)), 500)
             return _json(error_body(error.code, str(error), error.data), status)
+        except ClientDisconnect:
+            raise
         except Exception:
             log.exception("failed inside midcall", extra={"call": request.path_params.get("id")})
             return _json(error_body("internal_error", "Internal error"), 500)
@@ -200,7 +203,7 @@ def _statuses(request: Request) -> list[Status]:
 
 async def _read(request: Request, kind: Any) -> Any:
     """The body of a request. It must say that it is JSON, as a form of a web page cannot."""
-    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+    if not is_media_type(request.headers.get("content-type"), JSON):
         raise BadRequest("Content-Type must be application/json")
     body = bytearray()
     async for part in request.stream():
@@ -214,7 +217,7 @@ async def _read(request: Request, kind: Any) -> Any:
 
 
 async def _lines(request: Request) -> AsyncIterator[bytes]:
-    if request.headers.get("content-type", "").partition(";")[0].strip() != LINES:
+    if not is_media_type(request.headers.get("content-type"), LINES):
         raise BadRequest(f"Content-Type must be {LINES}")
     lines = Lines(4 * MAX_MESSAGE)
     async for part in request.stream():

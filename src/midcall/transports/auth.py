@@ -227,7 +227,7 @@ class OAuthResourceServer:
                 "A token is needed: Authorization: Bearer ...",
             )
         claims = await self._verify(token)
-        principal = Principal(_subject(claims), _scopes_of(claims))
+        principal = Principal(_subject(claims), _scopes_of(claims), float(claims["exp"]) + LEEWAY)
         if not principal.name:
             raise self._invalid("The token names nobody")
         if not principal.scopes.issuperset(self._scopes):

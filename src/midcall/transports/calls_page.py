@@ -25,6 +25,7 @@ from midcall.limits import check_keys
 from midcall.mcp import McpExtension
 from midcall.mcp.operations import Operations, is_journaled, open_questions
 from midcall.transports.restricted import error_body
+from midcall.transports.security import JSON, is_media_type
 
 MOST = 200
 """How many calls are shown; of those in the journal, the newest."""
@@ -113,7 +114,7 @@ class _BadRequest(Exception):
 
 async def _read_abort(request: Request) -> _Abort:
     """The body of a request. It must say that it is JSON, as a form of a foreign page cannot."""
-    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+    if not is_media_type(request.headers.get("content-type"), JSON):
         raise _BadRequest("Content-Type must be application/json")
     body = b""
     async for part in request.stream():
@@ -122,7 +123,7 @@ async def _read_abort(request: Request) -> _Abort:
             raise _BadRequest(f"More than {MOST_BODY} bytes")
     try:
         return msgspec.json.decode(body or b"{}", type=_Abort)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _BadRequest(str(error)) from None
 
 

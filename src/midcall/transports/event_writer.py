@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from starlette.types import Receive, Scope, Send
 
+from midcall.principal import time_left
 from midcall.transports.sse import EventStream
 
 EVENTS = (
@@ -24,7 +25,8 @@ KEEP_ALIVE = 15.0
 COMMENT = b":\n\n"
 
 DETACH = "midcall.detach"
-"""An extension of ASGI: a function `(stream, place, left)` that takes over a response whose head was sent.
+"""An extension of ASGI: a function `(stream, place, left, seconds)` that takes over a response whose head was
+sent, for so many seconds at most.
 
 It gives false if that cannot be done now.
 """
@@ -41,20 +43,27 @@ async def write_events(
 ) -> None:
     """Write the events of a stream from a place on; `left` is called if the client leaves before its end.
 
-    A client that resumes a stream ends the response that carried it before. The stream may go on after this
-    has returned.
+    The response ends with the caller's token, as if the client had left. A client that resumes a stream ends
+    the response that carried it before. The stream may go on after this has returned.
     """
     await send({"type": "http.response.start", "status": 200, "headers": [*EVENTS, *extra]})
     detach = scope.get("extensions", {}).get(DETACH)
-    if detach is not None and not stream.ended and detach(stream, place, left):
+    seconds = time_left(scope.get("midcall.principal"))
+    if detach is not None and not stream.ended and detach(stream, place, left, seconds):
         return
     writer = _Writer(stream, place, send)
     try:
-        await writer.write()
-        while not writer.finished and (await receive())["type"] != "http.disconnect":
-            pass
+        async with asyncio.timeout(seconds) as limit:
+            await writer.write()
+            while not writer.finished and (await receive())["type"] != "http.disconnect":
+                pass
+    except TimeoutError:
+        if not limit.expired():
+            raise
     finally:
         await writer.close()
+    if limit.expired():
+        await send({"type": "http.response.body", "body": b""})
     if left is not None and not writer.finished:
         left()
 

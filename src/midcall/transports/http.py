@@ -6,25 +6,26 @@ what it shows of calls, `/health` and `/ready` answer a load balancer, and with 
 for MCP clients of the past, `/admin` for administrators, and `/metrics` for Prometheus.
 """
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute, request_response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from midcall import jsonrpc
 from midcall.hub import Hub
 from midcall.journal.measured import measure
 from midcall.mcp import mcp_of
 from midcall.metrics import counts
-from midcall.principal import Principal
+from midcall.principal import Principal, time_left
 from midcall.shares import RateLimit, Shares
 from midcall.transports import cors
 from midcall.transports.admin import IMPORT, admin_pages, import_page
@@ -34,7 +35,7 @@ from midcall.transports.http_sse import SseEndpoint
 from midcall.transports.mcp_http import McpEndpoint
 from midcall.transports.probes import Probes
 from midcall.transports.restricted import Restricted
-from midcall.transports.security import Gate
+from midcall.transports.security import NOSNIFF, Gate
 from midcall.transports.web import WebClient
 from midcall.transports.websocket import serve_websocket
 from midcall.transports.whole_response import without_respond
@@ -83,7 +84,7 @@ def asgi_app(
     (see `security.Gate`). `sse` adds the deprecated transport HTTP+SSE of MCP at `/sse`.
 
     With `auth`, `/admin` is for those who have the scope `midcall:admin` (to import: `midcall:import`);
-    without it, and with `admin`, for programs of this machine. `metrics` adds `/metrics` for both.
+    without it, and with `admin`, for programs of this machine. `metrics` adds `/metrics` for the same.
     `web_modules` are files of JavaScript that the web client loads, with components for questions.
     `rate_limit` is how many calls a second each caller may start, 0 for no limit; without one, what the hub
     has, or the default of `midcall.shares`.
@@ -130,11 +131,11 @@ def asgi_app(
         WebSocketRoute("/ws", Protected(_Endpoint(hub), auth)),
     ]
     if auth is not None or admin:
-        taking = Restricted(import_page(mcp_of(hub)), auth, local=auth is None, scope=IMPORT)
+        taking = Restricted(import_page(mcp_of(hub)), auth, scope=IMPORT)
         routes.append(Route("/admin/import", taking, methods=["POST"]))
-        routes.append(Mount("/admin", Restricted(admin_pages(mcp_of(hub)), auth, local=auth is None)))
+        routes.append(Mount("/admin", Restricted(admin_pages(mcp_of(hub)), auth)))
     if metrics:
-        routes.append(Route("/metrics", Restricted(request_response(probes.metrics), auth, local=True)))
+        routes.append(Route("/metrics", Restricted(request_response(probes.metrics), auth)))
         if hub.keeper is not None:
             measure(hub.keeper.journal)
     if auth is not None and auth.metadata() is not None:
@@ -144,7 +145,7 @@ def asgi_app(
     old = SseEndpoint(hub) if sse else None
     if old is not None:
         routes += [
-            Route("/sse", Protected(old.listen, auth)),
+            Route("/sse", Protected(UntilExpiry(old.listen), auth)),
             Route("/messages", Protected(old.post, auth)),
         ]
     return Application(Starlette(routes=routes, lifespan=lifespan), mcp, auth, Gate(hosts), old, parts)
@@ -157,7 +158,7 @@ def _calls_routes(hub: Hub, web: WebClient, auth: Authenticator | None) -> list[
 
 
 def _protected(route: Route, auth: Authenticator | None) -> Route:
-    return Route(route.path, Protected(route.app, auth), methods=sorted(route.methods or ()))
+    return Route(route.path, Protected(UntilExpiry(route.app), auth), methods=sorted(route.methods or ()))
 
 
 class _Endpoint:
@@ -232,7 +233,8 @@ class Application:
         if path == "/mcp" and scope["type"] == "http":
             await self._mcp(scope, receive, send)
         else:
-            await self._pages(scope, receive, send)
+            with suppress(ClientDisconnect):  # in the middle of its request: there is nobody to answer
+                await self._pages(scope, receive, _nosniff(send))
 
 
 class Protected:
@@ -254,6 +256,44 @@ class Protected:
                 return
             scope = {**scope, "midcall.principal": principal}
         await self._endpoint(scope, receive, send)
+
+
+class UntilExpiry:
+    """An endpoint whose responses end, however long they are, when the caller's token expires."""
+
+    def __init__(self, endpoint: ASGIApp) -> None:
+        self._endpoint = endpoint
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        began = ended = False
+
+        async def noted(message: Message) -> None:
+            nonlocal began, ended
+            began = True
+            ended = message["type"] == "http.response.body" and not message.get("more_body")
+            await send(message)
+
+        try:
+            async with asyncio.timeout(time_left(scope.get("midcall.principal"))) as limit:
+                await self._endpoint(scope, receive, noted)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            if not began:
+                await _refuse(scope, receive, send, 401, "The token has expired")
+            elif not ended:
+                await send({"type": "http.response.body", "body": b""})
+
+
+def _nosniff(send: Send) -> Send:
+    async def send_plainly(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = list(message.get("headers", ()))
+            if not any(name.lower() == NOSNIFF[0] for name, _ in headers):
+                message = {**message, "headers": [*headers, NOSNIFF]}
+        await send(message)
+
+    return send_plainly
 
 
 async def refuse(scope: Scope, receive: Receive, send: Send, refusal: Unauthorized) -> None:
@@ -279,7 +319,12 @@ async def _refuse(
             return
         kind = "websocket.http"
     body = jsonrpc.error_response(None, jsonrpc.INVALID_REQUEST, message)
-    described = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), *headers]
+    described = [
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(body)),
+        NOSNIFF,
+        *headers,
+    ]
     await send({"type": f"{kind}.response.start", "status": status, "headers": described})
     await send({"type": f"{kind}.response.body", "body": body})
 

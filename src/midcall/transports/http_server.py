@@ -1,19 +1,25 @@
 """A server for the hub's ASGI application: uvicorn, made for calls that wait.
 
 It stops in the order that waiting calls need: what waits is told, what runs may end within its time, then the
-connections close. It may stand among several that share their sockets.
+connections close. A request that was sent on an open connection is answered. It may stand among several that
+share their sockets.
 """
 
 import asyncio
 import copy
 import functools
 import logging
+import os
+import signal
 import socket
+import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+import msgspec
 import uvicorn
 from uvicorn.config import LOGGING_CONFIG
 from uvicorn.lifespan.on import LifespanOn
@@ -22,11 +28,15 @@ from midcall.connection import MAX_MESSAGE
 from midcall.hub import Hub
 from midcall.logs import is_no_frame
 from midcall.transports.auth import Authenticator
+from midcall.transports.connection_limits import DEFAULTS, Limits
 from midcall.transports.http import Application, Part, asgi_app
 from midcall.transports.one_write import OneWrite
-from midcall.transports.open_stream import OpenStream
 from midcall.transports.security import is_loopback, refuse_public_bind
 from midcall.transports.together import Together
+from midcall.transports.websocket_peer import WebSocketPeer
+
+if sys.platform != "win32":
+    import resource
 
 FRAME_LIMIT = 4 * MAX_MESSAGE
 """Frames up to this size are read, so that one over MAX_MESSAGE can be answered with an error; one
@@ -37,6 +47,9 @@ GRACE = 5.0
 
 WRITING = 2
 """Seconds for the last responses to be read."""
+
+OWN_FILES = 100
+"""Files that a process has to be able to open beside its connections."""
 
 log = logging.getLogger("midcall.http")
 
@@ -69,13 +82,16 @@ def server(
     parts: Sequence[Part] = (),
     web_modules: Sequence[str | Path] = (),
     own_log: bool = True,
+    limits: Limits = DEFAULTS,
 ) -> uvicorn.Server:
     """A server that is ready to `serve`; its log goes to standard error, with its place among others.
 
     Told to stop, it lets calls run on for up to `grace` seconds, and answers the others that it is closing.
+    For as long it serves those who are connected, unless they are idle.
 
     With `own_log=False` it is logged as the process has set it up. `admin`, `metrics` and `rate_limit`
-    are as for `asgi_app`.
+    are as for `asgi_app`. `limits` is what each peer may take; there are no more connections than the process
+    may open files, less some for itself.
 
     Raises `ValueError` for an address that others can reach, unless there is `auth` or `allow_public`.
     """
@@ -97,10 +113,11 @@ def server(
         web_modules=web_modules,
     )
     logging.getLogger("uvicorn.error").addFilter(is_no_frame)
-    together = Together()
-    http = _Server(
+    together = Together(msgspec.structs.replace(limits, connections=_most_connections(limits.connections)))
+    return _Server(
         app,
         hub,
+        together,
         grace,
         place,
         uvicorn.Config(
@@ -112,14 +129,12 @@ def server(
             access_log=log_level in ("trace", "debug", "info"),  # else each line is made and thrown away
             proxy_headers=False,  # nothing here depends on what a proxy says of the client
             http=cast("type[asyncio.Protocol]", functools.partial(OneWrite, together=together)),
-            ws="websockets-sansio",
+            ws=WebSocketPeer,
             ws_max_size=FRAME_LIMIT,
             ws_per_message_deflate=False,  # costs 64 kB a peer, and hides a slow reader from us
             timeout_graceful_shutdown=2 * WRITING,  # never reached: see `_Server`
         ),
     )
-    http.server_state.tasks = together.requests.waiting
-    return http
 
 
 class _Server(uvicorn.Server):
@@ -130,9 +145,17 @@ class _Server(uvicorn.Server):
     """
 
     def __init__(
-        self, app: Application, hub: Hub, grace: float, place: Place | None, config: uvicorn.Config
+        self,
+        app: Application,
+        hub: Hub,
+        together: Together,
+        grace: float,
+        place: Place | None,
+        config: uvicorn.Config,
     ) -> None:
         super().__init__(config)
+        self.server_state.tasks = together.requests.waiting
+        self._together = together
         self._place = place
         self._app = app
         self._hub = hub
@@ -161,11 +184,11 @@ class _Server(uvicorn.Server):
             self._place.is_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        for listener in self.servers:
-            listener.close()
+        self._together.leaving = True
         for connection in list(self.server_state.connections):
-            if isinstance(connection, OneWrite | OpenStream):  # a WebSocket would lose its calls at once
-                connection.shutdown()
+            if isinstance(connection, OneWrite):
+                connection.leave()
+        await self._stop_accepting(sockets or [])
         self._app.stop_listening()
         await self._finish_calls()
         self._app.close()
@@ -173,23 +196,68 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
         hanging_up.cancel()
 
+    async def _stop_accepting(self, sockets: Sequence[socket.socket]) -> None:
+        """Close the listeners. Who has connected already, perhaps with a request, is taken in before."""
+        listeners = [one for server in self.servers for one in server.sockets]
+        waiting = [socket.socket(fileno=os.dup(one.fileno())) for one in listeners]
+        for server in self.servers:
+            server.close()
+        for one in sockets:
+            one.close()
+        for _ in range(2):
+            await asyncio.sleep(0)  # uvloop closes them in the next turn
+        loop = asyncio.get_running_loop()
+        accepted: list[socket.socket] = []
+        for listener in waiting:
+            with listener, suppress(OSError):
+                listener.setblocking(False)
+                while True:
+                    accepted.append(listener.accept()[0])
+        for one in accepted:
+            await loop.connect_accepted_socket(self._connection, one)
+
+    def _connection(self) -> asyncio.Protocol:
+        """What serves a connection, made as uvicorn makes it."""
+        return self.config.http_protocol_class(  # type: ignore[call-arg]
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+
     async def _finish_calls(self) -> None:
-        """Let what runs come to its end, and then end it; what waits and is kept is let go at once."""
+        """Let what runs come to its end, and then end it; what waits and is kept is let go at once.
+
+        Meanwhile a client may send one more request on a connection that it holds open, as it cannot know.
+        Its response says that it is the last one. Idle connections are closed when they always are.
+        """
         if self._hub.keeper is not None:
             self._hub.keeper.let_go()
             await asyncio.sleep(0)
         end = time.monotonic() + self._grace
-        while len(self._calls) and time.monotonic() < end and not self.force_exit:
-            await asyncio.wait([call.task for call in self._calls if call.task is not None], timeout=0.1)
+        while (len(self._calls) or self._in_use()) and time.monotonic() < end and not self.force_exit:
+            tasks = [call.task for call in self._calls if call.task is not None]
+            await (asyncio.wait(tasks, timeout=0.1) if tasks else asyncio.sleep(0.05))
         if len(self._calls):
             log.warning("Calls that are stopped, as the server is closing: %d", len(self._calls))
         await self._hub.close()
         await asyncio.sleep(0.05)  # what they said last is on its way to WebSockets
 
+    def _in_use(self) -> bool:
+        """Whether there are connections on which a request may come. Who has pressed Ctrl-C does not wait."""
+        return signal.SIGINT not in self._captured_signals and any(
+            isinstance(one, OneWrite) and one.in_use for one in self.server_state.connections
+        )
+
     def _hang_up(self) -> None:
         """Whoever has not read its response by now never will."""
         for connection in list(self.server_state.connections):
             connection.transport.abort()
+
+
+def _most_connections(wanted: int) -> int:
+    """So many, or as many as there are files for, with some left for journals, threads and children."""
+    if sys.platform == "win32":
+        return wanted
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return wanted if files == resource.RLIM_INFINITY else min(wanted, max(files - OWN_FILES, 1))
 
 
 def _names_of(host: str) -> list[str]:

@@ -66,6 +66,8 @@ class HttpSession:
         stream = self._own if stream_id == "0" else self._streams.get(stream_id)
         if stream is None or not number.isdecimal() or len(number) > 18 or int(number) >= stream.end:
             return None, 0
+        if stream.ended and int(number) + 1 < stream.first:
+            return None, 0  # what follows is kept no longer
         return stream, int(number) + 1
 
     def stop_listening(self) -> None:

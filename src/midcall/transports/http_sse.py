@@ -23,6 +23,7 @@ from midcall.jsonrpc import Fault
 from midcall.principal import Principal
 from midcall.shares import Owned
 from midcall.transports.event_writer import EVENTS, KEEP_ALIVE
+from midcall.transports.security import JSON, is_media_type
 from midcall.transports.websocket import OUTBOX_LIMIT, READ_LIMIT
 
 LIMIT = 10_000
@@ -79,7 +80,7 @@ class SseEndpoint:
         client = self._find(request)
         if client is None:
             return _refusal(404, "Session not found", code=-32001)
-        if "application/json" not in request.headers.get("content-type", "application/json"):
+        if not is_media_type(request.headers.get("content-type", JSON), JSON):
             return _refusal(415, "Content-Type must be application/json")
         if client.behind:
             await client.connection.drain()
@@ -155,11 +156,14 @@ class _Client:
                 await _write(send, b":\n\n")
             self._wake.clear()
             while self._messages:
-                message = self._messages.popleft()
-                self._size -= len(message)
-                await _write(send, b"event: message\ndata: %b\n\n" % message)
+                await _write(send, b"event: message\ndata: %b\n\n" % self._next())
                 if self._size <= OUTBOX_LIMIT // 2:
                     self.connection.resume()
+
+    def _next(self) -> bytes:
+        message = self._messages.popleft()
+        self._size -= len(message)
+        return message
 
 
 def _owner(principal: Principal | None) -> _Owner:
@@ -183,11 +187,12 @@ async def _body(request: Request) -> bytes | None:
     try:
         async for part in request.stream():
             size += len(part)
-            if size <= MAX_MESSAGE:
-                parts.append(part)
+            if size > MAX_MESSAGE:
+                return None
+            parts.append(part)
     except ClientDisconnect:
         return b""
-    return b"".join(parts) if size <= MAX_MESSAGE else None
+    return b"".join(parts)
 
 
 def _refusal(status: int, text: str, *, code: int = jsonrpc.INVALID_REQUEST) -> Response:

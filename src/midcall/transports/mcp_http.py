@@ -33,6 +33,7 @@ from midcall.transports.event_writer import write_events
 from midcall.transports.http_sessions import BatchLine, HttpSession, HttpSessions, SessionLine
 from midcall.transports.later import Later
 from midcall.transports.relay import Post, Relay
+from midcall.transports.security import JSON, NOSNIFF, is_media_type
 from midcall.transports.sse import EventStream, HttpLine
 from midcall.transports.together import INLINE
 from midcall.transports.whole_response import send_whole
@@ -103,7 +104,7 @@ class McpEndpoint:
         if isinstance(answer, Elsewhere):
             answer = await self._pass_on(answer, scope, receive, send)
         if isinstance(answer, Answer):
-            headers = (_JSON, *answer.extra) if answer.body else answer.extra
+            headers = (_JSON, NOSNIFF, *answer.extra) if answer.body else answer.extra
             await send_whole(scope, send, answer.status, headers, answer.body)
         elif answer is not None:
             left = None if answer.session is None else functools.partial(self._gone, answer.session)
@@ -139,7 +140,8 @@ class McpEndpoint:
         if body is None:
             text = f"Invalid Request: a message may have {MAX_MESSAGE} bytes at most"
             return Answer(413, jsonrpc.error_response(None, jsonrpc.INVALID_REQUEST, text))
-        if b"application/json" not in headers.get(b"content-type", b"application/json"):
+        kind = headers.get(b"content-type", b"application/json")
+        if kind != b"application/json" and not is_media_type(kind, JSON):
             return _refusal(415, "Content-Type must be application/json")
         accept = headers.get(b"accept", b"application/json")
         if b"application/json" not in accept and not _accepts(accept):
@@ -314,6 +316,7 @@ class _Watch:
 
     def __exit__(self, *error: object) -> None:
         self._watching.cancel()
+        del self._watching  # its end leads back here, and with that to the result
 
     async def _watch(self) -> None:
         await _until_gone(self._receive)
@@ -337,6 +340,7 @@ class _Leaving:
     def forget(self) -> None:
         if self._watching is not None:
             self._watching.cancel()
+            self._watching = None  # its end leads back here, and with that to the response
 
     async def _watch(self) -> None:
         await _until_gone(self._receive)
@@ -362,10 +366,11 @@ async def _body(receive: Receive) -> bytes | None:
             return b""
         part = message.get("body", b"")
         size += len(part)
-        if size <= MAX_MESSAGE:
-            parts.append(part)
+        if size > MAX_MESSAGE:
+            return None  # nobody waits for the rest
+        parts.append(part)
         if not message.get("more_body"):
-            return b"".join(parts) if size <= MAX_MESSAGE else None
+            return b"".join(parts)
 
 
 def _with_body(answer: Answer | Events | Elsewhere | None, body: bytes) -> Answer | Events | Elsewhere | None:

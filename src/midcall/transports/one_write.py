@@ -3,12 +3,13 @@
 uvicorn writes the head of a response and its body apart, and each is a system call, which costs more than
 all that a plain call does here. This gathers what is written in one turn of the event loop, and takes a
 response that is all there at once. A stream of events that stays open is handed to an `OpenStream`. And where
-uvicorn sets a timer after each response, for connections that stay idle, there is one that goes on.
+uvicorn sets a timer after each response, for connections that stay idle, there is one that goes on, and that
+also ends connections whose client sends no request, or not all of it (see `connection_limits`).
 """
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
@@ -19,25 +20,56 @@ from midcall.transports.sse import EventStream
 from midcall.transports.together import INLINE, Together
 from midcall.transports.whole_response import RESPOND, Fields
 
+TOO_LARGE = "The head of the request is too large"
+
+
+class HeadTooLarge(Exception):
+    """The head of a request is larger than the limit."""
+
 
 class OneWrite(HttpToolsProtocol):
     """One connection."""
 
-    __slots__ = ("_extensions", "_gathering", "_idle_since", "_timer", "_together")
+    __slots__ = (
+        "_body",
+        "_chunk",
+        "_coming",
+        "_due",
+        "_extensions",
+        "_gathering",
+        "_timer",
+        "_together",
+        "_unused",
+    )
 
     def __init__(self, *args: Any, together: Together, **options: Any) -> None:
         super().__init__(*args, **options)
         self._together = together
+        self._coming: Literal["head", "body"] | None = None
+        """What the client has begun to send, and not ended."""
+        self._due: float | None = None
+        """When the connection is closed, unless the client has done its part by then."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._chunk = 0  # the size of what is read just now
+        self._unused = 0  # bytes that have come in pieces, and are neither a whole head nor part of a body
+        self._body = 0  # bytes of the body that have come since it was last looked how fast they come
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._idle_since: float | None = None
-        self._timer: asyncio.TimerHandle | None = None
         self._gathering = Gathering(cast("asyncio.Transport", transport), self._together, self.loop)
         self._extensions = {DETACH: self._detach, RESPOND: self._respond, INLINE: True}
         super().connection_made(self._gathering)
+        if len(self.connections) > self._together.limits.connections:
+            self._refuse(503, "Too many connections")
+        else:
+            self._wait(self._together.limits.head_time)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._gathering.caught_up()
         super().connection_lost(exc)
+        self._release()
+
+    def handle_websocket_upgrade(self) -> None:
+        super().handle_websocket_upgrade()
         self._release()
 
     def _release(self) -> None:
@@ -47,11 +79,17 @@ class OneWrite(HttpToolsProtocol):
             self._timer.cancel()
             self._timer = None
 
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        cast("dict[str, Any]", self.scope)["extensions"] = self._extensions
+    def pause_writing(self) -> None:
+        self._gathering.fell_behind()
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        self._gathering.caught_up()
+        super().resume_writing()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        if self._together.leaving:
+            cycle.keep_alive = False
         self._together.requests.put(cycle.run_asgi(app), self.loop)
 
     def _respond(self, scope: Scope, status: int, headers: Fields, body: bytes) -> bool:
@@ -78,7 +116,9 @@ class OneWrite(HttpToolsProtocol):
         cycle.on_response()
         return True
 
-    def _detach(self, stream: EventStream, place: int, left: Callable[[], None] | None) -> bool:
+    def _detach(
+        self, stream: EventStream, place: int, left: Callable[[], None] | None, seconds: float | None
+    ) -> bool:
         """Leave the connection to a stream, unless there is more on it than the request of this stream."""
         cycle = self.cycle
         if (
@@ -95,15 +135,59 @@ class OneWrite(HttpToolsProtocol):
         self.connections.discard(self)
         self.flow.resume_reading()
         transport, head = self._gathering.let_go()
-        OpenStream(self, transport, stream, place, left).begin(head)
+        OpenStream(self, transport, stream, place, left, self._together.slow_readers).begin(head, seconds)
         self.parser = None  # type: ignore[assignment]  # it leads back here too
         self._release()
         return True
 
-    # --- connections that stay idle ----------------------------------------------------------
+    # --- what the client has to do -----------------------------------------------------------
 
-    def _unset_keepalive_if_required(self) -> None:
-        self._idle_since = None
+    def data_received(self, data: bytes) -> None:
+        body = self._body
+        if self._coming == "head":
+            self._unused += len(data)
+        self._chunk = len(data)
+        super().data_received(data)
+        if self._coming is None:
+            return
+        limits = self._together.limits
+        if self._coming == "body" and self._body == body:
+            self._unused += len(data)
+        if self._unused > limits.head:
+            self._refuse(431, TOO_LARGE)
+        elif self._due is None:
+            self._wait(limits.head_time if self._coming == "head" else limits.pace_time)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        cast("dict[str, Any]", self.scope)["extensions"] = self._extensions
+        self._coming = "head"
+        self._due = None
+        self._unused = 0
+
+    def on_headers_complete(self) -> None:
+        if self._unused + self._chunk > self._together.limits.head and self._is_too_large():
+            raise HeadTooLarge
+        self._coming = "body"
+        self._due = None
+        self._unused = self._body = 0
+        super().on_headers_complete()
+        if self.cycle is not None and self.cycle.scope is self.scope:
+            self.headers = []  # what comes after the body is no header of the request
+
+    def _is_too_large(self) -> bool:
+        """Whether the head that has come is, without what came in one piece with it."""
+        size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        return size > self._together.limits.head
+
+    def on_body(self, body: bytes) -> None:
+        self._body += len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._coming = None
+        self._due = None
+        super().on_message_complete()
 
     def on_response_complete(self) -> None:
         self.server_state.total_requests += 1
@@ -112,20 +196,73 @@ class OneWrite(HttpToolsProtocol):
         self.flow.resume_reading()
         if self.pipeline:
             self._start_asgi_task(*self.pipeline.pop())
-            return
-        self._idle_since = self.loop.time()
-        if self._timer is None:
-            self._timer = self.loop.call_later(self.timeout_keep_alive, self._look_if_idle)
+        elif self._coming is None:
+            self._wait(self.timeout_keep_alive)
 
-    def _look_if_idle(self) -> None:
+    def _unset_keepalive_if_required(self) -> None:
+        """There is no other timer than the one here."""
+
+    def _wait(self, seconds: float) -> None:
+        """The client has so much time for what it has to do next."""
+        self._due = self.loop.time() + seconds
+        if self._timer is None:
+            self._timer = self.loop.call_at(self._due, self._look)
+        elif self._timer.when() > self._due:
+            self._timer.cancel()
+            self._timer = self.loop.call_at(self._due, self._look)
+
+    def _look(self) -> None:
+        """Close the connection if the client is late."""
         self._timer = None
-        if self._idle_since is None:
+        if self._due is None or self.transport.is_closing():
             return
-        left = self._idle_since + self.timeout_keep_alive - self.loop.time()
-        if left <= 0:
-            self.timeout_keep_alive_handler()
+        if self.loop.time() < self._due:
+            self._timer = self.loop.call_at(self._due, self._look)
+        elif self._comes_on():
+            self._body = 0
+            self._wait(self._together.limits.pace_time)
+        elif self._coming is None or (self.cycle is not None and self.cycle.response_started):
+            self.transport.close()
         else:
-            self._timer = self.loop.call_later(left, self._look_if_idle)
+            self._refuse(408, "The request did not come in time")
+
+    def _comes_on(self) -> bool:
+        """Whether it is not the client that keeps us waiting."""
+        answered = self.cycle is None or self.cycle.response_complete
+        if self._coming == "head":
+            return not answered  # it is sent ahead, while another request is served
+        return self._coming == "body" and (
+            self.flow.read_paused or (not answered and self._body >= self._together.limits.least)
+        )
+
+    def send_400_response(self, msg: str) -> None:
+        """What came is no request; or its head is too large, as then it is not looked at either."""
+        if self._coming == "head" and self._is_too_large():
+            self._refuse(431, TOO_LARGE)
+        else:
+            self._refuse(400, msg)
+
+    def _refuse(self, status: int, message: str) -> None:
+        """Answer without a look at the request, and hang up."""
+        body = message.encode()
+        self._gathering.write(
+            b"%bcontent-type: text/plain; charset=utf-8\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b"
+            % (STATUS_LINE[status] + _default_head(self.server_state.default_headers), len(body), body)
+        )
+        self._gathering.close()
+
+    # --- a server that ends -------------------------------------------------------------------
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a request may come, or its response has not begun."""
+        cycle = self.cycle
+        return cycle is None or cycle.response_complete or not cycle.response_started
+
+    def leave(self) -> None:
+        """The server is to end: what is answered from now on is the last response here."""
+        if self.cycle is not None and not self.cycle.response_started:
+            self.cycle.keep_alive = False
 
 
 _known: tuple[object, bytes] = ((), b"")
@@ -161,6 +298,14 @@ class Gathering(asyncio.Transport):
         for data in list_of_data:
             self.write(data)
 
+    def fell_behind(self) -> None:
+        """The client has not read all that was written."""
+        self._together.slow_readers.add(self._transport)
+
+    def caught_up(self) -> None:
+        """It has; or it is gone."""
+        self._together.slow_readers.discard(self._transport)
+
     def let_go(self) -> tuple[asyncio.Transport, bytes]:
         """The transport itself, and what is yet to be written to it."""
         data = b"".join(self._parts)
@@ -171,11 +316,14 @@ class Gathering(asyncio.Transport):
         if self._parts:
             data = b"".join(self._parts)
             self._parts.clear()
-            self._transport.write(data)
+            if not self._transport.is_closing():  # the client may have left in this very turn
+                self._transport.write(data)
 
     def close(self) -> None:
         self._flush()
         self._transport.close()
+        if self._transport.get_write_buffer_size():  # it stays until that is read
+            self.fell_behind()
 
     def write_eof(self) -> None:
         self._flush()

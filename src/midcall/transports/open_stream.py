@@ -14,6 +14,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from midcall.transports.connection_limits import SlowReaders
 from midcall.transports.event_writer import COMMENT, KEEP_ALIVE
 from midcall.transports.sse import EventStream
 
@@ -29,6 +30,7 @@ class OpenStream(asyncio.Protocol):
     __slots__ = (
         "_app_state",
         "_config",
+        "_expiry",
         "_following",
         "_left",
         "_loop",
@@ -36,6 +38,7 @@ class OpenStream(asyncio.Protocol):
         "_paused",
         "_place",
         "_server_state",
+        "_slow_readers",
         "_stream",
         "_timer",
         "_turn",
@@ -51,8 +54,10 @@ class OpenStream(asyncio.Protocol):
         stream: EventStream,
         place: int,
         left: Callable[[], None] | None,
+        slow_readers: SlowReaders,
     ) -> None:
         self.transport = transport
+        self._slow_readers = slow_readers
         self.keep_alive: bool = before.cycle.keep_alive
         self._config = before.config
         self._server_state = before.server_state
@@ -66,10 +71,13 @@ class OpenStream(asyncio.Protocol):
         self._woken = False
         self._over = False
         self._timer: asyncio.TimerHandle | None = None
+        self._expiry: asyncio.TimerHandle | None = None
         self._turn = 0
 
-    def begin(self, head: bytes) -> None:
-        """Take over the connection; the head is yet to be written."""
+    def begin(self, head: bytes, seconds: float | None) -> None:
+        """Take over the connection, for so many seconds at most; the head is yet to be written."""
+        if seconds is not None:
+            self._expiry = self._loop.call_later(seconds, self._expire)
         self._server_state.connections.add(self)  # type: ignore[arg-type]
         self.transport.set_protocol(self)
         self._turn = self._stream.attach(self._place, self._wake)
@@ -111,9 +119,11 @@ class OpenStream(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The client is behind."""
         self._paused = True
+        self._slow_readers.add(self.transport)
 
     def resume_writing(self) -> None:
         self._paused = False
+        self._slow_readers.discard(self.transport)
         self._write()
 
     # --- reading -----------------------------------------------------------------------------
@@ -127,11 +137,19 @@ class OpenStream(asyncio.Protocol):
     # --- the end -----------------------------------------------------------------------------
 
     def shutdown(self) -> None:
-        """The server is to end: with the stream, so does the connection."""
+        """The server ends: with the stream, so does the connection."""
         self.keep_alive = False
+
+    def _expire(self) -> None:
+        """The client's token is good no longer: the stream ends, as if the client had left."""
+        self.transport.write(_LAST_CHUNK)
+        self._end()
+        if self._left is not None:
+            self._left()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._server_state.connections.discard(self)
+        self._slow_readers.discard(self.transport)
         if not self._over:
             self._let_go()
             if self._left is not None:
@@ -142,6 +160,8 @@ class OpenStream(asyncio.Protocol):
         self._let_go()
         if not self.keep_alive:
             self.transport.close()
+            if self.transport.get_write_buffer_size():  # it stays until that is read
+                self._slow_readers.add(self.transport)
             return
         self._server_state.connections.discard(self)
         protocol_class: Any = self._config.http_protocol_class
@@ -163,9 +183,10 @@ class OpenStream(asyncio.Protocol):
     def _let_go(self) -> None:
         self._over = True
         self._stream.left(self._turn)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        for timer in (self._timer, self._expiry):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._expiry = None
 
 
 def _chunk(data: bytes) -> bytes:

@@ -1,8 +1,8 @@
 """Restricted: pages for administrators, who have a scope for them, or sit at the machine itself.
 
-With authentication a key or token with a scope is needed: `midcall:admin`, or another one. Where it is said
-that programs of this machine may come in without, a request counts as one of theirs only if it cannot be
-anything else. Who may not come in without authentication finds nothing (404).
+With authentication a key or token with a scope is needed: `midcall:admin`, or another one. Without it they
+are for programs of this machine, and a request counts as one of theirs only if it cannot be anything else;
+others find nothing (404).
 """
 
 from typing import Any
@@ -21,15 +21,14 @@ _PASSED_ON = frozenset((b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b
 
 
 class Restricted:
-    """An application for those who have a scope; with `local`, also for programs of this machine.
+    """An application for those who have a scope; without `auth`, for programs of this machine.
 
     It finds the `Principal` in `scope["midcall.principal"]`, or nothing for a program of this machine.
     """
 
-    def __init__(self, app: ASGIApp, auth: Authenticator | None, *, local: bool, scope: str = SCOPE) -> None:
+    def __init__(self, app: ASGIApp, auth: Authenticator | None, *, scope: str = SCOPE) -> None:
         self._app = app
         self._auth = auth
-        self._local = local
         self._scope = scope
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -37,11 +36,11 @@ class Restricted:
             await receive()
             await send({"type": "websocket.close", "code": 1008})  # there is none here
             return
-        if self._local and is_local(scope):
-            await self._app(scope, receive, send)
-            return
         if self._auth is None:
-            await send_json(send, 404, error_body("not_found", "Not found"))
+            if is_local(scope):
+                await self._app(scope, receive, send)
+            else:
+                await send_json(send, 404, error_body("not_found", "Not found"))
             return
         try:
             principal = await self._auth.authenticate(authorization_of(scope["headers"]))

@@ -23,6 +23,11 @@ Server = Sequence[str | int | None] | None
 
 ANY_HOST = "*"
 
+JSON = "application/json"
+
+NOSNIFF = (b"x-content-type-options", b"nosniff")
+"""A header that keeps a browser from taking data for a page or a script."""
+
 _DEFAULT_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 
 
@@ -109,6 +114,13 @@ class Gate:
             and is_loopback(place.host)
             and place.port == arrived.port
         )
+
+
+def is_media_type(content_type: bytes | str | None, wanted: str) -> bool:
+    """Whether a `Content-Type` is this one, whatever its parameters are. None at all is not."""
+    if isinstance(content_type, bytes):
+        content_type = content_type.decode("latin-1")
+    return content_type is not None and content_type.partition(";")[0].strip().lower() == wanted
 
 
 def is_loopback(host: str) -> bool:

@@ -14,10 +14,13 @@ KEPT_EVENTS = 1000
 """How many events a stream keeps for a client that comes back."""
 
 KEPT_BYTES = 1024 * 1024
-"""How large they may be, all together; the last one is kept in any case."""
+"""How large they may be, all together; the last one is kept in any case, if only for a while."""
+
+KEPT_TIME = 60.0
+"""Seconds after the end of a stream for which more than that is kept."""
 
 LIMIT = 256
-"""How many events may wait for a slow reader before the call is slowed down."""
+"""How many events may wait for a slow reader before the call is slowed down; or as many as `KEPT_BYTES`."""
 
 RETRY_MS = 1000
 
@@ -54,7 +57,8 @@ class EventStream:
 
     @property
     def full(self) -> bool:
-        return self.read and self.end - self._place >= LIMIT
+        waiting = self.end - self._place
+        return self.read and (waiting >= LIMIT or (waiting > 0 and self._size > KEPT_BYTES))
 
     @property
     def read(self) -> bool:
@@ -80,6 +84,18 @@ class EventStream:
         self.ended = True
         self._tell_reader()
         self._let_writers_go()
+        self._forget_later()
+
+    def _forget_later(self) -> None:
+        if self._size > KEPT_BYTES:
+            asyncio.get_running_loop().call_later(KEPT_TIME, self._forget)
+
+    def _forget(self) -> None:
+        """Let go of what was kept for a client that did not come back."""
+        if self.read:
+            self._forget_later()
+        else:
+            self._pop(len(self._events))
 
     def since(self, place: int) -> bytes:
         """The events from a place on, as far as they are kept."""

@@ -1,4 +1,4 @@
-"""What the connections of one server do together, once in a turn of the event loop instead of once each.
+"""What the connections of one server share, and do together: once in a turn of the event loop, not once each.
 
 Most requests are answered without waiting for anything: they are run one after the other by one task (see
 `inline`), and what they are answered with is written when all of them have run.
@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable
 
 from midcall.inline import Body, Inline
+from midcall.transports.connection_limits import Limits, SlowReaders
 
 INLINE = "midcall.inline"
 """An extension of ASGI: the request is run inline, so that it may wait for a `Pause`."""
@@ -16,9 +17,13 @@ INLINE = "midcall.inline"
 class Together:
     """Runs the requests of a server, and writes its responses."""
 
-    __slots__ = ("_writing", "requests")
+    __slots__ = ("_writing", "leaving", "limits", "requests", "slow_readers")
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.slow_readers = SlowReaders(limits)
+        self.leaving = False
+        """Whether the server is to end: each response is the last one on its connection."""
         self.requests = Inline[Body](lambda request, _: request, left=lambda request: request.close())
         self._writing: list[Callable[[], None]] = []
 

@@ -7,11 +7,12 @@ slowed down while it is full. When the peer is gone its calls are aborted.
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 from midcall.connection import Connection
 from midcall.hub import Hub
-from midcall.principal import Principal
+from midcall.principal import Principal, time_left
 
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
@@ -48,11 +49,14 @@ class Outbox:
             await self._wake.wait()
             self._wake.clear()
             while self._messages:
-                message = self._messages.popleft()
-                self.size -= len(message)
-                await send({"type": "websocket.send", "text": message.decode()})
+                await send({"type": "websocket.send", "text": self._next().decode()})
                 if self.size <= OUTBOX_LIMIT // 2 and self.connection is not None:
                     self.connection.resume()
+
+    def _next(self) -> bytes:
+        message = self._messages.popleft()
+        self.size -= len(message)
+        return message
 
 
 async def serve_websocket(
@@ -63,7 +67,7 @@ async def serve_websocket(
     *,
     subprotocols: Sequence[str] = (),
 ) -> None:
-    """Serve one peer, from its handshake until it is gone.
+    """Serve one peer, from its handshake until it is gone, or its token has expired.
 
     A web page offers `SUBPROTOCOL` beside the one that carries its key, and has to be told that it is taken.
     """
@@ -76,12 +80,17 @@ async def serve_websocket(
     writer = asyncio.ensure_future(outbox.write(send))
     reader = asyncio.ensure_future(_read(connection, outbox, receive))
     try:
-        await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait(
+            (reader, writer), timeout=time_left(principal), return_when=asyncio.FIRST_COMPLETED
+        )
     finally:
         reader.cancel()
         writer.cancel()
         await connection.close()
         await asyncio.gather(reader, writer, return_exceptions=True)
+    if not done:
+        with suppress(OSError):
+            await send({"type": "websocket.close", "code": 1008, "reason": "The token has expired"})
 
 
 async def _read(connection: Connection, outbox: Outbox, receive: Receive) -> None:
