@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from websockets.asyncio.client import connect as open_socket
 from websockets.exceptions import InvalidStatus
 
-from driving import drive
+from driving import LIMIT, drive
 from mcp_peers import META
 from mcp_peers import http as send_http
 from mcp_peers import http_server as mcp_server
@@ -797,7 +797,7 @@ def test_options_that_do_not_fit_are_a_usage_error(tmp_path: Path, options: list
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=LIMIT,
         check=False,
     )
     assert done.returncode == 2

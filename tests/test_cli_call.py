@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from driving import LIMIT
+
 HERE = Path(__file__).parent
 MIDCALL = (sys.executable, "-m", "midcall")
 SUCCESS, FAILED, USAGE, CANCELLED, NOT_ANSWERED = range(5)
@@ -26,7 +28,7 @@ def midcall(*argv: str, stdin: str = "", cwd: Path = HERE) -> subprocess.Complet
         cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=LIMIT,
         check=False,
     )
 
@@ -453,7 +455,7 @@ def test_a_signal_ends_serve_cleanly(how: signal.Signals, stdio: bool) -> None:
     else:
         wait_for(f"http://127.0.0.1:{port}/health")
     process.send_signal(how)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=LIMIT)
     assert (process.returncode, out) == (SUCCESS, "")
     assert "Traceback" not in err
 
@@ -485,7 +487,7 @@ def test_an_interrupted_call_is_cancelled_and_says_so(how: signal.Signals, name:
     assert process.stdout is not None
     assert json.loads(process.stdout.readline())["type"] == "progress"
     process.send_signal(how)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=LIMIT)
     assert [json.loads(line)["type"] for line in out.splitlines()] == ["error", "done"]
     assert err == f"info: cleaned up\nCancelled: The call was stopped by {name}\n"
     assert process.returncode == CANCELLED

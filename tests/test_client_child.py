@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from client_peers import calls, children, run, said, scripted
-from driving import until
+from driving import LIMIT, until
 from http1_peers import loops, run_in
 from midcall import Client, Hub, TransportLost, Unreachable, connect
 from midcall.client import child, keeping
@@ -394,7 +394,7 @@ gc.collect()
         [sys.executable, "-X", "dev", "-W", "error", "-c", program],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=LIMIT,
         cwd=HERE,
         check=False,
     )

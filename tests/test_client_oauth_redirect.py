@@ -26,7 +26,7 @@ class Browser:
         self.pages: list[str] = []
 
     def __call__(self, url: str) -> bool:
-        with urllib.request.urlopen(url, timeout=20) as response:
+        with urllib.request.urlopen(url, timeout=LIMIT) as response:
             self.pages.append(response.read().decode())
         return True
 
@@ -200,7 +200,7 @@ def opened_by(environment: dict[str, str], url: str = "http://127.0.0.1/x") -> s
         env={"PYTHONPATH": os.environ.get("PYTHONPATH", ""), "PYTHONDONTWRITEBYTECODE": "1", **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=LIMIT,
         check=True,
     )
     return done.stdout.strip()

@@ -15,7 +15,7 @@ import keyring.backend
 import pytest
 from keyring.errors import PasswordDeleteError, PasswordSetError
 
-from driving import drive
+from driving import LIMIT, drive
 from midcall.client.oauth import FileStore, KeyringStore, MemoryStore, OAuth, TokenStore, default_store
 from midcall.errors import LoginFailed
 from oauth_world import world
@@ -213,7 +213,7 @@ asyncio.run(main())
 def test_of_two_processes_that_write_at_once_nothing_is_lost(tmp_path: Path) -> None:
     path = tmp_path / "oauth.json"
     writers = [process(SAVES, str(path), name) for name in "abc"]
-    assert [writer.communicate(timeout=60)[0] for writer in writers] == ["", "", ""]
+    assert [writer.communicate(timeout=LIMIT)[0] for writer in writers] == ["", "", ""]
     assert [writer.returncode for writer in writers] == [0, 0, 0]
     assert len(json.loads(path.read_text())) == 75
 
@@ -250,7 +250,7 @@ def test_who_is_alone_keeps_other_processes_out_until_it_leaves_or_dies(tmp_path
             pass
         if end == "kill":
             holder.send_signal(signal.SIGKILL)
-        await asyncio.to_thread(holder.communicate, timeout=30)
+        await asyncio.to_thread(holder.communicate, timeout=LIMIT)
         await entering
 
     drive(main())
@@ -320,7 +320,7 @@ sys.modules["keyring"] = None
 from midcall.client.oauth import FileStore, default_store
 print(isinstance(default_store(), FileStore))
 """
-    said, _ = process(code).communicate(timeout=60)
+    said, _ = process(code).communicate(timeout=LIMIT)
     assert said == "True\n"
 
 

@@ -876,7 +876,7 @@ def test_a_call_goes_on_in_another_process_after_client_and_server_are_gone(tmp_
         input=json.dumps([{"command": words, "env": mcp_environment()}, handle]),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=LIMIT,
         cwd=HERE,
         check=False,
     )

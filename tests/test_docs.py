@@ -16,6 +16,7 @@ import pytest
 
 import midcall
 from docs_page import ROOT, read_blocks
+from driving import LIMIT
 
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
@@ -95,7 +96,7 @@ def test_every_option_of_a_command_is_in_the_reference(command: list[str]) -> No
         [sys.executable, "-m", "midcall", *command, "--help"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=LIMIT,
         check=True,
     )
     options = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", ran.stdout.partition("examples:")[0]))
@@ -143,7 +144,7 @@ def test_the_site_builds_without_a_warning_and_loads_nothing_from_outside(tmp_pa
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=LIMIT,
         check=False,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr

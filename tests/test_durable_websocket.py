@@ -57,7 +57,7 @@ class Server:
     def stop(self, number: int) -> None:
         if self._process is not None:
             self._process.send_signal(number)
-            self._process.wait(timeout=20)
+            self._process.wait(timeout=LIMIT)
             self._process = None
 
     def effects(self) -> list[str]:

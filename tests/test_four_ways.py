@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import lines_app
+from driving import LIMIT
 from midcall import InvalidArguments, MidcallError
 from midcall.items import decode_item, encode_item
 from midcall.testing import run
@@ -34,7 +35,7 @@ async def in_a_terminal(name: str, params: Any, answers: list[Any]) -> list[Any]
         capture_output=True,
         text=True,
         stdin=subprocess.DEVNULL,
-        timeout=60,
+        timeout=LIMIT,
     )
     if done.returncode == 2:
         return str(done.stderr)

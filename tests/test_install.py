@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from driving import LIMIT
 from midcall.cli.install import CLIENTS, config_path
 from midcall.cli.load import split_target
 from peers import HERE, command, environment
@@ -24,7 +25,7 @@ def install(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         env=environment() | {"HOME": str(folder), "XDG_CONFIG_HOME": str(folder / "config")},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=LIMIT,
         check=False,
     )
 
@@ -93,7 +94,7 @@ def test_the_printed_command_serves_mcp_from_any_folder(tmp_path: Path) -> None:
         input="".join(json.dumps(message) + "\n" for message in messages),
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=LIMIT,
         check=False,
     )
     assert ran.returncode == 0, ran.stderr

@@ -62,7 +62,7 @@ class Server:
         """It says why, in one line and with an exit code."""
         ran = subprocess.run(
             command("serve", "workers_app:hub", "--port", str(self.port), "--journal", self._journal),
-            cwd=HERE, env=environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30,
+            cwd=HERE, env=environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT,
             check=False,
         )  # fmt: skip
         assert ran.returncode == 1, ran.stderr

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
+from driving import LIMIT
 from midcall.metrics import Counts, Family, Histogram, families_of, render
 from operating import ADA, ADMIN, KEYS, Server, accept, until
 from peers import environment
@@ -218,7 +219,7 @@ print(json.dumps([scope.scope.name, metric.name, metric.unit, dict(point.attribu
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=LIMIT,
         check=False,
     )
     assert ran.returncode == 0, ran.stderr

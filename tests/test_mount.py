@@ -400,7 +400,7 @@ asyncio.run(main())
         env=mcp_environment(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=LIMIT,
         check=False,
     )
     assert ran.returncode == 0, ran.stderr

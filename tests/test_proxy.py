@@ -60,14 +60,14 @@ class Proxy:
     def kill(self) -> None:
         """Kill it, as an accident would."""
         self.process.send_signal(signal.SIGKILL)
-        self.process.communicate(timeout=20)
+        self.process.communicate(timeout=LIMIT)
 
     def start_again(self) -> None:
         self.process = self._start()
 
     def stop(self) -> None:
         self.process.terminate()
-        _, errors = self.process.communicate(timeout=30)
+        _, errors = self.process.communicate(timeout=LIMIT)
         assert self.process.returncode == 0, errors.decode()
         assert b"Traceback" not in errors, errors.decode()
 

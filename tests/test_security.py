@@ -11,7 +11,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from driving import drive
+from driving import LIMIT, drive
 from midcall import Hub
 from midcall.transports.http_server import server
 from midcall.transports.security import Gate, is_loopback, refuse_public_bind
@@ -203,7 +203,7 @@ def test_midcall_serve_does_not_listen_on_a_public_address_when_told_once(told: 
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=LIMIT,
         check=False,
     )
     assert done.returncode == 2
@@ -228,7 +228,7 @@ def ask(url: str, path: str, headers: dict[str, str], body: bytes | None = None)
     http = url.replace("ws://", "http://").removesuffix("/ws") + path
     request = urllib.request.Request(http, body, headers)
     try:
-        with urllib.request.urlopen(request, timeout=10) as response:
+        with urllib.request.urlopen(request, timeout=LIMIT) as response:
             return response.status, response.headers, response.read().decode()
     except urllib.error.HTTPError as error:
         with error:

@@ -363,7 +363,7 @@ def run_python(code: str, *arguments: str) -> None:
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=LIMIT,
         check=False,
     )
     assert ran.returncode == 0, ran.stderr

@@ -11,6 +11,8 @@ from pathlib import Path
 import pexpect
 import pytest
 
+from driving import LIMIT
+
 HERE = Path(__file__).parent
 SUCCESS, FAILED, USAGE, CANCELLED, NOT_ANSWERED = range(5)
 DOWN, ENTER, CTRL_C, CTRL_D = "\x1b[B", "\r", "\x03", "\x04"
@@ -33,7 +35,7 @@ class Session:
             env={**os.environ, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"},
             dimensions=(40, 140),
             encoding="utf-8",
-            timeout=20,
+            timeout=LIMIT,
         )
         self.written = ""
         self.place = 0
@@ -47,7 +49,7 @@ class Session:
         for text in texts:
             while (found := self.text.find(text, self.place)) < 0:
                 try:
-                    self.written += self.process.read_nonblocking(4096, timeout=20)
+                    self.written += self.process.read_nonblocking(4096, timeout=LIMIT)
                 except (pexpect.EOF, pexpect.TIMEOUT) as error:
                     raise AssertionError(f"{type(error).__name__} before {text!r} in:\n{self.text}") from None
             self.place = found + len(text)

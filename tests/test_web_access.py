@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
+from driving import LIMIT
 from operating import ADA, KEYS, Server
 from peers import environment, free_port, wait_for
 from web_browser import AXE, Open, serious_findings, shoot, web_server
@@ -160,4 +161,4 @@ def test_the_page_works_below_a_path(page: Page) -> None:
         expect(page.get_by_role("link", name=re.compile("lab.parcel"))).to_be_visible()
     finally:
         mounted.terminate()
-        mounted.wait(timeout=20)
+        mounted.wait(timeout=LIMIT)

@@ -97,7 +97,7 @@ def test_the_script_of_the_first_page_is_small_on_the_wire(site: Server) -> None
 
 
 def _get_bytes(site: Server, path: str) -> bytes:
-    line = http.client.HTTPConnection("127.0.0.1", site.port, timeout=30)
+    line = http.client.HTTPConnection("127.0.0.1", site.port, timeout=LIMIT)
     line.request("GET", path, headers={"Accept-Encoding": "gzip"})
     response = line.getresponse()
     body = response.read()
@@ -118,7 +118,7 @@ def test_a_module_that_is_none_is_refused_at_start() -> None:
         [sys.executable, "-m", "midcall", "serve", "--web-module", "nowhere.js"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=LIMIT,
         check=False,
     )
     assert ran.returncode == 2

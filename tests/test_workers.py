@@ -224,7 +224,7 @@ def test_pressed_twice_ctrl_c_waits_for_nobody(tmp_path: Path) -> None:
 def test_what_cannot_be_served_is_said_once_and_clearly(options: list[str], code: int, says: str) -> None:
     command_line = command("serve", *options, "--port", str(free_port()))
     ran = subprocess.run(
-        command_line, cwd=HERE, env=environment(), capture_output=True, text=True, timeout=30, check=False
+        command_line, cwd=HERE, env=environment(), capture_output=True, text=True, timeout=LIMIT, check=False
     )
     assert ran.returncode == code, ran.stderr
     assert ran.stderr.count(says) == 1, ran.stderr
