@@ -164,6 +164,10 @@ class Desk:
             if not waiting.alike:
                 self._alike.pop(sealed, None)
 
+    def look_on(self, exchange: Exchange, record: CallRecord, ticket: Ticket) -> None:
+        """A request waits for a call that goes on for another request: it gets how the call stands then."""
+        self.keeper.spawn(self._guarded(exchange, partial(self._tell_current, exchange, record.id, ticket)))
+
     def _resume(self, front: InputRequired, exchange: Exchange | None, notes: dict[str, str]) -> None:
         front.come_back(exchange, notes)
         self.keeper.resume(front)
