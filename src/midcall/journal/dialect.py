@@ -210,6 +210,8 @@ class Detached:
                     continue
                 tries = 0
                 turns += 1
+                if not kept.parked:
+                    continue  # it has gone on, or is about to be parked anew
                 if self.open and (self.call is None or not self._changed or turns >= TURNS):
                     turns = 0
                     self.waits(kept)
@@ -235,22 +237,26 @@ class Detached:
             self.dropped()
             return False
         if self.open:
-            wake = min(self._deadlines.values(), default=None)
-            parking = Parking(
-                status="waiting",
-                wake=wake,
-                questions=encode_asked(self._asked()),
-                expires=time.time() + self.keeper.time_limit,
-            )
             if kept.parked:
-                await self.keeper.wait_for(self, parking)
+                await self.keeper.wait_for(self)
             else:
-                await self.keeper.settle(self, b"", parking)
+                await self.keeper.park(self)
             return True
         if kept.parked and not await self.keeper.go_on_alone(self):
             self.released(kept)
             return False
         return True
+
+    def parking(self) -> Parking | None:
+        """What the call waits for, if anything: for whoever writes it down, in that moment."""
+        if not self.open:
+            return None
+        return Parking(
+            status="waiting",
+            wake=min(self._deadlines.values(), default=None),
+            questions=encode_asked(self._asked()),
+            expires=time.time() + self.keeper.time_limit,
+        )
 
     def _asked(self) -> Asked:
         questions = {name: waiting(one, self.notes.get(name, "")) for name, one in self.open.items()}

@@ -302,48 +302,63 @@ class Keeper:
     # --- a segment ends ----------------------------------------------------------------------
 
     async def settle(self, front: "Detached", outcome: bytes, parking: Parking) -> None:
-        """Write down what a segment came to. When this returns, it may be told.
+        """Write down what a call came to. When this returns, it may be told.
 
         Raises `Fenced` if another worker has taken the call over; it is dropped here.
         """
         kept = _kept(front)
         await self.open()
         async with kept.lock:
-            entries = kept.take_entries()
-            try:
-                if kept.parked:  # it ended just as it began to wait; if others have it, this is `Fenced`
-                    await self._take_next(kept)
-                if kept.journaled:
-                    record = kept.record
-                    await self.journal.settle(
-                        kept.id, record.fence, record.segment, outcome, parking, entries
-                    )
-                    kept.record = after_segment(record, parking)
-                else:
-                    record = after_segment(kept.record, parking)
-                    await self._room.check(record)
-                    await self.journal.create(record, entries, outcome)
-                    kept.record = record
-                    kept.journaled = True
-            except Fenced:
-                self._fenced(kept)
-                raise
-            except BaseException:
-                kept.give_back(entries)
-                raise
+            await self._settle(kept, outcome, parking)
+        self.here.forget(kept)
+
+    async def park(self, front: "Detached") -> None:
+        """Write down what a call waits for: its segment ends. As `settle`.
+
+        An answer may have been written just before: then that question is not open any more.
+        """
+        kept = _kept(front)
+        await self.open()
+        async with kept.lock:
+            parking = front.parking()
+            if parking is None:
+                return
+            await self._settle(kept, b"", parking)
+        self.here.park(kept)
+
+    async def _settle(self, kept: Kept, outcome: bytes, parking: Parking) -> None:
+        entries = kept.take_entries()
+        try:
+            if kept.parked:  # it ended just as it began to wait; if others have it, this is `Fenced`
+                await self._take_next(kept)
+            if kept.journaled:
+                record = kept.record
+                await self.journal.settle(kept.id, record.fence, record.segment, outcome, parking, entries)
+                kept.record = after_segment(record, parking)
+            else:
+                record = after_segment(kept.record, parking)
+                await self._room.check(record)
+                await self.journal.create(record, entries, outcome)
+                kept.record = record
+                kept.journaled = True
+        except Fenced:
+            self._fenced(kept)
+            raise
+        except BaseException:
+            kept.give_back(entries)
+            raise
         counts.segments["run"] += 1
         self._room.add(kept.record.principal, len(outcome) + sum(len(entry.value) for entry in entries))
-        if parking.status == "waiting":
-            self.here.park(kept)
-        else:
-            self.here.forget(kept)
 
-    async def wait_for(self, front: "Detached", parking: Parking) -> None:
+    async def wait_for(self, front: "Detached") -> None:
         """Write down what a parked call waits for, as it has changed. Raises `Fenced` as `settle` does."""
         kept = _kept(front)
         async with kept.lock:
             if not kept.parked:
                 front.changed()  # somebody has answered meanwhile: it is to be parked anew
+                return
+            parking = front.parking()
+            if parking is None:
                 return
             entries = kept.take_entries()
             try:
