@@ -49,7 +49,7 @@ from midcall.journal.base import (
 )
 from midcall.journal.engine import Engine, Work
 from midcall.journal.here import PARKED_CALLS, Here
-from midcall.journal.kept import Kept, Revive, after_segment, answers_for, is_next, kind_of
+from midcall.journal.kept import Kept, Revive, after_segment, answers_for, is_answered, is_next, kind_of
 from midcall.journal.mail import Mail
 from midcall.journal.memory import MemoryJournal
 from midcall.journal.room import SHARE, Room
@@ -414,7 +414,15 @@ class Keeper:
         record, entries = found
         if record.status in ENDED:
             return Gone(record.status)
-        return await self._claim(call_id, record.segment, answers_for(record, entries, answers))
+        try:
+            given = answers_for(record, entries, answers)
+        except UnknownQuestion:
+            if is_answered(record, entries):
+                front = await self._claim(call_id, record.segment)
+                if not isinstance(front, Settled | Busy | Gone):
+                    self.resume(front)
+            raise
+        return await self._claim(call_id, record.segment, given)
 
     async def _answer_here(self, kept: Kept, answers: Mapping[str, Any]) -> "Detached | None":
         """Answer a call whose coroutine is here; nothing if it turns out that others have gone on with it.
@@ -590,6 +598,9 @@ class Keeper:
             if not kept.parked:
                 return True
             if not await self._take_next(kept):
+                return False
+            if self.here.get(kept.id) is not kept:  # it was evicted meanwhile, and nobody would run it
+                await self.journal.release(kept.id, kept.record.fence)
                 return False
         if self.engine is not None:
             await self._begin(kept, self.engine.work(kept.record))

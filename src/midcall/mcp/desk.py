@@ -19,7 +19,7 @@ from midcall import jsonrpc
 from midcall.errors import JournalError, MidcallError, UnknownQuestion, WrongAnswer
 from midcall.journal.base import ENDED, WITH_OUTCOME, Busy, CallRecord, Gone
 from midcall.journal.keeper import LOOK, PATIENCE, Keeper
-from midcall.journal.kept import asked_of, context_of, new_record
+from midcall.journal.kept import asked_of, context_of, is_answered, new_record
 from midcall.journal.seal import BadSeal, KeyRing
 from midcall.mcp import tasks
 from midcall.mcp.dialects.base import Finish
@@ -215,7 +215,7 @@ class Desk:
             if found is None:
                 raise invalid()
             record = found[0]
-            if record.status == "waiting" and asked_of(record).questions:
+            if record.status == "waiting" and asked_of(record).questions and not is_answered(*found):
                 deliver(exchange, self.questions(record, ticket, notes))
                 return
             if record.status in WITH_OUTCOME:
@@ -328,6 +328,10 @@ class Desk:
         found = await self.keeper.journal.load(task_id)
         if found is None or found[0].principal != exchange.caller.principal:
             raise McpError(-32602, f"Unknown task: {task_id}")
+        if is_answered(*found):
+            claimed = await self.keeper.take_up(found[0])
+            if isinstance(claimed, InputRequired):
+                self._resume(claimed, None, {})
         exchange.result(await work(found[0]))
 
     async def show_task(self, record: CallRecord) -> dict[str, Any]:
