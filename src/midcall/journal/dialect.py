@@ -16,6 +16,7 @@ So it does not matter in which order things happen while something is being writ
 """
 
 import asyncio
+import itertools
 import time
 from collections.abc import Mapping
 
@@ -154,7 +155,16 @@ class Detached:
         self.changed()
 
     async def _stop(self, error: Diverged) -> None:
-        await self.keeper.stop(self, error)
+        for tries in itertools.count():
+            if self.kept is None:
+                break  # it was dropped meanwhile
+            try:
+                await self.keeper.stop(self, error)
+            except JournalError as trouble:
+                self.troubled(trouble)
+                await asyncio.sleep(PAUSES[min(tries, len(PAUSES) - 1)])
+            else:
+                break
         self.stopped(error)
 
     def dropped(self) -> None:

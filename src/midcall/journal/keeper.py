@@ -564,7 +564,9 @@ class Keeper:
             reason = Diverged(f"a call of {record.name}", str(error), "")
             self._diverges(record.id)
             log.warning("cannot go on: %s", reason, extra={"call": record.id, "method": record.name})
-            await self.journal.release(record.id, record.fence, diverged=True)
+            if (left := self.here.get(record.id)) is not None:
+                self.here.forget(left)  # it would be taken for one that runs
+            await self._release(record.id, record.fence, diverged=True)
             return Gone("diverged")
         counts.segments["rebuilt"] += 1
         call.trace = Trace(record.id, entries, kept=True, method=record.name, segment=record.segment)
@@ -586,8 +588,21 @@ class Keeper:
     async def _hand_back(self, kept: Kept) -> None:
         """There is no room for a claimed call here: let others have it."""
         self.here.drop(kept)
-        with contextlib.suppress(JournalError):
-            await self.journal.release(kept.id, kept.record.fence)
+        await self._release(kept.id, kept.record.fence)
+
+    async def _release(self, call_id: str, fence: int, *, diverged: bool = False) -> None:
+        """Let others have a segment that was claimed here; if the journal is away, as soon as it is back."""
+        try:
+            await self.journal.release(call_id, fence, diverged=diverged)
+        except Fenced:
+            pass
+        except JournalError:
+            if not self.stopping:
+                self.spawn(self._release_later(call_id, fence, diverged=diverged))
+
+    async def _release_later(self, call_id: str, fence: int, *, diverged: bool) -> None:
+        await asyncio.sleep(PAUSES[-1])
+        await self._release(call_id, fence, diverged=diverged)
 
     async def go_on_alone(self, front: "Detached") -> bool:
         """A parked call goes on without an answer: take its next segment. False if that is for others."""
@@ -600,7 +615,7 @@ class Keeper:
             if not await self._take_next(kept):
                 return False
             if self.here.get(kept.id) is not kept:  # it was evicted meanwhile, and nobody would run it
-                await self.journal.release(kept.id, kept.record.fence)
+                await self._release(kept.id, kept.record.fence)
                 return False
         if self.engine is not None:
             await self._begin(kept, self.engine.work(kept.record))
@@ -614,7 +629,7 @@ class Keeper:
             return False
         if not is_next(claim.call, kept.record):
             self.here.drop(kept)
-            await self.journal.release(kept.id, claim.call.fence)  # it is due, and run again from there
+            await self._release(kept.id, claim.call.fence)  # it is due, and run again from there
             return False
         self.here.unpark(kept, claim.call)
         return True
