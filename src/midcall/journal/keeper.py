@@ -32,6 +32,7 @@ from midcall.errors import (
     MidcallError,
     TooManyCalls,
     UnknownQuestion,
+    WrongAnswer,
 )
 from midcall.hub import Hub
 from midcall.inline import Inline
@@ -418,9 +419,9 @@ class Keeper:
             given = answers_for(record, entries, answers)
         except UnknownQuestion:
             if is_answered(record, entries):
-                front = await self._claim(call_id, record.segment)
-                if not isinstance(front, Settled | Busy | Gone):
-                    self.resume(front)
+                claimed = await self._claim(call_id, record.segment)
+                if not isinstance(claimed, Settled | Busy | Gone):
+                    self.resume(claimed)
             raise
         return await self._claim(call_id, record.segment, given)
 
@@ -432,8 +433,10 @@ class Keeper:
         front, call = kept.front, kept.front.call
         if call is None or call.trace is None:
             return None
+        for name in kept.ahead & answers.keys():
+            raise UnknownQuestion(name)  # somebody else was faster
         held: list[str] = []
-        ahead: list[tuple[str, Entry]] = []
+        ahead: dict[str, Entry] = {}
         entries: list[Entry] = []
         try:
             for name, payload in answers.items():
@@ -441,26 +444,39 @@ class Keeper:
                     entries.append(call.hold_answer(request.request_id, payload))
                     held.append(request.request_id)
                 else:
-                    (entry,) = answers_for(kept.record, call.trace.ahead, {name: payload})
-                    entries.append(entry)
-                    ahead.append((name, entry))
-            kept_by = await self._keep_answers(kept, entries)
+                    (ahead[name],) = answers_for(kept.record, call.trace.ahead, {name: payload})
+                    entries.append(ahead[name])
+            kept.ahead |= ahead.keys()
+            try:
+                kept_by = await self._keep_answers(kept, entries)
+            finally:
+                kept.ahead -= ahead.keys()
         except BaseException:
             for request_id in held:
                 call.let_go_answer(request_id)
             raise
         if kept_by is not front:
             return kept_by
-        for name, entry in ahead:
+        problem: MidcallError | None = None
+        for name, entry in ahead.items():
+            if call.trace.take_answer(entry):
+                continue
             request = front.open.get(name)
-            if not call.trace.take_answer(entry) and request is not None:  # it has come to it meanwhile
+            if request is None:
+                problem = UnknownQuestion(name)  # it has come to it meanwhile, and given it up
+                continue
+            try:
                 call.hold_answer(request.request_id, answers[name])
+            except (UnknownQuestion, WrongAnswer) as error:
+                problem = error
+            else:
                 held.append(request.request_id)
         for request_id in held:
             front.close(request_id)
-        withdrawn = [request_id for request_id in held if not call.give_answer(request_id)]
-        if withdrawn:
-            raise UnknownQuestion(withdrawn[0])
+            if not call.give_answer(request_id):
+                problem = UnknownQuestion(request_id)
+        if problem is not None:
+            raise problem
         return front
 
     async def _keep_answers(self, kept: Kept, answers: Sequence[Entry]) -> "Detached | None":

@@ -77,7 +77,7 @@ Revive = Callable[[CallRecord], tuple["Detached", Resolved]]
 class Kept:
     """What the keeper knows of one call in this process."""
 
-    __slots__ = ("_keeper", "front", "id", "journaled", "lock", "parked", "record", "work")
+    __slots__ = ("_keeper", "ahead", "front", "id", "journaled", "lock", "parked", "record", "work")
 
     def __init__(self, keeper: "Keeper", front: "Detached", record: CallRecord) -> None:
         self._keeper = keeper
@@ -90,6 +90,8 @@ class Kept:
         self.work: Work | None = None
         """The segment that runs, as the engine knows it."""
         self.lock = asyncio.Lock()
+        self.ahead: set[str] = set()
+        """The questions to which an answer is being written before a replay has come to them."""
 
     @property
     def at_work(self) -> bool:
