@@ -306,17 +306,18 @@ class Desk:
 
     def begin_task(self, front: InputRequired, exchange: Exchange) -> None:
         """A call that runs goes on without its request."""
-        self.keeper.spawn(self._guarded(exchange, partial(self._begin_task, front, exchange)))
-
-    async def _begin_task(self, front: InputRequired, exchange: Exchange) -> None:
         if front.kept is not None:
-            record = front.kept.record
+            begin = partial(self._begin_task, front, front.kept.record, exchange)
+            self.keeper.spawn(self._guarded(exchange, begin))
+
+    async def _begin_task(self, front: InputRequired, record: CallRecord, exchange: Exchange) -> None:
+        if front.kept is not None:  # else it has ended already, and is in the journal
             try:
                 await self.keeper.reserve(front)
             except JournalError:
                 front.give_up()
                 raise
-            exchange.result(tasks.created(record))
+        exchange.result(tasks.created(record))
 
     def task(self, exchange: Exchange, task_id: str, work: Callable[[CallRecord], Any]) -> None:
         """Do something with a task of this caller, and answer with what it gives."""

@@ -134,7 +134,7 @@ class InputRequired(Detached):
             outcome = McpError(-32603, str(error))
             encoded = encode_outcome(outcome)
         self._outcome = outcome
-        if kept.journaled or self.about_to_write or kept.record.idempotency_key is not None:
+        if kept.journaled or self.is_task or self.about_to_write or kept.record.idempotency_key is not None:
             self.end(call, encoded, kept.record.expires if self.is_task else 0.0)  # as `ttlMs` has said
         else:
             self.keeper.forget(self)
