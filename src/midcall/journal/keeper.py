@@ -670,15 +670,25 @@ class Keeper:
         kept = self.here.get(call_id)
         call = None if kept is None else kept.front.call
         if kept is not None and call is not None and not kept.parked and call.task is not None:
-            segment = kept.record.segment
             call.abort(reason)
-            if not kept.journaled or await self.journal.wait(call_id, segment, GRACE) is not None:
+            if not kept.journaled or await self._has_ended(call_id, kept.record.segment):
                 return True
         ended = await self.journal.end(call_id, "aborted", outcome, time.time() + KEPT)
         if kept is not None and self.here.get(call_id) is kept:
             self.here.drop(kept, over=True)
             kept.front.stopped(Aborted(reason))
         return ended
+
+    async def _has_ended(self, call_id: str, segment: int) -> bool:
+        """Wait until an aborted call has ended; but not for ever. It may have been about to wait."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GRACE):
+                while await self.journal.wait(call_id, segment, GRACE) is not None:
+                    found = await self.journal.load(call_id)
+                    if found is None or found[0].status in ENDED:
+                        return True
+                    segment += 1
+        return False
 
     # --- inside ------------------------------------------------------------------------------
 
