@@ -276,7 +276,10 @@ class Call(Struct, eq=False):
 
     def give_answer(self, request_id: str) -> bool:
         """The answer is kept: the tool goes on. False if it does not wait for it any more."""
-        return self.questions is not None and self.questions.give(request_id)
+        wanted = None if self.questions is None else self.questions.give(request_id)
+        if wanted is not None and self.trace is not None:
+            self.trace.is_kept(wanted.place)
+        return wanted is not None
 
     def let_go_answer(self, request_id: str) -> None:
         """The answer could not be kept."""

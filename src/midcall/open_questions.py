@@ -6,7 +6,6 @@ gone. The call around it is known only by what `Asker` says.
 """
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Iterable, MutableMapping, Sequence
 from typing import Any, Protocol
@@ -147,8 +146,8 @@ class OpenQuestion:
         self.timer: asyncio.TimerHandle | None = None
         self.value: Any = None
         self.held: Any = MISSING
-        """An answer that is on its way into the journal: meanwhile the question neither times out nor takes
-        another one."""
+        """What an answer was read as that is on its way into the journal: meanwhile the question neither
+        times out nor takes another one."""
 
 
 class OpenQuestions:
@@ -217,32 +216,31 @@ class OpenQuestions:
     def answer(self, request_id: str, payload: Any) -> None:
         """Give an answer, in any accepted form. Raises `UnknownQuestion` or `WrongAnswer`."""
         question = self._answerable(request_id)
-        self._give(question, payload)
+        self._give(question, *_read(question.wanted, payload))
+        self._asker.answered(question.wanted, payload)
 
     def check(self, request_id: str, payload: Any) -> None:
         """Raise `UnknownQuestion` or `WrongAnswer` if `answer` would; nothing changes."""
-        with contextlib.suppress(Cancelled, Declined, WrongType):
-            self._answerable(request_id).wanted.read(payload)
+        _read(self._answerable(request_id).wanted, payload)
 
     def hold(self, request_id: str, payload: Any) -> Wanted:
         """Take an answer that is to be kept before the tool gets it, by `give`; or else `let_go`.
 
         Raises as `answer` does. Until then the question does not time out, and takes no other answer.
         """
-        self.check(request_id, payload)
-        question = self._open[request_id]
-        question.held = payload
+        question = self._answerable(request_id)
+        question.held = _read(question.wanted, payload)
         if question.timer is not None:
             question.timer.cancel()
         return question.wanted
 
-    def give(self, request_id: str) -> bool:
-        """Give the answer that was held. False if the tool has withdrawn its question."""
+    def give(self, request_id: str) -> Wanted | None:
+        """Give the answer that was held: to what. Nothing if the tool has withdrawn its question."""
         question = self._open.get(request_id)
         if question is None or question.round.over:
-            return False
-        self._give(question, question.held)
-        return True
+            return None
+        self._give(question, *question.held)
+        return question.wanted
 
     def let_go(self, request_id: str) -> None:
         """The answer that was held could not be kept: the question goes on to wait."""
@@ -260,17 +258,14 @@ class OpenQuestions:
             raise UnknownQuestion(request_id)
         return question
 
-    def _give(self, question: OpenQuestion, payload: Any) -> None:
-        try:
-            question.value = question.wanted.read(payload)
-        except (Cancelled, Declined, WrongType) as refusal:
+    def _give(self, question: OpenQuestion, value: Any, refusal: AskError | None) -> None:
+        if refusal is not None:
             self._forget(question, _ending(refusal))
             question.round.fail(refusal)
         else:
+            question.value = value
             self._forget(question, "answered")
             question.round.answered()
-        if question.held is MISSING:  # else it is written down already
-            self._asker.answered(question.wanted, payload)
 
     def withdraw(self, request_id: str, reason: str) -> bool:
         """Take a question back; its waiter gets `Cancelled`. False if it is not open."""
@@ -362,6 +357,17 @@ class OpenQuestions:
         if ending is not None:
             metrics.question_ended(wanted.question.kind, ending, wanted.since)
         return True
+
+
+def _read(wanted: Wanted, payload: Any) -> tuple[Any, AskError | None]:
+    """The answer's value for the tool, or the refusal that it gets. Raises `WrongAnswer`.
+
+    Once for each answer: code of the author reads it, and might see it otherwise the next time.
+    """
+    try:
+        return wanted.read(payload), None
+    except (Cancelled, Declined, WrongType) as refusal:
+        return None, refusal
 
 
 def timed_out(wanted: Wanted) -> TimedOut:

@@ -215,6 +215,10 @@ class Trace:
         """These could not be made durable."""
         self._fresh[:0] = entries
 
+    def is_kept(self, place: str) -> None:
+        """What became of this place is in the journal: what was noted of it before must not come after."""
+        self._fresh = [entry for entry in self._fresh if entry.key != place]
+
     @property
     def has_fresh(self) -> bool:
         """Whether there is something that is not durable yet, though it could be."""

@@ -16,6 +16,7 @@ So it does not matter in which order things happen while something is being writ
 """
 
 import asyncio
+import itertools
 import time
 from collections.abc import Mapping
 
@@ -154,7 +155,16 @@ class Detached:
         self.changed()
 
     async def _stop(self, error: Diverged) -> None:
-        await self.keeper.stop(self, error)
+        for tries in itertools.count():
+            if self.kept is None:
+                break  # it was dropped meanwhile
+            try:
+                await self.keeper.stop(self, error)
+            except JournalError as trouble:
+                self.troubled(trouble)
+                await asyncio.sleep(PAUSES[min(tries, len(PAUSES) - 1)])
+            else:
+                break
         self.stopped(error)
 
     def dropped(self) -> None:
@@ -210,6 +220,8 @@ class Detached:
                     continue
                 tries = 0
                 turns += 1
+                if not kept.parked:
+                    continue  # it has gone on, or is about to be parked anew
                 if self.open and (self.call is None or not self._changed or turns >= TURNS):
                     turns = 0
                     self.waits(kept)
@@ -235,22 +247,26 @@ class Detached:
             self.dropped()
             return False
         if self.open:
-            wake = min(self._deadlines.values(), default=None)
-            parking = Parking(
-                status="waiting",
-                wake=wake,
-                questions=encode_asked(self._asked()),
-                expires=time.time() + self.keeper.time_limit,
-            )
             if kept.parked:
-                await self.keeper.wait_for(self, parking)
+                await self.keeper.wait_for(self)
             else:
-                await self.keeper.settle(self, b"", parking)
+                await self.keeper.park(self)
             return True
         if kept.parked and not await self.keeper.go_on_alone(self):
             self.released(kept)
             return False
         return True
+
+    def parking(self) -> Parking | None:
+        """What the call waits for, if anything: for whoever writes it down, in that moment."""
+        if not self.open:
+            return None
+        return Parking(
+            status="waiting",
+            wake=min(self._deadlines.values(), default=None),
+            questions=encode_asked(self._asked()),
+            expires=time.time() + self.keeper.time_limit,
+        )
 
     def _asked(self) -> Asked:
         questions = {name: waiting(one, self.notes.get(name, "")) for name, one in self.open.items()}

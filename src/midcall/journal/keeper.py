@@ -32,6 +32,7 @@ from midcall.errors import (
     MidcallError,
     TooManyCalls,
     UnknownQuestion,
+    WrongAnswer,
 )
 from midcall.hub import Hub
 from midcall.inline import Inline
@@ -49,7 +50,7 @@ from midcall.journal.base import (
 )
 from midcall.journal.engine import Engine, Work
 from midcall.journal.here import PARKED_CALLS, Here
-from midcall.journal.kept import Kept, Revive, after_segment, answers_for, is_next, kind_of
+from midcall.journal.kept import Kept, Revive, after_segment, answers_for, is_answered, is_next, kind_of
 from midcall.journal.mail import Mail
 from midcall.journal.memory import MemoryJournal
 from midcall.journal.room import SHARE, Room
@@ -302,48 +303,63 @@ class Keeper:
     # --- a segment ends ----------------------------------------------------------------------
 
     async def settle(self, front: "Detached", outcome: bytes, parking: Parking) -> None:
-        """Write down what a segment came to. When this returns, it may be told.
+        """Write down what a call came to. When this returns, it may be told.
 
         Raises `Fenced` if another worker has taken the call over; it is dropped here.
         """
         kept = _kept(front)
         await self.open()
         async with kept.lock:
-            entries = kept.take_entries()
-            try:
-                if kept.parked:  # it ended just as it began to wait; if others have it, this is `Fenced`
-                    await self._take_next(kept)
-                if kept.journaled:
-                    record = kept.record
-                    await self.journal.settle(
-                        kept.id, record.fence, record.segment, outcome, parking, entries
-                    )
-                    kept.record = after_segment(record, parking)
-                else:
-                    record = after_segment(kept.record, parking)
-                    await self._room.check(record)
-                    await self.journal.create(record, entries, outcome)
-                    kept.record = record
-                    kept.journaled = True
-            except Fenced:
-                self._fenced(kept)
-                raise
-            except BaseException:
-                kept.give_back(entries)
-                raise
+            await self._settle(kept, outcome, parking)
+        self.here.forget(kept)
+
+    async def park(self, front: "Detached") -> None:
+        """Write down what a call waits for: its segment ends. As `settle`.
+
+        An answer may have been written just before: then that question is not open any more.
+        """
+        kept = _kept(front)
+        await self.open()
+        async with kept.lock:
+            parking = front.parking()
+            if parking is None:
+                return
+            await self._settle(kept, b"", parking)
+        self.here.park(kept)
+
+    async def _settle(self, kept: Kept, outcome: bytes, parking: Parking) -> None:
+        entries = kept.take_entries()
+        try:
+            if kept.parked:  # it ended just as it began to wait; if others have it, this is `Fenced`
+                await self._take_next(kept)
+            if kept.journaled:
+                record = kept.record
+                await self.journal.settle(kept.id, record.fence, record.segment, outcome, parking, entries)
+                kept.record = after_segment(record, parking)
+            else:
+                record = after_segment(kept.record, parking)
+                await self._room.check(record)
+                await self.journal.create(record, entries, outcome)
+                kept.record = record
+                kept.journaled = True
+        except Fenced:
+            self._fenced(kept)
+            raise
+        except BaseException:
+            kept.give_back(entries)
+            raise
         counts.segments["run"] += 1
         self._room.add(kept.record.principal, len(outcome) + sum(len(entry.value) for entry in entries))
-        if parking.status == "waiting":
-            self.here.park(kept)
-        else:
-            self.here.forget(kept)
 
-    async def wait_for(self, front: "Detached", parking: Parking) -> None:
+    async def wait_for(self, front: "Detached") -> None:
         """Write down what a parked call waits for, as it has changed. Raises `Fenced` as `settle` does."""
         kept = _kept(front)
         async with kept.lock:
             if not kept.parked:
                 front.changed()  # somebody has answered meanwhile: it is to be parked anew
+                return
+            parking = front.parking()
+            if parking is None:
                 return
             entries = kept.take_entries()
             try:
@@ -399,7 +415,15 @@ class Keeper:
         record, entries = found
         if record.status in ENDED:
             return Gone(record.status)
-        return await self._claim(call_id, record.segment, answers_for(record, entries, answers))
+        try:
+            given = answers_for(record, entries, answers)
+        except UnknownQuestion:
+            if is_answered(record, entries):
+                claimed = await self._claim(call_id, record.segment)
+                if not isinstance(claimed, Settled | Busy | Gone):
+                    self.resume(claimed)
+            raise
+        return await self._claim(call_id, record.segment, given)
 
     async def _answer_here(self, kept: Kept, answers: Mapping[str, Any]) -> "Detached | None":
         """Answer a call whose coroutine is here; nothing if it turns out that others have gone on with it.
@@ -409,8 +433,10 @@ class Keeper:
         front, call = kept.front, kept.front.call
         if call is None or call.trace is None:
             return None
+        for name in kept.ahead & answers.keys():
+            raise UnknownQuestion(name)  # somebody else was faster
         held: list[str] = []
-        ahead: list[tuple[str, Entry]] = []
+        ahead: dict[str, Entry] = {}
         entries: list[Entry] = []
         try:
             for name, payload in answers.items():
@@ -418,26 +444,39 @@ class Keeper:
                     entries.append(call.hold_answer(request.request_id, payload))
                     held.append(request.request_id)
                 else:
-                    (entry,) = answers_for(kept.record, call.trace.ahead, {name: payload})
-                    entries.append(entry)
-                    ahead.append((name, entry))
-            kept_by = await self._keep_answers(kept, entries)
+                    (ahead[name],) = answers_for(kept.record, call.trace.ahead, {name: payload})
+                    entries.append(ahead[name])
+            kept.ahead |= ahead.keys()
+            try:
+                kept_by = await self._keep_answers(kept, entries)
+            finally:
+                kept.ahead -= ahead.keys()
         except BaseException:
             for request_id in held:
                 call.let_go_answer(request_id)
             raise
         if kept_by is not front:
             return kept_by
-        for name, entry in ahead:
+        problem: MidcallError | None = None
+        for name, entry in ahead.items():
+            if call.trace.take_answer(entry):
+                continue
             request = front.open.get(name)
-            if not call.trace.take_answer(entry) and request is not None:  # it has come to it meanwhile
+            if request is None:
+                problem = UnknownQuestion(name)  # it has come to it meanwhile, and given it up
+                continue
+            try:
                 call.hold_answer(request.request_id, answers[name])
+            except (UnknownQuestion, WrongAnswer) as error:
+                problem = error
+            else:
                 held.append(request.request_id)
         for request_id in held:
             front.close(request_id)
-        withdrawn = [request_id for request_id in held if not call.give_answer(request_id)]
-        if withdrawn:
-            raise UnknownQuestion(withdrawn[0])
+            if not call.give_answer(request_id):
+                problem = UnknownQuestion(request_id)
+        if problem is not None:
+            raise problem
         return front
 
     async def _keep_answers(self, kept: Kept, answers: Sequence[Entry]) -> "Detached | None":
@@ -541,7 +580,9 @@ class Keeper:
             reason = Diverged(f"a call of {record.name}", str(error), "")
             self._diverges(record.id)
             log.warning("cannot go on: %s", reason, extra={"call": record.id, "method": record.name})
-            await self.journal.release(record.id, record.fence, diverged=True)
+            if (left := self.here.get(record.id)) is not None:
+                self.here.forget(left)  # it would be taken for one that runs
+            await self._release(record.id, record.fence, diverged=True)
             return Gone("diverged")
         counts.segments["rebuilt"] += 1
         call.trace = Trace(record.id, entries, kept=True, method=record.name, segment=record.segment)
@@ -563,8 +604,21 @@ class Keeper:
     async def _hand_back(self, kept: Kept) -> None:
         """There is no room for a claimed call here: let others have it."""
         self.here.drop(kept)
-        with contextlib.suppress(JournalError):
-            await self.journal.release(kept.id, kept.record.fence)
+        await self._release(kept.id, kept.record.fence)
+
+    async def _release(self, call_id: str, fence: int, *, diverged: bool = False) -> None:
+        """Let others have a segment that was claimed here; if the journal is away, as soon as it is back."""
+        try:
+            await self.journal.release(call_id, fence, diverged=diverged)
+        except Fenced:
+            pass
+        except JournalError:
+            if not self.stopping:
+                self.spawn(self._release_later(call_id, fence, diverged=diverged))
+
+    async def _release_later(self, call_id: str, fence: int, *, diverged: bool) -> None:
+        await asyncio.sleep(PAUSES[-1])
+        await self._release(call_id, fence, diverged=diverged)
 
     async def go_on_alone(self, front: "Detached") -> bool:
         """A parked call goes on without an answer: take its next segment. False if that is for others."""
@@ -575,6 +629,9 @@ class Keeper:
             if not kept.parked:
                 return True
             if not await self._take_next(kept):
+                return False
+            if self.here.get(kept.id) is not kept:  # it was evicted meanwhile, and nobody would run it
+                await self._release(kept.id, kept.record.fence)
                 return False
         if self.engine is not None:
             await self._begin(kept, self.engine.work(kept.record))
@@ -588,7 +645,7 @@ class Keeper:
             return False
         if not is_next(claim.call, kept.record):
             self.here.drop(kept)
-            await self.journal.release(kept.id, claim.call.fence)  # it is due, and run again from there
+            await self._release(kept.id, claim.call.fence)  # it is due, and run again from there
             return False
         self.here.unpark(kept, claim.call)
         return True
@@ -613,15 +670,25 @@ class Keeper:
         kept = self.here.get(call_id)
         call = None if kept is None else kept.front.call
         if kept is not None and call is not None and not kept.parked and call.task is not None:
-            segment = kept.record.segment
             call.abort(reason)
-            if not kept.journaled or await self.journal.wait(call_id, segment, GRACE) is not None:
+            if not kept.journaled or await self._has_ended(call_id, kept.record.segment):
                 return True
         ended = await self.journal.end(call_id, "aborted", outcome, time.time() + KEPT)
         if kept is not None and self.here.get(call_id) is kept:
             self.here.drop(kept, over=True)
             kept.front.stopped(Aborted(reason))
         return ended
+
+    async def _has_ended(self, call_id: str, segment: int) -> bool:
+        """Wait until an aborted call has ended; but not for ever. It may have been about to wait."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GRACE):
+                while await self.journal.wait(call_id, segment, GRACE) is not None:
+                    found = await self.journal.load(call_id)
+                    if found is None or found[0].status in ENDED:
+                        return True
+                    segment += 1
+        return False
 
     # --- inside ------------------------------------------------------------------------------
 

@@ -77,7 +77,7 @@ Revive = Callable[[CallRecord], tuple["Detached", Resolved]]
 class Kept:
     """What the keeper knows of one call in this process."""
 
-    __slots__ = ("_keeper", "front", "id", "journaled", "lock", "parked", "record", "work")
+    __slots__ = ("_keeper", "ahead", "front", "id", "journaled", "lock", "parked", "record", "work")
 
     def __init__(self, keeper: "Keeper", front: "Detached", record: CallRecord) -> None:
         self._keeper = keeper
@@ -90,6 +90,8 @@ class Kept:
         self.work: Work | None = None
         """The segment that runs, as the engine knows it."""
         self.lock = asyncio.Lock()
+        self.ahead: set[str] = set()
+        """The questions to which an answer is being written before a replay has come to them."""
 
     @property
     def at_work(self) -> bool:
@@ -179,18 +181,34 @@ def answers_for(record: CallRecord, entries: Sequence[Entry], answers: Mapping[s
     """What is written down of answers to a call that is not in memory. Raises `UnknownQuestion`.
 
     A call that met changed code has its answer, but could not go on: whoever answers again has it try again.
+    So does whoever repeats an answer, where the journal failed just after that was written.
     """
     questions = asked_of(record).questions
-    states = {entry.key: entry.state for entry in entries}
+    latest = {entry.key: entry for entry in entries}
     given = []
     for name, payload in answers.items():
         asked = questions.get(name)
-        state = None if asked is None else states.get(asked.place)
-        if asked is None or (state != "begun" and not (state == "given" and record.status == "diverged")):
+        entry = None if asked is None else latest.get(asked.place)
+        if asked is None or entry is None:
             raise UnknownQuestion(name)
-        if state == "begun":
+        if entry.state == "begun":
             given.append(Entry(asked.place, asked.fingerprint, "given", to_json(payload)))
+        elif not (entry.state == "given" and record.status == "diverged") and not (
+            is_answered(record, entries) and entry.value == to_json(payload)
+        ):
+            raise UnknownQuestion(name)
     return given
+
+
+def is_answered(record: CallRecord, entries: Sequence[Entry]) -> bool:
+    """Whether a question that a call waits for has its answer: it only has to go on.
+
+    Whoever gave it was cut off from the journal, or stopped, before the call could.
+    """
+    if record.status != "waiting":
+        return False
+    states = {entry.key: entry.state for entry in entries}
+    return any(states.get(one.place) in ("given", "done") for one in asked_of(record).questions.values())
 
 
 def after_segment(record: CallRecord, parking: Parking) -> CallRecord:

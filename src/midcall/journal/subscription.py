@@ -123,8 +123,10 @@ class DurableSubscription(Detached):
         for number in range(after + 1, there + 1):
             content = Raw(self._contents[number - 1])
             self._send_to(peer, Data(self._stamp(), self.name, content), number)
+        later = [item for item, _ in self._held]
         for request in self.audience.shown.values():
-            peer.send_item(self.id, request)
+            if request not in later:
+                peer.send_item(self.id, request)
 
     @property
     def full(self) -> bool:
@@ -169,7 +171,8 @@ class DurableSubscription(Detached):
                 except JournalError:
                     await asyncio.sleep(1)
             for item, number in self._held:
-                self._send_now(item, number)
+                if number is None or (self.call is not None and not self.call.dropped):
+                    self._send_now(item, number)  # else whoever runs it again sends its own
         finally:
             self._held.clear()
 

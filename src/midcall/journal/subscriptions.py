@@ -20,7 +20,14 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from midcall.errors import AttachedElsewhere, JournalError, NotWaiting, UnknownCall, UnknownQuestion
+from midcall.errors import (
+    AttachedElsewhere,
+    JournalError,
+    NotWaiting,
+    TooManyCalls,
+    UnknownCall,
+    UnknownQuestion,
+)
 from midcall.hub import Hub
 from midcall.items import Data, Done, Error, Metadata, to_json
 from midcall.journal.base import ENDED, WITH_OUTCOME, Busy, CallRecord, Gone, Journal
@@ -79,7 +86,8 @@ class Subscriptions:
         self._hub: Hub = keeper.hub
         self._audiences: dict[str, Audience] = {}
         """Of the calls that somebody follows here, by their ids."""
-        self._followed: set[str] = set()
+        self._followed: dict[str, int] = {}
+        """The calls that are about to be taken back, and how often there was need to since."""
         keeper.fronts[KIND] = self._revive
         keeper.mail.box(KIND, self._moved)
 
@@ -212,10 +220,14 @@ class Subscriptions:
         """Nothing more comes from a dialect: the call has ended, or others go on with it."""
         if front.audience.peers:
             self._follow_soon(front.id)
-        else:
-            self._audiences.pop(front.id, None)
+        elif self._audiences.get(front.id) is front.audience:  # not that of one that has come after it
+            del self._audiences[front.id]
 
     # --- other workers -----------------------------------------------------------------------
+
+    async def gone_on(self, record: CallRecord) -> None:
+        """This worker goes on with a call that nobody looked after: who follows it elsewhere hears of it."""
+        await tell_holder(self._keeper.journal, record, record.fence + 1)
 
     def _moved(self, message: bytes) -> None:
         """Another worker has answered or ended a call, or somebody follows it there."""
@@ -231,21 +243,24 @@ class Subscriptions:
         self._follow_soon(moved.call)
 
     def _follow_soon(self, call_id: str) -> None:
-        if self._is_followed(call_id) and call_id not in self._followed:
-            self._followed.add(call_id)
+        if call_id in self._followed:
+            self._followed[call_id] += 1
+        elif self._is_followed(call_id):
+            self._followed[call_id] = 0
             self._keeper.spawn(self._follow(call_id))
 
     async def _follow(self, call_id: str) -> None:
         """Another worker goes on with a call: once that is done, go on here, for whoever is on the line."""
         try:
             while self._is_followed(call_id):
+                before = self._followed[call_id]
                 try:
-                    if await self._take_back(call_id):
+                    if await self._take_back(call_id) and self._followed[call_id] == before:
                         return
-                except JournalError:
+                except (JournalError, TooManyCalls):
                     await asyncio.sleep(LOOK)
         finally:
-            self._followed.discard(call_id)
+            del self._followed[call_id]
 
     async def _take_back(self, call_id: str) -> bool:
         journal = self._keeper.journal

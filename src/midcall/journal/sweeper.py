@@ -54,6 +54,7 @@ class Sweeper:
             if not isinstance(front, Settled | Busy | Gone):
                 with contextlib.suppress(TooManyCalls):
                     keeper.resume(front)
+                await keeper.subscriptions.gone_on(record)
         await keeper.journal.sweep()
         await keeper.renew_keys()
 

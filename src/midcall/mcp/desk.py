@@ -19,7 +19,7 @@ from midcall import jsonrpc
 from midcall.errors import JournalError, MidcallError, UnknownQuestion, WrongAnswer
 from midcall.journal.base import ENDED, WITH_OUTCOME, Busy, CallRecord, Gone
 from midcall.journal.keeper import LOOK, PATIENCE, Keeper
-from midcall.journal.kept import asked_of, context_of, new_record
+from midcall.journal.kept import asked_of, context_of, is_answered, new_record
 from midcall.journal.seal import BadSeal, KeyRing
 from midcall.mcp import tasks
 from midcall.mcp.dialects.base import Finish
@@ -164,6 +164,10 @@ class Desk:
             if not waiting.alike:
                 self._alike.pop(sealed, None)
 
+    def look_on(self, exchange: Exchange, record: CallRecord, ticket: Ticket) -> None:
+        """A request waits for a call that goes on for another request: it gets how the call stands then."""
+        self.keeper.spawn(self._guarded(exchange, partial(self._tell_current, exchange, record.id, ticket)))
+
     def _resume(self, front: InputRequired, exchange: Exchange | None, notes: dict[str, str]) -> None:
         front.come_back(exchange, notes)
         self.keeper.resume(front)
@@ -211,7 +215,7 @@ class Desk:
             if found is None:
                 raise invalid()
             record = found[0]
-            if record.status == "waiting" and asked_of(record).questions:
+            if record.status == "waiting" and asked_of(record).questions and not is_answered(*found):
                 deliver(exchange, self.questions(record, ticket, notes))
                 return
             if record.status in WITH_OUTCOME:
@@ -302,17 +306,18 @@ class Desk:
 
     def begin_task(self, front: InputRequired, exchange: Exchange) -> None:
         """A call that runs goes on without its request."""
-        self.keeper.spawn(self._guarded(exchange, partial(self._begin_task, front, exchange)))
-
-    async def _begin_task(self, front: InputRequired, exchange: Exchange) -> None:
         if front.kept is not None:
-            record = front.kept.record
+            begin = partial(self._begin_task, front, front.kept.record, exchange)
+            self.keeper.spawn(self._guarded(exchange, begin))
+
+    async def _begin_task(self, front: InputRequired, record: CallRecord, exchange: Exchange) -> None:
+        if front.kept is not None:  # else it has ended already, and is in the journal
             try:
                 await self.keeper.reserve(front)
             except JournalError:
                 front.give_up()
                 raise
-            exchange.result(tasks.created(record))
+        exchange.result(tasks.created(record))
 
     def task(self, exchange: Exchange, task_id: str, work: Callable[[CallRecord], Any]) -> None:
         """Do something with a task of this caller, and answer with what it gives."""
@@ -324,6 +329,10 @@ class Desk:
         found = await self.keeper.journal.load(task_id)
         if found is None or found[0].principal != exchange.caller.principal:
             raise McpError(-32602, f"Unknown task: {task_id}")
+        if is_answered(*found):
+            claimed = await self.keeper.take_up(found[0])
+            if isinstance(claimed, InputRequired):
+                self._resume(claimed, None, {})
         exchange.result(await work(found[0]))
 
     async def show_task(self, record: CallRecord) -> dict[str, Any]:

@@ -134,7 +134,7 @@ class InputRequired(Detached):
             outcome = McpError(-32603, str(error))
             encoded = encode_outcome(outcome)
         self._outcome = outcome
-        if kept.journaled or self.about_to_write or kept.record.idempotency_key is not None:
+        if kept.journaled or self.is_task or self.about_to_write or kept.record.idempotency_key is not None:
             self.end(call, encoded, kept.record.expires if self.is_task else 0.0)  # as `ttlMs` has said
         else:
             self.keeper.forget(self)
@@ -145,9 +145,11 @@ class InputRequired(Detached):
 
     def come_back(self, exchange: Exchange | None, notes: Mapping[str, str]) -> None:
         """Whoever has answered waits for what comes of it. `notes` say what was wrong with other answers."""
-        self._reply.exchange = exchange
         self.note(notes)
         if exchange is not None:
+            before, self._reply.exchange = self._reply.exchange, exchange
+            if before is not None and self.kept is not None:  # who has answered another question, and waits
+                self._desk.look_on(before, self.kept.record, self.context.ticket)
             self.supported = exchange.caller.kinds
             if exchange.span is not None:
                 exchange.span.link(self.traceparent)
