@@ -186,6 +186,25 @@ def test_two_requests_that_answer_one_question_each_are_both_answered() -> None:
     drive(main())
 
 
+class Odd:
+    """A tool whose question cannot be written down."""
+
+    @method
+    async def tool(self, ask: Ask) -> str:
+        """Ask under a key that JSON cannot carry."""
+        return await ask.prompt("Name?", key="\ud800")
+
+
+def test_a_request_whose_question_cannot_be_written_down_is_answered() -> None:
+    async def main() -> None:
+        async with workshop(MemoryJournal(), Odd()) as worker:
+            refused = await worker.peer().tool("tools.tool")
+            assert refused["code"] == -32603, refused
+            assert list(worker.keeper.here) == []
+
+    drive(main())
+
+
 def test_a_call_that_ends_as_it_becomes_a_task_is_a_task_that_has_ended() -> None:
     async def main() -> None:
         tools = Tools()
