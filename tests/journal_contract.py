@@ -571,6 +571,22 @@ class JournalContract:
             await other.append(call_id, claim.call.fence, [step("late")])
 
     @in_store
+    async def test_a_claim_with_a_fence_is_granted_only_if_nobody_has_claimed_since(
+        self, store: Store
+    ) -> None:
+        journal, other = await store.worker(), await store.worker()
+        call_id = await parked(journal)
+        before = (await now(journal, call_id)).fence
+        taken = await claimed(other, call_id, 1)
+        await other.release(call_id, taken.fence)  # as if it had died: nobody runs it
+        late = await journal.claim(call_id, 1, [step("late")], before)
+        assert isinstance(late, Busy)
+        assert late.call.fence == taken.fence
+        granted = await journal.claim(call_id, 1, [step("2")], taken.fence)
+        assert isinstance(granted, Claimed)
+        assert [entry.key for entry in granted.entries] == ["1", "2"]
+
+    @in_store
     async def test_the_answers_that_start_a_segment_are_written_with_its_claim(self, store: Store) -> None:
         journal, other = await store.worker(), await store.worker()
         call_id = await parked(journal)

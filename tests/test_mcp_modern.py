@@ -160,7 +160,7 @@ def test_a_retry_that_meets_the_time_limit_gets_one_outcome(server: HttpServer) 
             outcomes = await asyncio.gather(*(race(0.1 + number / 40) for number in range(40)))
             assert all(len(one) == 1 for one in outcomes), "all retries of one state agree"
             ended = set().union(*outcomes)
-            assert "Nobody answered in time" in ended
+            assert any(one.startswith("Nobody answered in time") for one in ended)
             assert any(one.endswith("in time") and ": " in one for one in ended)
 
     drive(run())

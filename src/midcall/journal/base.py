@@ -170,10 +170,14 @@ class Journal(Protocol):
         If it is cancelled, the call is not left running.
         """
 
-    async def claim(self, call_id: str, segment: int, answers: Sequence[Entry] = ()) -> Claim:
+    async def claim(
+        self, call_id: str, segment: int, answers: Sequence[Entry] = (), fence: int | None = None
+    ) -> Claim:
         """Start a segment, once: of any number of claims, on any worker, one is `Claimed`.
 
-        `answers` are what starts it: entries that are written with the claim, and only if it is granted.
+        `answers` are what starts it: entries that are written with the claim, and only if it is granted. With
+        a `fence`, it is granted only if that is still the call's. Else somebody has claimed it since, and
+        may have written an answer before he was gone: it is `Busy`, whoever runs it.
 
         Every claim raises the fence; `wake` and `questions` stay until the segment is settled. A `running`
         segment whose worker is gone can be claimed again. After `MOST_CLAIMS` of them the call is `poisoned`.

@@ -17,6 +17,7 @@ So it does not matter in which order things happen while something is being writ
 
 import asyncio
 import itertools
+import logging
 import time
 from collections.abc import Mapping
 
@@ -27,6 +28,8 @@ from midcall.items import Item, Request
 from midcall.journal.base import Parking, Status
 from midcall.journal.keeper import KEPT, Keeper
 from midcall.journal.kept import Asked, Kept, encode_asked, waiting
+
+log = logging.getLogger("midcall.journal")
 
 PAUSES = (0.2, 1.0, 5.0)
 """Seconds between tries to write to a journal that is away; the last one is repeated."""
@@ -209,7 +212,10 @@ class Detached:
                         return
                 except Fenced:
                     return  # whoever has taken over goes on
-                except JournalError as error:
+                except Exception as error:  # whoever waits is told
+                    if not isinstance(error, JournalError):
+                        log.exception("a call could not be written down", extra={"call": kept.id})
+                        error = JournalError("Internal error")
                     self.troubled(error)
                     if not kept.journaled:
                         self.give_up()

@@ -423,7 +423,7 @@ class Keeper:
                 if not isinstance(claimed, Settled | Busy | Gone):
                     self.resume(claimed)
             raise
-        return await self._claim(call_id, record.segment, given)
+        return await self._claim(call_id, record.segment, given, record.fence)
 
     async def _answer_here(self, kept: Kept, answers: Mapping[str, Any]) -> "Detached | None":
         """Answer a call whose coroutine is here; nothing if it turns out that others have gone on with it.
@@ -487,7 +487,7 @@ class Keeper:
         while True:
             if kept.parked:
                 segment = kept.record.segment
-                claimed = await self._claim(kept.id, segment, answers)
+                claimed = await self._claim(kept.id, segment, answers, kept.record.fence)
                 if not isinstance(claimed, Settled | Busy | Gone):
                     return claimed
                 if kept.parked and kept.record.segment == segment:
@@ -536,13 +536,18 @@ class Keeper:
         return await self.claim(record.id, record.segment)
 
     async def _claim(
-        self, call_id: str, segment: int, answers: Sequence[Entry] = (), work: Work | None = None
+        self,
+        call_id: str,
+        segment: int,
+        answers: Sequence[Entry] = (),
+        fence: int | None = None,
+        work: Work | None = None,
     ) -> "Detached | Settled | Busy | Gone":
         front: Detached | Gone | None = None
         kept = self.here.get(call_id)
         # A branch that writes meanwhile waits: with the fence of before it would be refused.
         async with contextlib.nullcontext() if kept is None else kept.lock:
-            claim = await self.journal.claim(call_id, segment, answers)
+            claim = await self.journal.claim(call_id, segment, answers, fence)
             if not isinstance(claim, Claimed):
                 return claim
             kept = self.here.get(call_id)

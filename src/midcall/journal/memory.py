@@ -138,7 +138,9 @@ class MemoryJournal:
         memory.add(_Kept(call, list(entries), {} if outcome is None else {0: outcome}))
         return None
 
-    async def claim(self, call_id: str, segment: int, answers: Sequence[Entry] = ()) -> Claim:
+    async def claim(
+        self, call_id: str, segment: int, answers: Sequence[Entry] = (), fence: int | None = None
+    ) -> Claim:
         memory = self._use()
         kept = memory.calls.get(call_id)
         if kept is None:
@@ -149,6 +151,8 @@ class MemoryJournal:
         if segment != call.segment or call.status in ENDED:
             return Gone(call.status)
         if call.status == "running" and call.owner in memory.alive:
+            return Busy(call)
+        if fence not in (None, call.fence):
             return Busy(call)
         now = time.time()
         if call.expires <= now:

@@ -154,14 +154,16 @@ class PostgresJournal:
                 self._spawn(self._until_done(lambda: self._uncreate(call)))
             raise
 
-    async def claim(self, call_id: str, segment: int, answers: Sequence[Entry] = ()) -> Claim:
+    async def claim(
+        self, call_id: str, segment: int, answers: Sequence[Entry] = (), fence: int | None = None
+    ) -> Claim:
         async def undo(claim: Claim) -> None:
             if isinstance(claim, Claimed):
                 await self._unclaim(call_id, segment, claim.call.fence)
 
         self._check()
         try:
-            taking = Taking(call_id, segment, answers)
+            taking = Taking(call_id, segment, answers, fence)
             return await self._claims.ask(call_id, taking, _size(answers), undo)
         except Unreachable as error:
             if error.maybe:

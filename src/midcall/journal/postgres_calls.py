@@ -101,7 +101,8 @@ class Calls:
             lost = [call_id not in self.running for call_id in ids]
             given = (ids, segments, lost, self._line.number, self._line.trusted)
             closed = [self._rows.close_entries(taking.answers, taking.call_id) for taking in left]
-            rows = {row[0]: row for row in await connection.fetch(self._sql.claim, *given, closed)}
+            fences = [taking.fence for taking in left]
+            rows = {row[0]: row for row in await connection.fetch(self._sql.claim, *given, closed, fences)}
             for taking in left:
                 row = rows.get(taking.call_id)
                 claim = Gone() if row is None else await self._judge(connection, row, taking)
@@ -317,6 +318,8 @@ class Calls:
             return Gone(status)
         mine = row[OWNER] == self._line.name and call_id in self.running
         if status == "running" and (mine or row[ALIVE]):
+            return Busy(self._rows.record(row))
+        if taking.fence not in (None, row[FENCE]):
             return Busy(self._rows.record(row))
         return None
 

@@ -33,6 +33,7 @@ class Taking(Struct, frozen=True):
     call_id: str
     segment: int
     answers: Sequence[Entry]
+    fence: int | None
 
 
 class Addition(Struct, frozen=True):

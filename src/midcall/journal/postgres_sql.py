@@ -81,13 +81,15 @@ DELETE FROM {s}.parts p USING gone WHERE p.call = gone.n"""
 
 _CLAIM = """
 WITH asked AS (
-    SELECT * FROM unnest($1::text[], $2::int[], $3::bool[], $6::bytea[]) AS a(id, segment, lost, answers)
+    SELECT * FROM unnest($1::text[], $2::int[], $3::bool[], $6::bytea[], $7::int[])
+    AS a(id, segment, lost, answers, fence)
 ), taken AS (
     UPDATE {s}.calls c
     SET status = 'running', before = c.status, owner = $4, fence = c.fence + 1, claims = c.claims + 1,
         updated = {now}, appends = c.appends + (a.answers IS NOT NULL)::int
     FROM asked a
     WHERE c.expires > {now} AND c.claims < {most} AND {free}
+        AND (a.fence IS NULL OR c.fence = a.fence OR c.owner + 0 = $4)
     RETURNING c.*, a.answers
 ), kept AS (
     INSERT INTO {s}.parts (call, kind, number, data)

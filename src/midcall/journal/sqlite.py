@@ -181,14 +181,16 @@ class SqliteJournal:
             lambda calls: calls.create(call, entries, outcome), undo=undo if outcome is None else None
         )
 
-    async def claim(self, call_id: str, segment: int, answers: Sequence[Entry] = ()) -> Claim:
+    async def claim(
+        self, call_id: str, segment: int, answers: Sequence[Entry] = (), fence: int | None = None
+    ) -> Claim:
         def undo(claimed: tuple[Claim, Status | None]) -> Callable[[Calls], None] | None:
             claim, before = claimed
             if not isinstance(claim, Claimed) or before is None:
                 return None
             return lambda calls: calls.unclaim(call_id, claim.call.fence, before)
 
-        claim, _ = await self._write(lambda calls: calls.claim(call_id, segment, answers), undo=undo)
+        claim, _ = await self._write(lambda calls: calls.claim(call_id, segment, answers, fence), undo=undo)
         return claim
 
     async def append(

@@ -90,7 +90,7 @@ _HELD = (
 Row = tuple[Any, ...]
 Rows = list[Any]
 Entries = list[Entry]
-_N, _ID, _CREATED, _EXPIRES, _STATUS, _SEGMENT, _OWNER, _CLAIMS = 0, 1, 5, 7, 8, 9, 13, 14
+_N, _ID, _CREATED, _EXPIRES, _STATUS, _SEGMENT, _FENCE, _OWNER, _CLAIMS = 0, 1, 5, 7, 8, 9, 12, 13, 14
 
 
 class Calls:
@@ -133,7 +133,9 @@ class Calls:
         if row is not None:
             self._forget([row])
 
-    def claim(self, call_id: str, segment: int, answers: Sequence[Entry]) -> tuple[Claim, Status | None]:
+    def claim(
+        self, call_id: str, segment: int, answers: Sequence[Entry], fence: int | None
+    ) -> tuple[Claim, Status | None]:
         """What `Journal.claim` gives; and how the call stood before, if it was claimed."""
         row = self._sql(_BY_ID, (call_id,)).fetchone()
         if row is None:
@@ -145,6 +147,8 @@ class Calls:
         if segment > row[_SEGMENT] or status in ENDED:
             return Gone(status), None
         if status == "running" and row[_OWNER] is not None and self._alive(row[_OWNER]):
+            return Busy(self._record(row)), None
+        if fence not in (None, row[_FENCE]):
             return Busy(self._record(row)), None
         now = time.time()
         given_up: Status | None = (
