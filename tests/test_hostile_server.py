@@ -177,7 +177,7 @@ def test_an_address_that_is_no_web_page_is_not_shown(server: Script, way: Any, a
     person = Person()
     page = {"mode": "url", "message": "Log in", "url": address, "elicitationId": "e"}
     command = server(lists=one_tool(), asks={"ask": ("k", "elicitation/create", page)})
-    assert "no address of a web page" in drive(way(command, person))
+    assert "only web pages can be opened" in drive(way(command, person))
     assert person.asked == []
 
 
@@ -218,7 +218,7 @@ def test_a_hub_behind_a_websocket_cannot_show_another_address_either() -> None:
             serving(ChatEngine(hub, Puppet("hello"))) as port,
             connect_hub(f"ws://127.0.0.1:{port}/ws") as remote,
         ):
-            with pytest.raises(MidcallError, match="no address of a web page"):
+            with pytest.raises(MidcallError, match="only web pages can be opened"):
                 await remote.call("pages.visit", {"url": "file:///etc/passwd"}, answer=person)
             assert person.asked == []
             page = {"url": "https://example.com"}

@@ -10,7 +10,6 @@ none of them, nor any protocol.
 
 import asyncio
 import contextlib
-import hashlib
 import logging
 import secrets
 import time
@@ -27,7 +26,7 @@ from midcall.open_questions import MISSING, SILENT, OpenQuestions, QuestionInfo,
 from midcall.outlet import NOWHERE, Outlet
 from midcall.recalled import answered, asked, failed, recall, withdrawn
 from midcall.reports import Reports
-from midcall.trace import Entry, Trace
+from midcall.trace import Entry, Trace, question_id
 
 log = logging.getLogger("midcall.call")
 
@@ -256,9 +255,7 @@ class Call(Struct, eq=False):
         """An id for a question: random, but the same one when the call is run again."""
         if self.trace is None or not wanted.place:
             return str(uuid.uuid4())
-        digest = hashlib.sha256(f"{self.trace.call_id}:{wanted.place}".encode()).hexdigest()
-        # As a UUID of version 8.
-        return f"{digest[:8]}-{digest[8:12]}-8{digest[13:16]}-8{digest[17:20]}-{digest[20:32]}"
+        return question_id(self.trace.call_id, wanted.place)
 
     def asked(self, wanted: Wanted) -> None:
         """A question waits."""

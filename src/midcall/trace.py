@@ -11,6 +11,7 @@ and no question.
 """
 
 import asyncio
+import hashlib
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextvars import ContextVar
@@ -36,6 +37,13 @@ class Entry(Struct, frozen=True, array_like=True):
     state: State
     value: bytes = b""
     """JSON: what it gave, or the error that it failed with."""
+
+
+def question_id(call_id: str, place: str) -> str:
+    """The id of a question that is asked at a place of a call: nobody can guess it, and it stays the same."""
+    digest = hashlib.sha256(f"{call_id}:{place}".encode()).hexdigest()
+    # As a UUID of version 8.
+    return f"{digest[:8]}-{digest[8:12]}-8{digest[13:16]}-8{digest[17:20]}-{digest[20:32]}"
 
 
 Write: TypeAlias = Callable[[], Awaitable[None]]

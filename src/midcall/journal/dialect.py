@@ -126,6 +126,10 @@ class Detached:
             self._deadlines[request.request_id] = time.time() + request.timeout_ms / 1000
         self.changed()
 
+    def asks(self, request_id: str) -> bool:
+        """Whether a question is open."""
+        return any(request.request_id == request_id for request in self.open.values())
+
     def close(self, request_id: str) -> bool:
         """A question needs no answer any more. False if it was not open."""
         for name, request in self.open.items():

@@ -370,7 +370,10 @@ class Keeper:
             except BaseException:
                 kept.give_back(entries)
                 raise
-            kept.record = replace(kept.record, wake=parking.wake, questions=parking.questions)
+            expires = kept.record.expires if parking.expires is None else parking.expires
+            kept.record = replace(
+                kept.record, wake=parking.wake, questions=parking.questions, expires=expires
+            )
         self.here.make_room()
 
     # --- somebody comes back -----------------------------------------------------------------
@@ -378,7 +381,7 @@ class Keeper:
     async def answer(
         self, call_id: str, answers: Mapping[str, Any], patience: float = PATIENCE
     ) -> "Detached | Settled | Busy | Gone":
-        """Give answers to a call, by the names of its questions, wherever the call is.
+        """Give answers to a call, by the ids of its questions, wherever the call is.
 
         If another worker runs it, wait up to `patience` seconds for the end of its segment.
 
@@ -433,19 +436,19 @@ class Keeper:
         front, call = kept.front, kept.front.call
         if call is None or call.trace is None:
             return None
-        for name in kept.ahead & answers.keys():
-            raise UnknownQuestion(name)  # somebody else was faster
+        for request_id in kept.ahead & answers.keys():
+            raise UnknownQuestion(request_id)  # somebody else was faster
         held: list[str] = []
         ahead: dict[str, Entry] = {}
         entries: list[Entry] = []
         try:
-            for name, payload in answers.items():
-                if (request := front.open.get(name)) is not None:
-                    entries.append(call.hold_answer(request.request_id, payload))
-                    held.append(request.request_id)
+            for request_id, payload in answers.items():
+                if front.asks(request_id):
+                    entries.append(call.hold_answer(request_id, payload))
+                    held.append(request_id)
                 else:
-                    (ahead[name],) = answers_for(kept.record, call.trace.ahead, {name: payload})
-                    entries.append(ahead[name])
+                    (ahead[request_id],) = answers_for(kept.record, call.trace.ahead, {request_id: payload})
+                    entries.append(ahead[request_id])
             kept.ahead |= ahead.keys()
             try:
                 kept_by = await self._keep_answers(kept, entries)
@@ -458,19 +461,15 @@ class Keeper:
         if kept_by is not front:
             return kept_by
         problem: MidcallError | None = None
-        for name, entry in ahead.items():
+        for request_id, entry in ahead.items():
             if call.trace.take_answer(entry):
                 continue
-            request = front.open.get(name)
-            if request is None:
-                problem = UnknownQuestion(name)  # it has come to it meanwhile, and given it up
-                continue
             try:
-                call.hold_answer(request.request_id, answers[name])
+                call.hold_answer(request_id, answers[request_id])  # it has come to it meanwhile
             except (UnknownQuestion, WrongAnswer) as error:
                 problem = error
             else:
-                held.append(request.request_id)
+                held.append(request_id)
         for request_id in held:
             front.close(request_id)
             if not call.give_answer(request_id):

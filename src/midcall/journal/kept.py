@@ -20,6 +20,7 @@ from midcall.journal.base import CallRecord, Entry, Parking
 from midcall.journal.engine import Work
 from midcall.questions import AnyQuestion, Form, question_from_wire, question_to_wire
 from midcall.registry import Resolved
+from midcall.trace import question_id
 
 if TYPE_CHECKING:
     from midcall.journal.dialect import Detached
@@ -178,25 +179,27 @@ def asked_of(record: CallRecord) -> Asked:
 
 
 def answers_for(record: CallRecord, entries: Sequence[Entry], answers: Mapping[str, Any]) -> list[Entry]:
-    """What is written down of answers to a call that is not in memory. Raises `UnknownQuestion`.
+    """What is written down of answers, by the ids of their questions, to a call that is not in memory.
+
+    Raises `UnknownQuestion`.
 
     A call that met changed code has its answer, but could not go on: whoever answers again has it try again.
     So does whoever repeats an answer, where the journal failed just after that was written.
     """
-    questions = asked_of(record).questions
+    questions = {question_id(record.id, one.place): one for one in asked_of(record).questions.values()}
     latest = {entry.key: entry for entry in entries}
     given = []
-    for name, payload in answers.items():
-        asked = questions.get(name)
+    for request_id, payload in answers.items():
+        asked = questions.get(request_id)
         entry = None if asked is None else latest.get(asked.place)
         if asked is None or entry is None:
-            raise UnknownQuestion(name)
+            raise UnknownQuestion(request_id)
         if entry.state == "begun":
             given.append(Entry(asked.place, asked.fingerprint, "given", to_json(payload)))
         elif not (entry.state == "given" and record.status == "diverged") and not (
             is_answered(record, entries) and entry.value == to_json(payload)
         ):
-            raise UnknownQuestion(name)
+            raise UnknownQuestion(request_id)
     return given
 
 

@@ -38,6 +38,7 @@ from midcall.mcp.outcomes import (
 )
 from midcall.questions import AnyQuestion
 from midcall.registry import Resolved
+from midcall.trace import question_id
 
 log = logging.getLogger("midcall.mcp")
 
@@ -187,13 +188,14 @@ class Desk:
             for key, request in front.open.items():
                 if key in responses and (places is None or places.get(key) == request.place):
                     check = partial(front.call.check_answer, request.request_id)
-                    given.read(key, request.request_type, responses[key], check)
+                    given.read(key, request.request_id, request.request_type, responses[key], check)
             return given
         found = await self.keeper.journal.load(call_id)
         if found is not None and found[0].questions:
             for key, one in asked_of(found[0]).questions.items():
                 if key in responses and (places is None or places.get(key) == one.place):
-                    given.read(key, one.question, responses[key], partial(read_any_answer, one.question))
+                    fits = partial(read_any_answer, one.question)
+                    given.read(key, question_id(call_id, one.place), one.question, responses[key], fits)
         return given
 
     async def _tell_current(
@@ -394,10 +396,18 @@ class _Given:
 
     def __init__(self) -> None:
         self.answers: dict[str, Any] = {}
+        """By the ids of their questions: another one may have the same key soon."""
         self.notes: dict[str, str] = {}
-        """What was expected in place of the others."""
+        """What was expected in place of the others, by key."""
 
-    def read(self, key: str, question: AnyQuestion, response: Raw, check: Callable[[Any], object]) -> None:
+    def read(
+        self,
+        key: str,
+        request_id: str,
+        question: AnyQuestion,
+        response: Raw,
+        check: Callable[[Any], object],
+    ) -> None:
         try:
             payload = answer_from(question, msgspec.json.decode(response))
             check(payload)
@@ -406,7 +416,7 @@ class _Given:
         except (msgspec.DecodeError, RecursionError, UnknownQuestion):
             pass
         else:
-            self.answers[key] = payload
+            self.answers[request_id] = payload
 
 
 class _Waiting:

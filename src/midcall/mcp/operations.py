@@ -46,6 +46,7 @@ from midcall.questions import (
     refusal_in,
 )
 from midcall.recalled import Deadline, Failure
+from midcall.trace import question_id
 
 STATUSES: tuple[Status, ...] = get_args(Status)
 
@@ -68,8 +69,7 @@ class Waiting(NamedTuple):
     """An open question of a call in the journal."""
 
     key: str
-    name: str
-    """Under which it is answered."""
+    request_id: str
     question: AnyQuestion
 
 
@@ -156,7 +156,7 @@ class Operations:
             if key not in waiting:
                 raise UnknownQuestion(key)
             one = waiting[key]
-            given[one.name] = answer_to_wire(read_any_answer(one.question, answer))
+            given[one.request_id] = answer_to_wire(read_any_answer(one.question, answer))
         if not given:
             raise WrongAnswer(f"an answer to {', '.join(waiting)}")
         if not await self._give(self._desk, record, given):
@@ -308,7 +308,11 @@ def open_questions(record: CallRecord) -> list[Waiting]:
     asked = asked_of(record).questions
     keys = [one.key for one in asked.values()]
     return [
-        Waiting(one.key if one.key and keys.count(one.key) == 1 else name, name, one.question)
+        Waiting(
+            one.key if one.key and keys.count(one.key) == 1 else name,
+            question_id(record.id, one.place),
+            one.question,
+        )
         for name, one in asked.items()
     ]
 
