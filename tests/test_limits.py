@@ -36,7 +36,6 @@ TYPED = {"name": "name", "value": ""}
 
 MODERN_REQUESTS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("tools/call", {"name": LONG}, {}),
-    ("tools/call", {**NAMED, "requestState": LONG}, {}),
     ("tools/call", {**NAMED, "inputResponses": {LONG: {}}}, {}),
     ("tools/call", NAMED, {KEY: LONG}),
     ("tools/call", NAMED, {"progressToken": LONG}),
@@ -57,7 +56,6 @@ MODERN_REQUESTS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 LEGACY_REQUESTS: list[tuple[str, dict[str, Any]]] = [
     ("logging/setLevel", {"level": LONG}),
     ("tools/call", {"name": LONG}),
-    ("tools/call", {"name": "_plexus_respond", "arguments": {"request_id": LONG, "payload": 1}}),
     ("prompts/get", {"name": LONG}),
     ("resources/read", {"uri": LONG}),
     ("resources/subscribe", {"uri": LONG}),
@@ -77,6 +75,8 @@ def test_what_is_too_long_in_a_modern_request_is_refused() -> None:
         async with over_stdio(MODERN, TASKS) as client:
             for name, params, meta in MODERN_REQUESTS:
                 assert_refused_by_length(*await client.error(name, params, **meta))
+            too_long = {**NAMED, "requestState": LONG}
+            assert await client.error("tools/call", too_long) == (-32602, "Invalid or expired requestState")
             assert await client.tool("give.sum", a=1, b=2) == '{"total":3}'
 
     drive(main())
@@ -87,6 +87,10 @@ def test_what_is_too_long_in_a_legacy_request_is_refused() -> None:
         async with over_stdio() as client:
             for name, params in LEGACY_REQUESTS:
                 assert_refused_by_length(*await client.error(name, params))
+            answer = {"name": "_plexus_respond", "arguments": {"request_id": LONG, "payload": 1}}
+            refused = await client.result("tools/call", answer)
+            assert refused["isError"]
+            assert "of length <= 1024" in refused["content"][0]["text"]
             await client.notify("notifications/cancelled", {"requestId": LONG})
             assert await client.tool("give.sum", a=1, b=2) == '{"total":3}'
 

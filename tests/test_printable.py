@@ -119,7 +119,10 @@ CHOICE = {"oneOf": [{"const": f"c{n}{EVIL}", "title": f"Choice {n} {EVIL}"} for 
 @pytest.mark.parametrize(
     ("schema", "types"),
     [
-        ({"properties": {"confirmed": {"type": "boolean"}}}, (("(y/N)", "y"),)),
+        (
+            {"properties": {"confirmed": {"type": "boolean"}}, "required": ["confirmed"]},
+            (("(y/N)", "y"),),
+        ),
         ({"properties": {"text": {"type": "string", "default": f"d{EVIL}"}}}, (("Evil", ENTER),)),
         ({"properties": {"choice": {"type": "string", **CHOICE}}}, (("c2", ENTER),)),
         ({"properties": {f"f{EVIL}": {"type": "string", "enum": [f"e{EVIL}", "x"]}}}, (("(Use", ENTER),)),

@@ -217,7 +217,7 @@ def test_pressed_twice_ctrl_c_waits_for_nobody(tmp_path: Path) -> None:
         (
             ["workers_app:hub", "--workers", "2", "--journal", "/proc/no/journal.db"],
             1,
-            "journal /proc/no/journal.db",
+            "midcall: The journal is gone",
         ),
     ],
 )

@@ -23,7 +23,7 @@ from midcall.journal.keeper import Keeper
 from waiting_peers import Peer
 
 SHORT = 0.02
-PATIENCE = 20.0
+PATIENCE = 60.0
 """Seconds after which a call that should have ended is hung."""
 TOOL = "work.wizard"
 ELEMENTS = 4

@@ -470,11 +470,14 @@ class Keeper:
                 problem = error
             else:
                 held.append(request_id)
+        given = 0
         for request_id in held:
             front.close(request_id)
-            if not call.give_answer(request_id):
-                problem = UnknownQuestion(request_id)
-        if problem is not None:
+            if call.give_answer(request_id):
+                given += 1
+            else:
+                problem = problem or UnknownQuestion(request_id)  # or another of them has ended its round
+        if problem is not None and not given:
             raise problem
         return front
 

@@ -241,6 +241,8 @@ def _text(value: Any) -> str:
 
 def _options(schema: Schema, choices: dict[str, Any], titled: str) -> Schema:
     names = schema.get("enumNames")
+    if isinstance(names, list) and len(names) == len(choices) and titled == "oneOf":
+        return {"enum": list(choices), "enumNames": names}  # as older revisions have it
     titles = names if isinstance(names, list) else [one.get("title") for one in _variants(schema)]
     if len(titles) == len(choices) and all(isinstance(title, str) for title in titles):
         pairs = zip(choices, titles, strict=True)
