@@ -50,7 +50,16 @@ from midcall.journal.base import (
 )
 from midcall.journal.engine import Engine, Work
 from midcall.journal.here import PARKED_CALLS, Here
-from midcall.journal.kept import Kept, Revive, after_segment, answers_for, is_answered, is_next, kind_of
+from midcall.journal.kept import (
+    Kept,
+    Revive,
+    after_segment,
+    answers_for,
+    count_answers,
+    is_answered,
+    is_next,
+    kind_of,
+)
 from midcall.journal.mail import Mail
 from midcall.journal.memory import MemoryJournal
 from midcall.journal.room import SHARE, Room
@@ -426,7 +435,10 @@ class Keeper:
                 if not isinstance(claimed, Settled | Busy | Gone):
                     self.resume(claimed)
             raise
-        return await self._claim(call_id, record.segment, given, record.fence)
+        claimed = await self._claim(call_id, record.segment, given, record.fence)
+        if not isinstance(claimed, Settled | Busy | Gone):
+            count_answers(record, entries, answers)
+        return claimed
 
     async def _answer_here(self, kept: Kept, answers: Mapping[str, Any]) -> "Detached | None":
         """Answer a call whose coroutine is here; nothing if it turns out that others have gone on with it.

@@ -14,11 +14,14 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from midcall import metrics
 from midcall.errors import UnknownQuestion
 from midcall.items import Request, to_json
 from midcall.journal.base import CallRecord, Entry, Parking
 from midcall.journal.engine import Work
-from midcall.questions import AnyQuestion, Form, question_from_wire, question_to_wire
+from midcall.open_questions import MISSING
+from midcall.questions import AnyQuestion, Form, question_from_wire, question_to_wire, refusal_in
+from midcall.recalled import Deadline
 from midcall.registry import Resolved
 from midcall.trace import question_id
 
@@ -201,6 +204,20 @@ def answers_for(record: CallRecord, entries: Sequence[Entry], answers: Mapping[s
         ):
             raise UnknownQuestion(request_id)
     return given
+
+
+def count_answers(record: CallRecord, entries: Sequence[Entry], answers: Mapping[str, Any]) -> None:
+    """Tell how long people took for these answers: the call that asked is not in memory to do so."""
+    latest = {entry.key: entry for entry in entries}
+    for one in asked_of(record).questions.values():
+        payload = answers.get(question_id(record.id, one.place), MISSING)
+        if payload is not MISSING and latest[one.place].state == "begun":
+            refusal = refusal_in(payload)
+            ending: metrics.Ending = "answered"
+            if refusal is not None:
+                ending = "cancelled" if refusal.how == "Cancelled" else "declined"
+            since = msgspec.json.decode(latest[one.place].value, type=Deadline).since
+            metrics.question_ended(one.question.kind, ending, since)
 
 
 def is_answered(record: CallRecord, entries: Sequence[Entry]) -> bool:
