@@ -56,7 +56,7 @@ _TO_WAKE = (
 _INSERT = f"INSERT INTO calls ({_COLUMNS}) VALUES ({', '.join('?' * 14)}) ON CONFLICT (id) DO NOTHING"  # noqa: S608
 _ADD_PART = "INSERT INTO parts VALUES (?, ?, ?, ?)"
 _ADD_ENTRIES = (
-    "INSERT INTO parts SELECT ?1, 1, coalesce(max(number) + 1, 0), ?2 FROM parts WHERE call = ?1 AND kind = 1"
+    "INSERT INTO parts SELECT ?, 1, coalesce(max(number) + 1, 0), ? FROM parts WHERE call = ? AND kind = 1"
 )
 _PART = "SELECT data FROM parts WHERE call = ? AND kind = ? AND number = ?"
 _BODY_AND_ENTRIES = "SELECT data FROM parts WHERE call = ? AND kind < 2 ORDER BY kind, number"
@@ -163,7 +163,10 @@ class Calls:
         if row is None:
             raise _fenced(call_id)
         if entries:
-            self._sql(_ADD_ENTRIES, (row[0], self._values.close(_encode(entries), "entries", call_id)))
+            self._add_entries(row[0], call_id, entries)
+
+    def _add_entries(self, n: int, call_id: str, entries: Sequence[Entry]) -> None:
+        self._sql(_ADD_ENTRIES, (n, self._values.close(_encode(entries), "entries", call_id), n))
 
     def settle(
         self,
@@ -176,7 +179,7 @@ class Calls:
     ) -> None:
         n = self._mine(call_id, fence, segment)
         if entries:
-            self._sql(_ADD_ENTRIES, (n, self._values.close(_encode(entries), "entries", call_id)))
+            self._add_entries(n, call_id, entries)
         self._sql(_ADD_PART, (n, _OUTCOME, segment, self._values.close(outcome, "outcome", call_id)))
         questions = self._values.close(parking.questions, "questions", call_id)
         self._sql(_PARK, (time.time(), parking.status, parking.wake, questions, parking.expires, n))
