@@ -407,6 +407,20 @@ def test_a_client_that_nobody_uses_is_closed(monkeypatch: pytest.MonkeyPatch) ->
     drive(main())
 
 
+def test_a_client_that_takes_long_to_start_is_not_taken_for_an_idle_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("midcall.client.mount_clients.IDLE", 0.2)
+    monkeypatch.setattr("midcall.client.mount.LOOK", 0.05)
+    slow = ["sh", "-c", 'sleep 1; exec "$@"', "sh", *strange("legacy")]
+
+    async def main() -> None:
+        async with mounted(slow, era="legacy") as hub:
+            assert await hub.call("b.list", principal="ann") == [1, 2]
+
+    drive(main())
+
+
 def test_there_are_not_more_clients_than_may_be_and_idle_ones_make_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

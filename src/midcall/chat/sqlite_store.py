@@ -189,9 +189,9 @@ class SqliteStore:
     async def append(self, run: str, first: int, lines: Sequence[bytes], *, ended: bool) -> bool:
         def write(connection: sqlite3.Connection) -> bool:
             connection.executemany(
-                "INSERT INTO lines SELECT ?1, ?2, ?3 WHERE NOT EXISTS "
-                "(SELECT 1 FROM lines WHERE run = ?1 AND lsn = ?2 AND line = ?3)",
-                [(run, number, line) for number, line in enumerate(lines, first)],
+                "INSERT INTO lines SELECT ?, ?, ? WHERE NOT EXISTS "
+                "(SELECT 1 FROM lines WHERE run = ? AND lsn = ? AND line = ?)",
+                [2 * (run, number, line) for number, line in enumerate(lines, first)],
             )
             connection.execute(
                 "UPDATE runs SET ended = max(ended, ?), seen = ? WHERE id = ?", (ended, time.time(), run)

@@ -89,6 +89,16 @@ class MountClient(Client):
         return session if session is not None and session.ended is None else None
 
     @property
+    def starting(self) -> bool:
+        """Whether it is on its way to its first session."""
+        return self.failure is None and not self._was_open
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody waits for it, nor for what is under way."""
+        return not self.starting and not any(self.talks)
+
+    @property
     def has_headers(self) -> bool:
         return self._mirrored is not None
 
@@ -110,7 +120,7 @@ class MountClient(Client):
         session = self.live
         if session is not None:
             return session
-        if self.failure is None and not self._was_open:
+        if self.starting:
             left = max(patience, self._began + STARTING - time.monotonic())
         else:
             left = self._down_since + patience - time.monotonic()
@@ -198,6 +208,7 @@ class Clients:
             client = self._named.get(principal) or self._add(principal)
             client.used = time.monotonic()
             await client.reach(patience)
+            client.used = time.monotonic()
         return client
 
     def _add(self, principal: str) -> MountClient:
@@ -208,7 +219,7 @@ class Clients:
         return client
 
     def _make_room(self) -> None:
-        idle = [(client.used, name) for name, client in self._named.items() if not any(client.talks)]
+        idle = [(client.used, name) for name, client in self._named.items() if client.idle]
         if not idle:
             raise TooManyCalls(f"More than {MOST} callers use {self.base.label} at once; try again later")
         self._close(min(idle)[1])
@@ -217,7 +228,7 @@ class Clients:
         """Close those that nobody has used for a while."""
         now = time.monotonic()
         for name, client in list(self._named.items()):
-            if now - client.used > IDLE and not any(client.talks):
+            if now - client.used > IDLE and client.idle:
                 self._close(name)
 
     def _close(self, principal: str) -> None:

@@ -58,7 +58,7 @@ _TO_WAKE = (
 _INSERT = f"INSERT INTO calls ({_COLUMNS}) VALUES ({', '.join('?' * 14)}) ON CONFLICT (id) DO NOTHING"  # noqa: S608
 _ADD_PART = "INSERT INTO parts VALUES (?, ?, ?, ?)"
 _ADD_ENTRIES = (
-    "INSERT INTO parts SELECT ?1, 1, coalesce(max(number) + 1, 0), ?2 FROM parts WHERE call = ?1 AND kind = 1"
+    "INSERT INTO parts SELECT ?, 1, coalesce(max(number) + 1, 0), ? FROM parts WHERE call = ? AND kind = 1"
 )
 _PART = "SELECT data FROM parts WHERE call = ? AND kind = ? AND number = ?"
 _BODY_AND_ENTRIES = "SELECT data FROM parts WHERE call = ? AND kind < 2 ORDER BY kind, number"
@@ -352,7 +352,7 @@ class Calls:
 
     def _add_entries(self, n: int, entries: Sequence[Entry], call_id: str) -> None:
         if entries:
-            self._sql(_ADD_ENTRIES, (n, self._values.close(_encode(entries), "entries", call_id)))
+            self._sql(_ADD_ENTRIES, (n, self._values.close(_encode(entries), "entries", call_id), n))
 
     def _forget(self, rows: Rows) -> None:
         self._sql_many("DELETE FROM parts WHERE call = ?", rows)
