@@ -11,9 +11,10 @@ from midcall import Ask, Hub, TimedOut, method
 from midcall.errors import JournalError
 from midcall.journal.base import Entry, Parking
 from midcall.journal.dialect import Detached
-from midcall.journal.kept import answers_for
+from midcall.journal.kept import answers_for, asked_of
 from midcall.journal.memory import MemoryJournal
 from midcall.journal.sqlite import SqliteJournal
+from midcall.trace import question_id
 from waiting_peers import TASKS, Peer, Worker, messages, text
 
 SOON = 0.02
@@ -272,7 +273,9 @@ def test_a_call_is_not_parked_with_a_question_whose_answer_is_just_being_written
                 await asyncio.sleep(0)
             journal.parked_with.clear()
             journal.hold("append")
-            answering = asyncio.ensure_future(worker.keeper.answer(task, {"a": {"Text": "1"}}))
+            answering = asyncio.ensure_future(
+                worker.keeper.answer(task, {front.open["a"].request_id: {"Text": "1"}})
+            )
             await journal.reached("append")
             await asyncio.sleep(SOON)
             journal.let_go("append")
@@ -365,7 +368,8 @@ def test_a_waiting_call_goes_on_whose_answer_was_written_by_a_claim_that_was_tak
             for key, then in (("a", "b"), ("b", "c")):
                 await until_task(peer, task, f"{key}?")
                 record, entries = await worker.loaded(task)
-                given = answers_for(record, entries, {key: {"Text": key}})
+                asked = question_id(task, asked_of(record).questions[key].place)
+                given = answers_for(record, entries, {asked: {"Text": key}})
                 claim = await journal.claim(task, record.segment, given)
                 await journal._write(lambda calls: calls.unclaim(task, claim.call.fence, "waiting"))  # type: ignore[union-attr] # noqa: B023
                 if key == "a":
