@@ -20,6 +20,7 @@ from journal_worker import worker
 from midcall.journal.base import Busy, Claimed, Fenced, Gone, Journal, JournalError, Settled
 from midcall.journal.postgres import PostgresJournal
 from midcall.journal.postgres_queue import Queue
+from midcall.journal.postgres_reach import Reach, transaction
 from midcall.journal.seal import KeyRing
 from postgres_cut import Cut, cuttable
 from postgres_pooler import pooler
@@ -516,6 +517,39 @@ def test_who_finds_no_free_connection_waits_for_one() -> None:
             assert all(isinstance(claim, Claimed) for claim in claims)
 
     drive(main())
+
+
+@pytest.mark.parametrize("pooled", [True, False])
+def test_who_gives_up_in_the_middle_of_a_transaction_is_not_kept(
+    server: postgres_server.Server, pooled: bool
+) -> None:
+    async def main() -> None:
+        reach = Reach(server.dsn, connections=2, patience=60, pooled=pooled)
+        await reach.open()
+
+        async def work(connection: Any, again: bool) -> None:
+            async with transaction(connection):
+                await connection.execute("SELECT 1")
+                server.freeze()
+                begun.set()
+                await connection.execute("SELECT 1")
+
+        for _ in range(3):
+            begun = asyncio.Event()
+            task = asyncio.create_task(reach.run(work))
+            await begun.wait()
+            await asyncio.sleep(0)  # it has asked
+            task.cancel()
+            await asyncio.wait((task,))
+            assert task.cancelled(), "and it is not tried again"
+            server.thaw()
+        async with asyncio.timeout(20):
+            await reach.close()
+
+    try:
+        drive(main())
+    finally:
+        server.thaw()
 
 
 def test_what_cannot_be_written_does_not_keep_others_from_it() -> None:

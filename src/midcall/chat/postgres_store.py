@@ -17,7 +17,7 @@ from midcall.chat.store import KEEP_RUNS, MAX_LISTED, Conflict, Listed, RunState
 from midcall.errors import JournalError
 from midcall.journal.postgres import PATIENCE
 from midcall.journal.postgres_queue import Queue
-from midcall.journal.postgres_reach import Reach
+from midcall.journal.postgres_reach import Reach, transaction
 
 if TYPE_CHECKING:
     from midcall.journal.postgres_reach import Connection
@@ -283,13 +283,13 @@ class PostgresStore:
 
 
 async def _make_tables(connection: "Connection", again: bool) -> None:
-    async with connection.transaction():
+    async with transaction(connection):
         await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
         await connection.execute(_TABLES)
 
 
 async def _sweep(connection: "Connection", again: bool) -> None:
-    async with connection.transaction():
+    async with transaction(connection):
         gone = await connection.fetch(
             "DELETE FROM midcall_chat.runs WHERE seen < now() - make_interval(secs => $1) RETURNING id",
             KEEP_RUNS,

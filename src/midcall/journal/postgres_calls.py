@@ -28,6 +28,7 @@ from midcall.journal.base import (
     page_start,
 )
 from midcall.journal.postgres_line import Line
+from midcall.journal.postgres_reach import transaction
 from midcall.journal.postgres_rows import (
     ALIVE,
     APPENDS,
@@ -266,7 +267,7 @@ class Calls:
         outcomes: dict[int, bytes],
     ) -> bool:
         closed = [self._rows.close_outcome(outcome, call.id) for outcome in outcomes.values()]
-        async with connection.transaction():
+        async with transaction(connection):
             columns = ((value,) for value in self._rows.call(call, None, entries, None, call.updated))
             if not await connection.fetch(self._sql.create, *columns):
                 return False

@@ -165,9 +165,25 @@ class Reach:
         if not self._pooled:
             return await work(connection, maybe)
         # Behind a pooler only a transaction is sure to stay on one session, which has other settings.
-        async with connection.transaction():
+        async with transaction(connection):
             await self._set(connection)
             return await work(connection, maybe)
+
+
+@contextlib.asynccontextmanager
+async def transaction(connection: "Connection") -> AsyncIterator[None]:
+    """All of it or nothing. One that is given up ends with its connection: nobody waits for its rollback."""
+    block = connection.transaction()
+    with _dropped_midway(connection):
+        await block.start()
+        try:
+            yield
+        except (asyncio.CancelledError, TimeoutError):
+            raise
+        except BaseException:
+            await block.rollback()
+            raise
+        await block.commit()
 
 
 @contextlib.contextmanager

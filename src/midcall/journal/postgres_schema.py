@@ -9,6 +9,7 @@ import zlib
 from typing import TYPE_CHECKING
 
 from midcall.errors import JournalError
+from midcall.journal.postgres_reach import transaction
 
 if TYPE_CHECKING:
     from midcall.journal.postgres_reach import Connection
@@ -94,7 +95,7 @@ async def migrate(connection: "Connection", schema: str) -> None:
     """Make the tables, or bring them up to date. Raises `JournalError` if they are newer than this code."""
     if await _version(connection, schema) == len(MIGRATIONS):
         return
-    async with connection.transaction():
+    async with transaction(connection):
         await connection.execute(f"SELECT pg_advisory_xact_lock({lock_class(schema)}, 0)")
         version = await _version(connection, schema)
         if version > len(MIGRATIONS):
