@@ -22,7 +22,7 @@ from typing import Any
 from bench.peers import chart, wire
 from bench.peers.http import CONNECTIONS, HttpLoad
 from bench.stdio import HERE, memory_of
-from midcall.journal.base import CallRecord, Entry, Parking
+from midcall.journal.contract import CallRecord, Entry, Parking
 from midcall.journal.kept import new_record
 from midcall.journal.sqlite import SqliteJournal
 

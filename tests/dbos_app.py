@@ -9,7 +9,7 @@ from midcall import Ask, Hub, method
 from midcall.errors import TimedOut
 from midcall.journal import sweeper
 from midcall.journal.dbos import DbosEngine
-from midcall.journal.keeper import Keeper
+from midcall.journal.durable import DurableCalls
 from midcall.journal.postgres import PostgresJournal
 
 sweeper.SWEEP = 0.2
@@ -41,4 +41,4 @@ class Slow:
 hub = Hub("plexus").register(Durable()).register(Slow())
 if "STORE" in os.environ:  # a worker that is soon believed to be gone
     journal = PostgresJournal(os.environ["STORE"], lease=1.0)
-    hub.keeper = Keeper(hub, journal, engine=DbosEngine(journal, os.environ["STORE"]))
+    hub.durable = DurableCalls(hub, journal, engine=DbosEngine(journal, os.environ["STORE"]))

@@ -1,4 +1,4 @@
-"""What every journal must do: each sentence of `midcall.journal.base` as a test.
+"""What every journal must do: each sentence of `midcall.journal.contract` as a test.
 
 A backend plugs in by a class of its own in a `test_journal_*.py`:
 
@@ -24,7 +24,7 @@ import pytest
 from msgspec.structs import replace
 
 from driving import LIMIT, drive, until
-from midcall.journal.base import (
+from midcall.journal.contract import (
     KEEP,
     MOST_CLAIMS,
     Busy,

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from driving import drive
 from journal_contract import Store
-from midcall.journal.base import (
+from midcall.journal.contract import (
     Busy,
     CallRecord,
     Claimed,

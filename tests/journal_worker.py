@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from driving import LIMIT
-from midcall.journal.base import Entry, Parking
+from midcall.journal.contract import Entry, Parking
 from midcall.journal.postgres import PostgresJournal
 from peers import LARGE, environment
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from midcall import Ask, Hub, method
 from midcall.chat import ChatEngine
-from midcall.journal.keeper import Keeper
+from midcall.journal.durable import DurableCalls
 from midcall.journal.sqlite import SqliteJournal
 from midcall.models.scripted import Rule, Scripted
 
@@ -66,7 +66,7 @@ async def _make() -> None:
     os.environ["MIDCALL_KEYS"] = KEYS
     made = hub()
     path = FIXTURE / "journal.db"
-    made.keeper = Keeper(made, SqliteJournal(path), time_limit=CENTURIES)
+    made.durable = DurableCalls(made, SqliteJournal(path), time_limit=CENTURIES)
     told: dict[str, Any] = {}
     async with serving(made.chat) as port:
         quiet, waiting = Person(port), Person(port)

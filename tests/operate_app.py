@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 
 from midcall import Ask, Hub, Option, method
 from midcall.errors import JournalError
-from midcall.journal.keeper import Keeper
+from midcall.journal.durable import DurableCalls
 from midcall.journal.memory import MemoryJournal
 
 log = logging.getLogger("shop")
@@ -119,5 +119,5 @@ class Fragile(MemoryJournal):
 def fragile() -> Hub:
     """A hub whose journal breaks."""
     made = Hub("market").register(Shop())
-    made.keeper = Keeper(made, Fragile())
+    made.durable = DurableCalls(made, Fragile())
     return made

@@ -10,7 +10,7 @@ import sys
 import time
 from typing import Any
 
-from midcall.journal.base import CallRecord, Entry, JournalError, Parking
+from midcall.journal.contract import CallRecord, Entry, JournalError, Parking
 from midcall.journal.sqlite import SqliteJournal
 
 

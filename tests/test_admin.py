@@ -528,7 +528,7 @@ def test_a_mounted_hub_has_the_same_pages() -> None:
     from starlette.applications import Starlette
     from starlette.routing import Mount
 
-    from midcall.journal.keeper import Keeper
+    from midcall.journal.durable import DurableCalls
 
     async def get(app: Any, path: str, token: str) -> tuple[int, Any]:
         sent: list[Any] = []
@@ -562,7 +562,7 @@ def test_a_mounted_hub_has_the_same_pages() -> None:
 
     async def run() -> None:
         hub = Hub("market").register(Shop())
-        hub.keeper = Keeper(hub)
+        hub.durable = DurableCalls(hub)
         app = Starlette(routes=[Mount("/tools", hub.asgi(auth=StaticKeys(KEYS), metrics=True))])
         status, body = await get(app, "/tools/admin/calls", ADMIN)
         assert (status, json.loads(body)) == (200, {"calls": [], "next": None})
@@ -570,7 +570,7 @@ def test_a_mounted_hub_has_the_same_pages() -> None:
         assert (await get(app, "/tools/metrics", ADMIN))[0] == 200
         assert (await get(app, "/tools/metrics", ADA))[0] == 403
         assert (await get(app, "/tools/ready", ADA))[0] == 200
-        hub.keeper.let_go()
+        hub.durable.let_go()
         status, body = await get(app, "/tools/ready", ADA)
         assert (status, json.loads(body)["reason"]) == (503, "The server is closing")
         await hub.close()

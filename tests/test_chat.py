@@ -16,7 +16,7 @@ from midcall.activations.interactive import Interactive
 from midcall.chat import ChatEngine, Plugin, PluginContext, PluginQuestion, Reply, Retry, Sampling
 from midcall.chat.sqlite_store import SqliteStore
 from midcall.chat.store import MemoryStore
-from midcall.journal.keeper import Keeper
+from midcall.journal.durable import DurableCalls
 from midcall.journal.sqlite import SqliteJournal
 from midcall.models.base import ModelError, ModelRequest, ToolCall
 from midcall.models.scripted import Scripted
@@ -703,7 +703,7 @@ def test_a_deleted_conversation_is_gone_and_so_is_what_waited_in_it() -> None:
             assert (await person.request("DELETE", path))[0] == 204
             assert (await person.request("GET", path))[0] == 404
             assert (await person.request("DELETE", path))[0] == 404
-            (record,) = (await hub.keeper.journal.list()).calls
+            (record,) = (await hub.durable.journal.list()).calls
             assert record.status == "aborted"
             status, _ = await person.refused(
                 conversationId=person.conversation,
@@ -720,7 +720,7 @@ def test_a_deleted_conversation_is_gone_and_so_is_what_waited_in_it() -> None:
 def test_a_question_outlives_the_server_and_the_booking_is_finished_by_the_next_one(tmp_path: Any) -> None:
     def engine() -> ChatEngine:
         hub = Hub("h").register(Flights())
-        hub.keeper = Keeper(hub, SqliteJournal(tmp_path / "journal.db"))
+        hub.durable = DurableCalls(hub, SqliteJournal(tmp_path / "journal.db"))
         store = SqliteStore(tmp_path / "chat.db")
         return ChatEngine(hub, Scripted(RULES), store=store, plugins=[flights_plugin()])
 

@@ -10,8 +10,8 @@ from chatting import Person, Puppet, call, kinds, only, questions, response, ser
 from driving import drive
 from midcall import Ask, Hub, TimedOut, method
 from midcall.chat import ChatEngine
-from midcall.journal.base import Journal
-from midcall.journal.keeper import Keeper
+from midcall.journal.contract import Journal
+from midcall.journal.durable import DurableCalls
 from midcall.journal.memory import MemoryJournal
 from midcall.journal.sqlite import SqliteJournal
 
@@ -86,7 +86,7 @@ def journal(request: pytest.FixtureRequest, tmp_path: Path) -> Journal:
 
 def engine(desk: Desk, journal: Journal, method: str) -> ChatEngine:
     hub = Hub("h").register(desk)
-    hub.keeper = Keeper(hub, journal)
+    hub.durable = DurableCalls(hub, journal)
     return ChatEngine(hub, Puppet(call(f"desk__{method}"), "There."))
 
 

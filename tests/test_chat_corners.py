@@ -20,7 +20,7 @@ from midcall.chat.request import ChatRequest
 from midcall.chat.runs import Run
 from midcall.chat.sqlite_store import SqliteStore
 from midcall.chat.store import MemoryStore
-from midcall.journal.keeper import Keeper
+from midcall.journal.durable import DurableCalls
 from midcall.journal.sqlite import SqliteJournal
 from midcall.logs import Trouble
 from midcall.mcp import mcp_of
@@ -410,7 +410,7 @@ def test_a_turn_is_stopped_by_whichever_process_is_asked(tmp_path: Path, verb: s
     async def main() -> None:
         def engine(desk: Desk, model: Puppet) -> ChatEngine:
             hub = Hub("h").register(desk)
-            hub.keeper = Keeper(hub, SqliteJournal(tmp_path / "journal.db"))
+            hub.durable = DurableCalls(hub, SqliteJournal(tmp_path / "journal.db"))
             return ChatEngine(hub, model)
 
         desk = Desk()
@@ -427,7 +427,7 @@ def test_a_turn_is_stopped_by_whichever_process_is_asked(tmp_path: Path, verb: s
             else:
                 assert (await person.request("DELETE", f"/chat/conversations/{listed['id']}"))[0] == 204
             assert only(await turn, "complete")["reason"] == "stopped"
-            (record,) = (await second.hub.keeper.journal.list()).calls
+            (record,) = (await second.hub.durable.journal.list()).calls
             assert record.status == "aborted"
 
     drive(main())
@@ -444,7 +444,7 @@ def test_what_asks_for_a_conversation_that_is_gone_ends_with_it() -> None:
             assert await engine.store.delete(listed.id, None)  # as another process would, just now
             desk.gate.set()
             assert only(await turn, "error")["code"] == "conflict"
-            (record,) = (await mcp_of(engine.hub).desk.keeper.journal.list()).calls
+            (record,) = (await mcp_of(engine.hub).desk.durable.journal.list()).calls
             assert record.status == "aborted"
 
     drive(main())

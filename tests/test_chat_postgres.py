@@ -20,7 +20,7 @@ from midcall.chat import ChatEngine
 from midcall.chat.conversation import new_conversation
 from midcall.chat.postgres_store import PostgresStore
 from midcall.errors import JournalError
-from midcall.journal.keeper import Keeper
+from midcall.journal.durable import DurableCalls
 from midcall.journal.postgres import PostgresJournal
 from midcall.models.base import Message
 from operating import Server
@@ -203,7 +203,7 @@ def test_an_outage_is_logged_when_it_begins_and_when_it_is_over(
 
     async def main() -> None:
         hub = Hub("h")
-        hub.keeper = Keeper(hub, PostgresJournal(database.dsn, patience=0.1))
+        hub.durable = DurableCalls(hub, PostgresJournal(database.dsn, patience=0.1))
         engine = ChatEngine(hub, Slow(*["Well."] * 4), store=PostgresStore(database.dsn, patience=0.1))
         async with serving(engine) as port:
             people = [Person(port) for _ in range(4)]

@@ -22,7 +22,7 @@ from midcall.chat.runs import FarRun
 from midcall.chat.sqlite_store import SqliteStore
 from midcall.chat.store import MemoryStore, RunState
 from midcall.errors import JournalError
-from midcall.journal.keeper import Keeper
+from midcall.journal.durable import DurableCalls
 from midcall.journal.sqlite import SqliteJournal
 from midcall.models.base import ModelError, ModelRequest
 from midcall.models.scripted import Scripted
@@ -63,7 +63,7 @@ class Desk:
 
 
 async def statuses(hub: Hub) -> list[str]:
-    return sorted(record.status for record in (await hub.keeper.journal.list()).calls)
+    return sorted(record.status for record in (await hub.durable.journal.list()).calls)
 
 
 async def until_running(person: Person, **holds: int) -> None:
@@ -83,7 +83,7 @@ def test_a_turn_that_died_just_after_it_took_the_answers_is_taken_up_again(tmp_p
 
     def engine(model: Puppet) -> ChatEngine:
         hub = Hub("h").register(desk)
-        hub.keeper = Keeper(hub, SqliteJournal(tmp_path / "journal.db"))
+        hub.durable = DurableCalls(hub, SqliteJournal(tmp_path / "journal.db"))
         return ChatEngine(hub, model, store=SqliteStore(tmp_path / "chat.db"))
 
     async def main() -> None:
@@ -427,7 +427,7 @@ def test_a_server_that_closes_while_a_tool_runs_finds_its_call_again(tmp_path: P
     async def main() -> None:
         def engine(desk: Desk, model: Puppet) -> ChatEngine:
             hub = Hub("h").register(desk)
-            hub.keeper = Keeper(hub, SqliteJournal(tmp_path / "journal.db"))
+            hub.durable = DurableCalls(hub, SqliteJournal(tmp_path / "journal.db"))
             return ChatEngine(hub, model, store=SqliteStore(tmp_path / "chat.db"))
 
         first = engine(Desk(), Puppet(["Working. ", call("desk__slow")]))

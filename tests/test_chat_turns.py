@@ -24,7 +24,7 @@ from midcall.chat.conversation import Conversation, Pending
 from midcall.chat.request import Abort, ChatRequest, ElicitResponse, ElicitResult
 from midcall.chat.runs import Run
 from midcall.chat.sqlite_store import SqliteStore
-from midcall.journal.keeper import Keeper
+from midcall.journal.durable import DurableCalls
 from midcall.journal.sqlite import SqliteJournal
 from midcall.models.base import Message, ModelError, ModelRequest, Stopped, TextPart, ToolCall, Usage
 
@@ -159,7 +159,7 @@ class World:
 
     def _new_engine(self) -> ChatEngine:
         hub = Hub("h").register(Lab(self.counts))
-        hub.keeper = Keeper(hub, SqliteJournal(self._folder / "journal.db"))
+        hub.durable = DurableCalls(hub, SqliteJournal(self._folder / "journal.db"))
         return ChatEngine(hub, self._model, store=SqliteStore(self._folder / "chat.db"), max_iterations=4)
 
     async def open(self) -> None:
@@ -253,7 +253,7 @@ class World:
             known = {conversation.key_of(call) for call in conversation.unanswered()}
         async with asyncio.timeout(LIMIT):
             while True:
-                records = (await self.engine.hub.keeper.journal.list()).calls
+                records = (await self.engine.hub.durable.journal.list()).calls
                 waiting = {record.idempotency_key for record in records if record.status == "waiting"}
                 if asking <= waiting <= known:
                     return

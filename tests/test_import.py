@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from driving import drive
 from midcall import Ask, Hub, method
 from midcall.errors import BadExport, NotAllowed
-from midcall.journal.base import CallRecord
-from midcall.journal.keeper import Keeper
+from midcall.journal.contract import CallRecord
+from midcall.journal.durable import DurableCalls
 from midcall.journal.memory import MemoryJournal
 from midcall.journal.seal import shared_keys
 from midcall.mcp import mcp_of
@@ -55,9 +55,9 @@ def line(**changed: Any) -> dict[str, Any]:
 
 def operations() -> Operations:
     hub = Hub().register(Vault())
-    hub.keeper = Keeper(hub, MemoryJournal())
-    hub.keeper.looks_after = False
-    return Operations(hub.keeper.journal, desk=mcp_of(hub).desk, calls=hub.calls)
+    hub.durable = DurableCalls(hub, MemoryJournal())
+    hub.durable.looks_after = False
+    return Operations(hub.durable.journal, desk=mcp_of(hub).desk, calls=hub.calls)
 
 
 # --- over HTTP ----------------------------------------------------------------------------------

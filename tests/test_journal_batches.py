@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from driving import drive
-from midcall.journal.base import JournalError
 from midcall.journal.batches import LARGEST, Batches, Job
+from midcall.journal.contract import JournalError
 
 
 class Work:

@@ -18,7 +18,7 @@ import pytest
 import postgres_server
 from crash.runs import Stage, schedule_of
 from driving import drive
-from midcall.journal.base import Claimed
+from midcall.journal.contract import Claimed
 from midcall.journal.postgres import PostgresJournal
 from operating import Server, accept, midcall, text_of, until
 

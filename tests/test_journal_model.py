@@ -22,8 +22,8 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from crash.inside import LIMIT, QUESTIONS, WAIT, Fleet, Sent, Worker
 from journal_contract import Store
 from journal_model import MemoryStore
-from midcall.journal import keeper, sweeper
-from midcall.journal.base import ENDED, MOST_CLAIMS, Journal
+from midcall.journal import durable, sweeper
+from midcall.journal.contract import ENDED, MOST_CLAIMS, Journal
 from midcall.mcp import desk
 from midcall.mcp.exchange import McpError
 from midcall.mcp.outcomes import encode_outcome
@@ -89,7 +89,7 @@ class Workers(RuleBasedStateMachine):
         self.unseen: list[Any] = []
         self.patches = [
             mock.patch.object(sweeper, "SWEEP", 1e6),
-            mock.patch.object(keeper, "WRITING", 0.02),
+            mock.patch.object(durable, "WRITING", 0.02),
             mock.patch.object(desk, "PATIENCE", 0.05),
             mock.patch.object(time, "time", self._time),
         ]
@@ -189,7 +189,7 @@ class Workers(RuleBasedStateMachine):
         for record in (await worker.journal.journal.list()).calls:
             if json.loads(record.arguments)["run"] == call.run:
                 outcome = encode_outcome(McpError(-32603, "aborted"))
-                worker.keeper.spawn(_silent(worker.keeper.abort(record.id, "aborted", outcome)))
+                worker.durable.spawn(_silent(worker.durable.abort(record.id, "aborted", outcome)))
 
     # --- what happens to workers -------------------------------------------------------------
 
@@ -248,7 +248,7 @@ class Workers(RuleBasedStateMachine):
         self.go()
 
     async def _look(self, worker: Worker) -> None:
-        worker.keeper.spawn(worker.keeper.sweeper.look())
+        worker.durable.spawn(worker.durable.sweeper.look())
 
     @rule(seconds=st.sampled_from([1.0, LIMIT + 1, LIMIT + 1, LIMIT + 1, WAIT + 1]))
     def later(self, seconds: float) -> None:
@@ -352,7 +352,7 @@ class Workers(RuleBasedStateMachine):
             await self.fleet.come_back(worker)
         for _ in range(200):
             for worker in self.alive:
-                await worker.keeper.sweeper.look()
+                await worker.durable.sweeper.look()
                 await self.settle()
             self.observe()
             records = (await self.alive[0].journal.journal.list()).calls

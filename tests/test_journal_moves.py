@@ -14,7 +14,7 @@ from driving import drive, until
 from journal_model import MemoryStore
 from midcall import Ask, Hub, method
 from midcall.connection import Connection
-from midcall.journal.keeper import Keeper
+from midcall.journal.durable import DurableCalls
 from midcall.mcp import mcp_of
 from midcall.mcp.operations import Operations
 
@@ -44,7 +44,7 @@ class Worker:
         self.work = Work(done)
         self.hub = Hub("moves").register(self.work)
         self.journal = journal
-        self.keeper = self.hub.keeper = Keeper(self.hub, journal)
+        self.durable = self.hub.durable = DurableCalls(self.hub, journal)
         desk = mcp_of(self.hub).desk
         self.office = Operations(journal, desk=desk, calls=self.hub.calls)
 
@@ -165,7 +165,7 @@ def test_who_waits_at_a_worker_that_was_lost_hears_what_another_one_did() -> Non
             await until(lambda: done == ["first"])
             await store.freeze(one.journal)
             for _ in range(2):  # the first look leaves it to whoever has answered
-                await other.keeper.sweeper.look()
+                await other.durable.sweeper.look()
             await until(lambda: done == ["first", "second"])
             await one.journal.open()
             one.work.go_on.set()  # too late
@@ -190,7 +190,7 @@ def test_who_is_gone_is_not_followed() -> None:
             other.work.go_on.set()
             assert (await answering)["status"] == "waiting"
             await asyncio.sleep(0.1)
-            assert other.keeper.parked == 1, "the call stays where it is"
-            assert one.keeper.parked == 0
+            assert other.durable.parked == 1, "the call stays where it is"
+            assert one.durable.parked == 0
 
     drive(run())

@@ -17,7 +17,7 @@ from driving import LIMIT, drive
 from journal_contract import COMPLETED, WAITING, JournalContract, Store, claimed, new_call, parked, step
 from journal_model import JournalModel
 from journal_worker import worker
-from midcall.journal.base import Busy, Claimed, Fenced, Gone, Journal, JournalError, Settled
+from midcall.journal.contract import Busy, Claimed, Fenced, Gone, Journal, JournalError, Settled
 from midcall.journal.postgres import PostgresJournal
 from midcall.journal.postgres_queue import Queue
 from midcall.journal.postgres_reach import Reach, transaction

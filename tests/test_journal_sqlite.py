@@ -11,7 +11,7 @@ import pytest
 
 from journal_contract import JournalContract, Store
 from journal_model import JournalModel
-from midcall.journal.base import Journal
+from midcall.journal.contract import Journal
 from midcall.journal.seal import KeyRing
 from midcall.journal.sqlite import SqliteJournal
 

@@ -17,7 +17,7 @@ import pytest
 from driving import drive
 from journal_contract import claimed, new_call, parked, step, waiting_call, written
 from midcall.journal import sqlite_file
-from midcall.journal.base import JournalError, Parking
+from midcall.journal.contract import JournalError, Parking
 from midcall.journal.seal import KeyRing
 from midcall.journal.sqlite import SqliteJournal
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from driving import drive
-from midcall.journal.base import Busy, Claimed, Parking, Settled
+from midcall.journal.contract import Busy, Claimed, Parking, Settled
 from midcall.journal.sqlite import LEASE, SqliteJournal
 from sqlite_worker import record
 

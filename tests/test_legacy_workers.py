@@ -13,7 +13,7 @@ import pytest
 from driving import LIMIT, drive
 from mcp_app import make_hub
 from midcall.hub import Hub
-from midcall.journal.keeper import Keeper
+from midcall.journal.durable import DurableCalls
 from midcall.journal.memory import MemoryJournal
 from midcall.journal.sqlite import SqliteJournal
 from midcall.mcp import mcp_of
@@ -104,11 +104,11 @@ async def workers(kind: str, folder: Path, count: int = 3) -> AsyncIterator[Bala
         for _ in range(count):
             hub: Hub = make_hub()
             journal = MemoryJournal(memory) if kind == "memory" else SqliteJournal(folder / "journal.db")
-            hub.keeper = Keeper(hub, journal)
+            hub.durable = DurableCalls(hub, journal)
             await hub.open()
             stack.push_async_callback(hub.close)
             endpoint = McpEndpoint(mcp_of(hub))
-            sessions = hub.keeper.mail.box("session")
+            sessions = hub.durable.mail.box("session")
             sessions.take = endpoint.share_sessions(sessions)
             endpoints.append(endpoint)
         yield Balancer(endpoints)

@@ -16,7 +16,7 @@ from driving import LIMIT, drive, until
 from mcp_app import make_hub
 from mcp_peers import FORMS, LATEST, META, MODERN
 from midcall import Hub
-from midcall.journal import bounds, keeper
+from midcall.journal import bounds, durable
 from midcall.journal.seal import KeyRing
 from midcall.mcp import McpExtension, mcp_of
 from midcall.mcp.legacy import Session
@@ -159,14 +159,14 @@ def test_ten_thousand_abandoned_questions_leave_memory_flat() -> None:
         await abandon(1)
         empty = blocks()
         lost = await abandon(MANY)
-        assert visitor.hub.calls.open_questions == keeper.PARKED_CALLS
+        assert visitor.hub.calls.open_questions == durable.PARKED_CALLS
         assert (blocks() - empty) / MANY < 130, "pieces of an abandoned question, its journal included"
         await abandon(MANY // 4)
         full = blocks()
-        assert visitor.hub.calls.open_questions == len(visitor.hub.calls) == keeper.PARKED_CALLS
+        assert visitor.hub.calls.open_questions == len(visitor.hub.calls) == durable.PARKED_CALLS
         kept = await abandon(MANY // 4)
         assert blocks() < full * 1.05  # asyncio clears cancelled timers away only now and then
-        assert visitor.hub.calls.open_questions == len(visitor.hub.calls) == keeper.PARKED_CALLS
+        assert visitor.hub.calls.open_questions == len(visitor.hub.calls) == durable.PARKED_CALLS
 
         answers = {"question-1": {"action": "accept", "content": {"text": "w"}}}
         again = {**call, "inputResponses": answers, "requestState": lost["requestState"]}
@@ -321,9 +321,9 @@ def test_plain_calls_are_not_kept_for_anybody() -> None:
                 await visitor.modern("tools/call", {"name": name, "arguments": {}})
         asked = await visitor.modern("tools/call", {"name": "seek.prompt", "arguments": {}}, {})
         assert asked["result"]["isError"] is True
-        assert list(extension.desk.keeper.here) == []
+        assert list(extension.desk.durable.here) == []
         await visitor.hub.open()
-        assert await extension.desk.keeper.journal.count() == {}
+        assert await extension.desk.durable.journal.count() == {}
         await visitor.hub.close()
 
     drive(run())

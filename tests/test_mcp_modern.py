@@ -700,7 +700,7 @@ def test_a_task_says_how_long_it_is_sure_to_be_found(monkeypatch: pytest.MonkeyP
             "what was said of it holds, though outcomes are kept for less"
         )
         await asyncio.sleep(0.6)
-        await visitor.hub.keeper.journal.sweep()
+        await visitor.hub.durable.journal.sweep()
         assert await ask_for("tasks/get", which) == ended
         await visitor.hub.close()
 

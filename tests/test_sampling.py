@@ -27,7 +27,7 @@ from midcall.chat.sqlite_store import SqliteStore
 from midcall.client.answering import Answering
 from midcall.client.client import Client, Options
 from midcall.client.targets import target_of
-from midcall.journal.keeper import Keeper
+from midcall.journal.durable import DurableCalls
 from midcall.journal.sqlite import SqliteJournal
 from midcall.models.base import ModelError, ModelRequest
 from midcall.questions import SCHEMA, Sample
@@ -230,7 +230,7 @@ def test_what_did_not_fit_does_not_fit_either_when_the_call_is_run_again() -> No
 
     async def main() -> None:
         hub = Hub("h").register(Twice())
-        hub.keeper = Keeper(hub, replay_check=True)  # runs the call from the top after each question
+        hub.durable = DurableCalls(hub, replay_check=True)  # runs the call from the top after each question
         model = Puppet(call("twice__extract"), "no", "no", "no", "Well.")
         async with serving(ChatEngine(hub, model)) as port:
             person = Person(port)
@@ -522,7 +522,7 @@ def test_a_branch_goes_on_after_a_restart_and_nothing_is_asked_twice(tmp_path: P
 
     def engine() -> ChatEngine:
         hub = Hub("h").register(desk)
-        hub.keeper = Keeper(hub, SqliteJournal(tmp_path / "journal.db"))
+        hub.durable = DurableCalls(hub, SqliteJournal(tmp_path / "journal.db"))
         return ChatEngine(hub, model, store=SqliteStore(tmp_path / "chat.db"))
 
     async def main() -> None:

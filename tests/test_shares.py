@@ -20,7 +20,7 @@ from mcp_peers import META, MODERN, Response
 from midcall import Ask, Hub, JournalFull, RateLimited, calls, connect_hub, method, resource, shares
 from midcall.chat import ChatEngine, engine
 from midcall.client import mount
-from midcall.journal.keeper import Keeper
+from midcall.journal.durable import DurableCalls
 from midcall.journal.memory import MemoryJournal
 from midcall.journal.room import Room
 from midcall.journal.sqlite import SqliteJournal
@@ -252,7 +252,7 @@ def test_a_call_that_is_refused_leaves_nothing_behind() -> None:
                 assert "error" in await bob.request(
                     "plexus_subscribe", {"method": "shop.buy", "durable": True}
                 )
-            assert list(hub.keeper.here) == []
+            assert list(hub.durable.here) == []
 
     drive(run())
 
@@ -606,7 +606,7 @@ def test_one_caller_cannot_open_all_websockets(monkeypatch: pytest.MonkeyPatch) 
 def keeping(tmp_path: Path, share: int = 50_000) -> Hub:
     """A hub with a journal of which a caller may have so many bytes."""
     hub = Hub().register(Shop())
-    hub.keeper = Keeper(hub, SqliteJournal(tmp_path / "calls.db"), share=share)
+    hub.durable = DurableCalls(hub, SqliteJournal(tmp_path / "calls.db"), share=share)
     return hub
 
 
@@ -627,8 +627,8 @@ def test_one_caller_cannot_fill_the_journal(tmp_path: Path) -> None:
             assert refused["error"]["data"]["code"] == "journal_full"
             _, asked, _ = await tool(port, ANN, "shop.buy", note=note)
             assert asked["result"]["resultType"] == "input_required"
-            assert await hub.keeper.journal.count() == {"waiting": 2}
-            assert len(list(hub.keeper.here)) == 2
+            assert await hub.durable.journal.count() == {"waiting": 2}
+            assert len(list(hub.durable.here)) == 2
 
     drive(run())
 

@@ -228,7 +228,7 @@ def test_what_goes_on_in_another_process_is_linked_to_the_span_that_asked(
     run_python(
         """
 import asyncio, sys
-from midcall.journal.keeper import Keeper
+from midcall.journal.durable import DurableCalls
 from midcall.journal.sqlite import SqliteJournal
 from midcall.mcp import mcp_of
 from midcall.mcp.operations import Operations
@@ -247,7 +247,7 @@ async def asked_by(visitor, params, trace):
 async def main(path, parked_calls):
     hubs = [make_hub(), late()]
     for hub in hubs:
-        hub.keeper = Keeper(hub, SqliteJournal(path), parked_calls=parked_calls)
+        hub.durable = DurableCalls(hub, SqliteJournal(path), parked_calls=parked_calls)
         await hub.open()
     one, other = map(Visitor, hubs)
     asked, first, _ = await asked_by(one, params, "1" * 32)
@@ -261,7 +261,7 @@ async def main(path, parked_calls):
 
     asked, first, _ = await asked_by(one, params, "4" * 32)
     desk = mcp_of(hubs[1]).desk
-    office = Operations(desk.keeper.journal, desk=desk)
+    office = Operations(desk.durable.journal, desk=desk)
     (call,) = (await office.list(status=["waiting"]))["calls"]
     await office.answer(call["id"], {call["questions"][0]["key"]: "a"})
     exporter.clear()

@@ -14,7 +14,7 @@ import pytest
 from driving import drive
 from midcall import Ask, Hub, TimedOut, method
 from midcall.errors import Cancelled, Fenced, JournalError
-from midcall.journal.base import Entry, Journal
+from midcall.journal.contract import Entry, Journal
 from midcall.journal.memory import MemoryJournal
 from midcall.journal.sqlite import SqliteJournal
 from midcall.mcp.operations import Operations
@@ -245,7 +245,7 @@ def test_a_call_whose_coroutine_is_dropped_at_every_question_does_the_same(
         peer = worker.peer()
         asked = await peer.tool(tool)
         while messages(asked) != ["Again?"]:
-            await worker.keeper.sweeper.look()
+            await worker.durable.sweeper.look()
             asked = await peer.tool(tool, asked["requestState"])
             if messages(asked) == ["Quick?"] and tool != "tools.impatient":
                 return  # nobody runs it any more, so nothing gives the question up: that is a fresh start
@@ -556,7 +556,7 @@ def test_a_worker_that_was_taken_over_takes_no_answer_that_is_nowhere(workshop: 
         call_id = await peer.subscribe("tools.twice")
         await peer.until(lambda: peer.open(call_id))
         (request_id,) = peer.open(call_id).values()
-        assert await other.keeper.subscriptions.answer(call_id, {request_id: "first"})
+        assert await other.durable.subscriptions.answer(call_id, {request_id: "first"})
         refused = await peer.respond(call_id, request_id, "second")
         assert refused["message"].startswith("Unknown request ID"), refused
 
@@ -626,7 +626,7 @@ def test_a_durable_call_that_the_journal_refused_is_forgotten(tmp_path: Path) ->
             keyed = await peer.tool("tools.twice", key="k")
             assert keyed["data"]["code"] == "journal_error", keyed
             await turns()
-            assert list(worker.keeper.here) == []
+            assert list(worker.durable.here) == []
             assert len(worker.hub.calls) == 0
             journal.create = create  # type: ignore[method-assign]
             assert messages(await peer.tool("tools.twice", key="k")) == ["First?"]

@@ -9,7 +9,7 @@ from pydantic import BaseModel, field_validator
 from driving import drive
 from midcall import Ask, Hub, TimedOut, method
 from midcall.errors import JournalError
-from midcall.journal.base import Entry, Parking
+from midcall.journal.contract import Entry, Parking
 from midcall.journal.dialect import Detached
 from midcall.journal.kept import answers_for, asked_of
 from midcall.journal.memory import MemoryJournal
@@ -201,7 +201,7 @@ def test_a_request_whose_question_cannot_be_written_down_is_answered() -> None:
         async with workshop(MemoryJournal(), Odd()) as worker:
             refused = await worker.peer().tool("tools.tool")
             assert refused["code"] == -32603, refused
-            assert list(worker.keeper.here) == []
+            assert list(worker.durable.here) == []
 
     drive(main())
 
@@ -238,7 +238,7 @@ def test_a_task_that_was_about_to_ask_is_cancelled_when_that_is_in_the_journal()
             await peer.update(task, {"a": "1"})
             await journal.reached("settle")
             journal.hold("claim")
-            aborting = asyncio.ensure_future(worker.keeper.abort(task, "enough", b"{}"))
+            aborting = asyncio.ensure_future(worker.durable.abort(task, "enough", b"{}"))
             await asyncio.sleep(SOON)
             journal.let_go("settle")
             await asyncio.sleep(SOON)
@@ -255,9 +255,9 @@ def test_a_task_that_was_about_to_ask_is_cancelled_when_that_is_in_the_journal()
 
 async def run_again(worker: Worker, call_id: str) -> Detached:
     """Have a call whose coroutine was dropped run again."""
-    front = await worker.keeper.claim(call_id, (await worker.record(call_id)).segment)
+    front = await worker.durable.claim(call_id, (await worker.record(call_id)).segment)
     assert isinstance(front, Detached)
-    worker.keeper.resume(front)
+    worker.durable.resume(front)
     return front
 
 
@@ -274,7 +274,7 @@ def test_a_call_is_not_parked_with_a_question_whose_answer_is_just_being_written
             journal.parked_with.clear()
             journal.hold("append")
             answering = asyncio.ensure_future(
-                worker.keeper.answer(task, {front.open["a"].request_id: {"Text": "1"}})
+                worker.durable.answer(task, {front.open["a"].request_id: {"Text": "1"}})
             )
             await journal.reached("append")
             await asyncio.sleep(SOON)
@@ -434,7 +434,7 @@ def test_a_call_that_is_evicted_while_it_goes_on_alone_is_run_again() -> None:
             await until_task(peer, task, "Quick?")
             journal.hold("claim")
             await journal.reached("claim")
-            looking = asyncio.ensure_future(worker.keeper.sweeper.look())
+            looking = asyncio.ensure_future(worker.durable.sweeper.look())
             await asyncio.sleep(SOON)
             journal.let_go("claim")
             await looking
@@ -477,7 +477,7 @@ def test_a_call_that_does_not_fit_is_let_go_of_once_the_journal_is_back(tools: A
             await coming_back
             while (await other.only()).status != "diverged":
                 await asyncio.sleep(0.01)
-            assert list(other.keeper.here) == []
+            assert list(other.durable.here) == []
 
     drive(main())
 
@@ -510,7 +510,7 @@ def test_who_follows_an_evicted_call_hears_what_another_worker_does_with_it() ->
             call_id = await peer.subscribe("tools.again")
             await peer.until(lambda: peer.open(call_id))
             await asyncio.sleep(0.1)
-            await other.keeper.sweeper.look()
+            await other.durable.sweeper.look()
             await peer.until(lambda: "Again?" in peer.open(call_id))
             assert list(peer.open(call_id)) == ["Again?"]
 
@@ -534,10 +534,10 @@ def test_who_follows_a_call_that_is_lost_while_it_is_taken_back_hears_what_comes
             peer = worker.peer()
             call_id = await peer.subscribe("tools.stream")
             await peer.until(lambda: peer.open(call_id))
-            assert await other.keeper.subscriptions.answer(call_id, {peer.open(call_id)["a?"]: "1"})
+            assert await other.durable.subscriptions.answer(call_id, {peer.open(call_id)["a?"]: "1"})
             await posting.wait()
             await peer.until(lambda: "b?" in peer.open(call_id))
-            assert await other.keeper.subscriptions.answer(call_id, {peer.open(call_id)["b?"]: "2"})
+            assert await other.durable.subscriptions.answer(call_id, {peer.open(call_id)["b?"]: "2"})
             await asyncio.sleep(0.1)
             may_post.set()
             await peer.until(lambda: "c?" in peer.open(call_id))

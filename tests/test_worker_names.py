@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from driving import drive
-from midcall.journal.base import CallRecord, Claimed, is_worker_name
+from midcall.journal.contract import CallRecord, Claimed, is_worker_name
 from midcall.journal.lifesign import LifeSign
 from midcall.journal.memory import MemoryJournal
 from midcall.journal.postbox import Postbox

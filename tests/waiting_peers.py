@@ -8,8 +8,8 @@ from typing import Any, Self
 from crash.person import KEY, SAID
 from midcall import Hub
 from midcall.connection import Connection
-from midcall.journal.base import CallRecord, Entry, Journal
-from midcall.journal.keeper import Keeper
+from midcall.journal.contract import CallRecord, Entry, Journal
+from midcall.journal.durable import DurableCalls
 from midcall.mcp import mcp_of
 
 META = "io.modelcontextprotocol/"
@@ -160,7 +160,7 @@ class Worker:
     def __init__(self, hub: Hub, journal: Journal, **options: Any) -> None:
         self.hub = hub
         self.journal = journal
-        self.keeper = hub.keeper = Keeper(hub, journal, **options)
+        self.durable = hub.durable = DurableCalls(hub, journal, **options)
         self.mcp = mcp_of(hub)
 
     def peer(self) -> Peer:

@@ -16,7 +16,7 @@ from typing import Any
 from midcall import Ask, Hub, method
 from midcall.errors import StepInterrupted
 from midcall.journal import sweeper
-from midcall.journal.keeper import Keeper
+from midcall.journal.durable import DurableCalls
 
 STEPS = ("one", "two", "three", "four")
 COLOURS = ("red", "blue", "green")
@@ -102,8 +102,8 @@ class Work:
     @method
     async def count(self) -> dict[str, int]:
         """How many calls of each status there are in the journal."""
-        keeper: Keeper = hub.keeper
-        return await keeper.journal.count()
+        durable: DurableCalls = hub.durable
+        return await durable.journal.count()
 
 
 hub = Hub("workers").register(Work())
@@ -114,8 +114,8 @@ if "STORE" in os.environ:
     if os.environ["STORE"].startswith("postgresql://"):
         from midcall.journal.postgres import PostgresJournal
 
-        hub.keeper = Keeper(hub, PostgresJournal(os.environ["STORE"], lease=lease))
+        hub.durable = DurableCalls(hub, PostgresJournal(os.environ["STORE"], lease=lease))
     else:
         from midcall.journal.sqlite import SqliteJournal
 
-        hub.keeper = Keeper(hub, SqliteJournal(os.environ["STORE"], lease=lease))
+        hub.durable = DurableCalls(hub, SqliteJournal(os.environ["STORE"], lease=lease))

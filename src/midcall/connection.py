@@ -186,7 +186,7 @@ class Connection:
         if (
             given.subscription is not None
             and given.subscription not in self._subscriptions
-            and self._hub.keeper is None
+            and self._hub.durable is None
         ):
             raise UnknownQuestion(given.request_id)
         payload = given.payload if given.payload is not UNSET else given.response_data
@@ -208,14 +208,14 @@ class Connection:
 
     def _durable(self) -> Any:
         """The durable subscriptions of the hub (see `journal.subscriptions`)."""
-        if self._hub.keeper is None:
+        if self._hub.durable is None:
             raise NotDurable("This server keeps no calls: it has no journal")
-        return self._hub.keeper.subscriptions
+        return self._hub.durable.subscriptions
 
     def _unsubscribe(self, raw: bytes) -> bool | Awaitable[bool]:
         id = read_params(raw, Unsubscribe).subscription
         subscription = self._subscriptions.get(id)
-        if subscription is None and self._hub.keeper is not None:
+        if subscription is None and self._hub.durable is not None:
             return self._durable().abort(self, id, "The caller unsubscribed")  # type: ignore[no-any-return]
         if subscription is None:
             return False
@@ -321,8 +321,8 @@ class Connection:
         self.closed = True
         self._send = _discard
         self.resume()
-        if self._hub.keeper is not None:
-            self._hub.keeper.subscriptions.detach(self)
+        if self._hub.durable is not None:
+            self._hub.durable.subscriptions.detach(self)
         for speaker in self._speakers:
             speaker.close(reason)
         await end_all(tuple(self._calls.values()), reason)

@@ -36,10 +36,19 @@ class Hub(Registry):
         self._mounts: list[Any] = []
         self._mounting = False
         """Whether what is mounted is connected, or being connected."""
-        self.keeper: Any = None
-        """Keeps calls that outlive their requests (see `journal.keeper`)."""
+        self.durable: Any = None
+        """Keeps calls that outlive their requests (see `journal.durable`)."""
         self.chat: Any = None
         """Where people talk to a model that calls these methods (see `midcall.chat`)."""
+
+    @property
+    def keeper(self) -> Any:
+        """The name of `durable` before."""
+        return self.durable
+
+    @keeper.setter
+    def keeper(self, durable: Any) -> None:
+        self.durable = durable
 
     # --- other hubs and servers --------------------------------------------------------------
 
@@ -171,8 +180,8 @@ class Hub(Registry):
     async def open(self) -> None:
         """Make ready what the hub needs to serve: mounted servers, and its journal. Raises `JournalError`."""
         await self.open_mounts()
-        if self.keeper is not None:
-            await self.keeper.open()
+        if self.durable is not None:
+            await self.durable.open()
 
     async def open_mounts(self, patience: float = MOUNTING) -> None:
         """Connect the servers that are mounted, here and in nested hubs, and wait for them for a while.
@@ -203,8 +212,8 @@ class Hub(Registry):
         """End all calls; those that are kept stay in their journal, and go on from there."""
         if self.chat is not None:
             await self.chat.close()
-        if self.keeper is not None:
-            await self.keeper.close(grace)
+        if self.durable is not None:
+            await self.durable.close(grace)
         await self.calls.close(reason)
         await self.close_mounts()
 

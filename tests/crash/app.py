@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from crash.ticks import clock, tick
 from midcall import Ask, Hub, method
 from midcall.errors import StepInterrupted, TimedOut
-from midcall.journal.keeper import Keeper
+from midcall.journal.durable import DurableCalls
 from midcall.mcp import mcp_of
 from midcall.mcp.operations import Operations
 
@@ -258,8 +258,8 @@ class Admin:
     @method
     async def calls(self) -> list[dict[str, Any]]:
         """The calls of the journal."""
-        keeper: Keeper = self._hub.keeper
-        page = await keeper.journal.list(limit=1000)
+        durable: DurableCalls = self._hub.durable
+        page = await durable.journal.list(limit=1000)
         return [
             {"run": json.loads(c.arguments).get("run"), "status": c.status, "id": c.id} for c in page.calls
         ]
@@ -268,7 +268,7 @@ class Admin:
     async def look(self, run: str) -> list[dict[str, Any]]:
         """The calls of a run as an administrator sees them: where they stand, and what they ask."""
         desk = mcp_of(self._hub).desk
-        found = await Operations(desk.keeper.journal, desk=desk, calls=self._hub.calls).list(limit=1000)
+        found = await Operations(desk.durable.journal, desk=desk, calls=self._hub.calls).list(limit=1000)
         kept = {one["id"] for one in await self.calls() if one["run"] == run}
         return [
             {"status": call["status"], "asks": [one["message"] for one in call["questions"]]}

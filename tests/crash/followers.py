@@ -18,8 +18,8 @@ from journal_contract import Store
 from midcall import Ask, Hub, TimedOut, method
 from midcall.errors import StepInterrupted
 from midcall.journal import sweeper
-from midcall.journal.base import ENDED
-from midcall.journal.keeper import Keeper
+from midcall.journal.contract import ENDED
+from midcall.journal.durable import DurableCalls
 from waiting_peers import Peer
 
 SHORT = 0.02
@@ -81,7 +81,7 @@ class Worker:
         self.gate = Gate()
         self.journal = Gated(journal, self.gate)
         self.hub = Hub("model").register(Work(self.gate, ledger))
-        self.keeper = self.hub.keeper = Keeper(self.hub, self.journal, parked_calls=parked_calls)
+        self.durable = self.hub.durable = DurableCalls(self.hub, self.journal, parked_calls=parked_calls)
 
 
 class Observer:

@@ -17,8 +17,8 @@ from journal_contract import Store
 from midcall import Ask, AskError, Hub, TimedOut, method
 from midcall.connection import Connection
 from midcall.errors import StepInterrupted
-from midcall.journal.base import Journal
-from midcall.journal.keeper import Keeper
+from midcall.journal.contract import Journal
+from midcall.journal.durable import DurableCalls
 from midcall.mcp import mcp_of
 
 QUESTIONS = 3
@@ -162,7 +162,7 @@ class Worker:
         self.parked_calls = parked_calls
         self.journal = Gated(journal, self.gate)
         self.hub = Hub("model").register(Wizard(self.gate, ledger), namespace="wizard")
-        self.keeper = self.hub.keeper = Keeper(
+        self.durable = self.hub.durable = DurableCalls(
             self.hub, self.journal, time_limit=WAIT, parked_calls=parked_calls
         )
         mcp_of(self.hub)

@@ -6,8 +6,8 @@ from typing import Any
 
 from crash.ticks import tick
 from midcall import Hub
-from midcall.journal.base import Journal
-from midcall.journal.keeper import Keeper
+from midcall.journal.contract import Journal
+from midcall.journal.durable import DurableCalls
 
 POLLS = frozenset(("due", "sweep"))
 """What is asked again and again, however long a run takes: these would make the count of ticks meaningless."""
@@ -37,12 +37,12 @@ def _ticking(operation: Callable[..., Any]) -> Callable[..., Any]:
     return operate
 
 
-def make_keeper(hub: Hub, backend: str, place: str, *, forgetful: bool) -> Keeper:
-    """The keeper of a worker. The place is a file, or else the address of a database and perhaps a schema."""
+def make_durable(hub: Hub, backend: str, place: str, *, forgetful: bool) -> DurableCalls:
+    """The durable calls of a worker. The place is a file, or else the address of a database and perhaps a schema."""
     if backend == "sqlite":
         from midcall.journal.sqlite import SqliteJournal
 
-        return Keeper(hub, Ticking(SqliteJournal(place)), replay_check=forgetful)
+        return DurableCalls(hub, Ticking(SqliteJournal(place)), replay_check=forgetful)
     from midcall.journal.postgres import PostgresJournal
 
     url, _, schema = place.partition(" ")
@@ -53,4 +53,4 @@ def make_keeper(hub: Hub, backend: str, place: str, *, forgetful: bool) -> Keepe
         from midcall.journal.dbos import DbosEngine
 
         engine = DbosEngine(journal, url, schema=f"{schema}_dbos")
-    return Keeper(hub, Ticking(journal), replay_check=forgetful, engine=engine)
+    return DurableCalls(hub, Ticking(journal), replay_check=forgetful, engine=engine)

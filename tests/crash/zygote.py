@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from crash.app import make_hub
-from crash.kept import make_keeper
+from crash.kept import make_durable
 from crash.person import GOODBYE
 from crash.ticks import clock
 from midcall import Hub
@@ -102,7 +102,9 @@ def work(hub: Hub, input: int, output: int, settings: dict[str, Any]) -> None:
     code = 1
     with contextlib.suppress(BaseException):
         clock.start(settings["deadly"])
-        hub.keeper = make_keeper(hub, settings["backend"], settings["place"], forgetful=settings["forgetful"])
+        hub.durable = make_durable(
+            hub, settings["backend"], settings["place"], forgetful=settings["forgetful"]
+        )
         sweeper.SWEEP = SWEEP
         asyncio.run(serve_stdio(hub, raw=False, stdin=input, stdout=output))
         os.write(output, GOODBYE)

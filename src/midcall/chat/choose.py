@@ -1,7 +1,7 @@
 """Where conversations are kept: beside the journal, in the same kind of place."""
 
 from midcall.chat.store import ChatStore, MemoryStore
-from midcall.journal.base import Journal
+from midcall.journal.contract import Journal
 
 
 def store_beside(journal: Journal) -> ChatStore:

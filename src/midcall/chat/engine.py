@@ -145,8 +145,8 @@ class ChatEngine:
     def store(self) -> ChatStore:
         """Where conversations are kept: beside the hub's journal, unless another place is chosen."""
         if self.chosen_store is None:
-            keeper = self.hub.keeper
-            self.chosen_store = MemoryStore() if keeper is None else store_beside(keeper.journal)
+            durable = self.hub.durable
+            self.chosen_store = MemoryStore() if durable is None else store_beside(durable.journal)
         return self.chosen_store
 
     async def open(self) -> None:
@@ -328,9 +328,9 @@ class ChatEngine:
     async def abort(self, conversation: Conversation, call: ToolCall, reason: str) -> None:
         """End a tool call, if it is in the journal."""
         desk = mcp_of(self.hub).desk
-        if not desk.keeper.stopping:
-            await desk.keeper.open()
-        kept = await desk.keeper.journal.find(conversation.principal, conversation.key_of(call))
+        if not desk.durable.stopping:
+            await desk.durable.open()
+        kept = await desk.durable.journal.find(conversation.principal, conversation.key_of(call))
         if kept is not None:
             await desk.abort(kept.id, reason)
 

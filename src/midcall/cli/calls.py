@@ -16,8 +16,8 @@ from midcall.printable import printable
 
 if TYPE_CHECKING:
     from midcall.hub import Hub
-    from midcall.journal.base import Journal
-    from midcall.journal.keeper import Keeper
+    from midcall.journal.contract import Journal
+    from midcall.journal.durable import DurableCalls
 
 STATUSES = ("running", "waiting", "completed", "failed", "aborted", "expired", "diverged", "poisoned")
 TOKEN_VARIABLE = "MIDCALL_TOKEN"  # noqa: S105  a name
@@ -287,29 +287,29 @@ async def _of_journal(args: argparse.Namespace) -> AsyncIterator[Office]:
 async def _of_target(args: argparse.Namespace) -> AsyncIterator[Office]:
     """A journal and the code: this process is one of its workers, for the one call that is answered."""
     from midcall.cli.load import load_hub
-    from midcall.journal.keeper import Keeper
+    from midcall.journal.durable import DurableCalls
     from midcall.mcp import mcp_of
     from midcall.mcp.operations import Operations
 
     hub: Hub = load_hub(args.target)
-    if hub.keeper is None or args.journal is not None:
-        hub.keeper = Keeper(hub, _journal(args, create=False, sealed=args.encrypt_journal))
-    hub.keeper.looks_after = False
-    hub.keeper.engine = None  # an engine would have this process go on with other calls too
+    if hub.durable is None or args.journal is not None:
+        hub.durable = DurableCalls(hub, _journal(args, create=False, sealed=args.encrypt_journal))
+    hub.durable.looks_after = False
+    hub.durable.engine = None  # an engine would have this process go on with other calls too
     desk = mcp_of(hub).desk
     try:
-        await hub.keeper.open()
-        hub.keeper.time_limit = args.wait or await _waits(hub.keeper, args.id)
-        yield Operations(desk.keeper.journal, desk=desk, calls=hub.calls, patience=float("inf"))
+        await hub.durable.open()
+        hub.durable.time_limit = args.wait or await _waits(hub.durable, args.id)
+        yield Operations(desk.durable.journal, desk=desk, calls=hub.calls, patience=float("inf"))
     finally:
         await hub.close("The command was stopped", grace=1.0)
 
 
-async def _waits(keeper: "Keeper", call_id: str) -> float:
+async def _waits(durable: "DurableCalls", call_id: str) -> float:
     """How long a call waits for an answer: as the server has said that wrote it down."""
-    found = await keeper.journal.load(call_id)
+    found = await durable.journal.load(call_id)
     if found is None or found[0].status != "waiting":
-        return keeper.time_limit
+        return durable.time_limit
     return max(found[0].expires - found[0].updated, 1.0)
 
 

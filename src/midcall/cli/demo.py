@@ -84,10 +84,10 @@ def _hub(model: str | None) -> "Hub":
     from midcall.activations.demo import hub
     from midcall.cli.chatting import prepare_chat
     from midcall.journal.choose import choose_journal
-    from midcall.journal.keeper import Keeper
+    from midcall.journal.durable import DurableCalls
 
     made = hub()
-    made.keeper = Keeper(made, choose_journal(None, TARGET))
+    made.durable = DurableCalls(made, choose_journal(None, TARGET))
     prepare_chat(model, made)
     return made
 

@@ -177,10 +177,10 @@ def _checked_authenticator(args: argparse.Namespace, name: str) -> "Authenticato
 def _keep_calls(args: argparse.Namespace, hub: "Hub") -> None:
     """Give the hub its journal, unless its author has."""
     from midcall.journal.choose import choose_journal, place_of
-    from midcall.journal.keeper import WEEK, Keeper
+    from midcall.journal.durable import WEEK, DurableCalls
     from midcall.journal.seal import default_ring
 
-    if hub.keeper is not None and args.journal is None:
+    if hub.durable is not None and args.journal is None:
         if args.engine is not None:
             raise UsageError(
                 "--engine: the hub has a journal of its own; give it the engine too, or --journal"
@@ -199,7 +199,7 @@ def _keep_calls(args: argparse.Namespace, hub: "Hub") -> None:
 
         if isinstance(journal, PostgresJournal):
             engine = DbosEngine(journal, place_of(args.journal, args.target))
-    hub.keeper = Keeper(
+    hub.durable = DurableCalls(
         hub, journal, time_limit=args.wait or WEEK, replay_check=args.replay_check, engine=engine
     )
 

@@ -4,7 +4,7 @@ The principal who has most loses the call that it has not come back to for longe
 others wait for, or what theirs came to.
 """
 
-from midcall.journal.base import ENDED, CallRecord
+from midcall.journal.contract import ENDED, CallRecord
 
 CALLS = 10_000
 """How many calls may wait, and how many ended ones are kept."""

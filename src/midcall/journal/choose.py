@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from midcall.journal.seal import state_directory
 
 if TYPE_CHECKING:
-    from midcall.journal.base import Journal
+    from midcall.journal.contract import Journal
     from midcall.journal.seal import KeyRing
 
 VARIABLE = "MIDCALL_JOURNAL"

@@ -28,12 +28,12 @@ from dbos._serialization import DBOSDefaultSerializer
 from sqlalchemy.exc import SQLAlchemyError
 
 from midcall.errors import JournalError, TooManyCalls
-from midcall.journal.base import Busy, CallRecord, Gone, Settled
+from midcall.journal.contract import Busy, CallRecord, Gone, Settled
 from midcall.journal.postgres import PostgresJournal
 from midcall.journal.trouble import trouble
 
 if TYPE_CHECKING:
-    from midcall.journal.keeper import Keeper
+    from midcall.journal.durable import DurableCalls
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ _ENDED = ["SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"]
 
 
 class DbosEngine:
-    """DBOS in this process, for the keeper of a journal in PostgreSQL."""
+    """DBOS in this process, for the durable calls of a journal in PostgreSQL."""
 
     def __init__(self, journal: PostgresJournal, url: str, *, schema: str = "midcall_dbos") -> None:
         self._journal = journal
@@ -77,8 +77,8 @@ class DbosEngine:
         self._closing = False
         self._tidied = 0.0
 
-    async def open(self, keeper: "Keeper") -> None:
-        self._keeper = keeper
+    async def open(self, durable: "DurableCalls") -> None:
+        self._durable = durable
         self._home = asyncio.get_running_loop()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="midcall-dbos", daemon=True)
@@ -147,9 +147,9 @@ class DbosEngine:
     async def _take_over(self, work: "_Work") -> None:
         """The workflow was that of a worker which is gone."""
         try:
-            claimed = await self._keeper.claim(work.call_id, work.segment, work)
+            claimed = await self._durable.claim(work.call_id, work.segment, work)
             if not isinstance(claimed, Settled | Busy | Gone):
-                self._keeper.resume(claimed)
+                self._durable.resume(claimed)
                 return
         except (JournalError, TooManyCalls) as fault:
             log.warning("cannot take over: %s", fault, extra={"call": work.call_id})

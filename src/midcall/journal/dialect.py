@@ -25,8 +25,8 @@ from midcall.call import Call
 from midcall.call import Status as CallStatus
 from midcall.errors import Diverged, Fenced, JournalError, MidcallError
 from midcall.items import Item, Request
-from midcall.journal.base import Parking, Status
-from midcall.journal.keeper import KEPT, Keeper
+from midcall.journal.contract import Parking, Status
+from midcall.journal.durable import KEPT, DurableCalls
 from midcall.journal.kept import Asked, Kept, encode_asked, waiting
 
 log = logging.getLogger("midcall.journal")
@@ -48,15 +48,15 @@ class Detached:
         "_waiters",
         "_working",
         "call",
-        "keeper",
+        "durable",
         "kept",
         "notes",
         "open",
         "supported",
     )
 
-    def __init__(self, keeper: Keeper, supported: frozenset[str]) -> None:
-        self.keeper = keeper
+    def __init__(self, durable: DurableCalls, supported: frozenset[str]) -> None:
+        self.durable = durable
         self.supported = supported
         """The kinds of question that can be asked this way."""
         self.kept: Kept | None = None
@@ -153,7 +153,7 @@ class Detached:
         if call.trace is not None:
             diverged = call.trace.diverged or (call.trace.left_out() if call.reason is None else None)
             if diverged is not None:
-                self.keeper.spawn(self._stop(diverged))
+                self.durable.spawn(self._stop(diverged))
                 return
         status: Status = "failed" if call.outcome is CallStatus.FAILED else "completed"
         if call.reason is not None:
@@ -166,7 +166,7 @@ class Detached:
             if self.kept is None:
                 break  # it was dropped meanwhile
             try:
-                await self.keeper.stop(self, error)
+                await self.durable.stop(self, error)
             except JournalError as trouble:
                 self.troubled(trouble)
                 await asyncio.sleep(PAUSES[min(tries, len(PAUSES) - 1)])
@@ -200,7 +200,7 @@ class Detached:
     def _begin(self) -> None:
         if self._changed and not self._working:
             self._working = True
-            self.keeper.spawn(self._work())
+            self.durable.spawn(self._work())
 
     async def _work(self) -> None:
         tries = turns = 0
@@ -252,17 +252,17 @@ class Detached:
     async def _write(self, kept: Kept) -> bool:
         """Write down how things stand. False if there is nothing more to do for the call here."""
         if self._end is not None:
-            await self.keeper.settle(self, *self._end)
+            await self.durable.settle(self, *self._end)
             self.ended()
             self.dropped()
             return False
         if self.open:
             if kept.parked:
-                await self.keeper.wait_for(self)
+                await self.durable.wait_for(self)
             else:
-                await self.keeper.park(self)
+                await self.durable.park(self)
             return True
-        if kept.parked and not await self.keeper.go_on_alone(self):
+        if kept.parked and not await self.durable.go_on_alone(self):
             self.released(kept)
             return False
         return True
@@ -275,16 +275,16 @@ class Detached:
             status="waiting",
             wake=min(self._deadlines.values(), default=None),
             questions=encode_asked(self._asked()),
-            expires=time.time() + self.keeper.time_limit,
+            expires=time.time() + self.durable.time_limit,
         )
 
     def _asked(self) -> Asked:
         questions = {name: waiting(one, self.notes.get(name, "")) for name, one in self.open.items()}
-        return Asked(questions, self.keeper.journal.worker, self.traceparent)
+        return Asked(questions, self.durable.journal.worker, self.traceparent)
 
     def give_up(self) -> None:
         """Nobody can come back to a call that could not be written down."""
-        self.keeper.forget(self)
+        self.durable.forget(self)
         if self.call is not None:
             self.call.drop()
         self.dropped()

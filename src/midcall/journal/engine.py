@@ -9,10 +9,10 @@ claims their segments, as anybody else would.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from midcall.journal.base import CallRecord
+from midcall.journal.contract import CallRecord
 
 if TYPE_CHECKING:
-    from midcall.journal.keeper import Keeper
+    from midcall.journal.durable import DurableCalls
 
 
 class Work(Protocol):
@@ -28,7 +28,7 @@ class Work(Protocol):
 class Engine(Protocol):
     """Where works are known, so that they outlive their worker."""
 
-    async def open(self, keeper: "Keeper") -> None:
+    async def open(self, durable: "DurableCalls") -> None:
         """Make it ready, once the journal is. Raises `JournalError`."""
 
     async def close(self) -> None:
@@ -40,5 +40,5 @@ class Engine(Protocol):
     async def look_after(self, due: Sequence[CallRecord]) -> Sequence[CallRecord]:
         """Go on with the works of workers that are gone. Raises `JournalError`.
 
-        Of calls that are `due`, gives those that it has no work of: the keeper goes on with them.
+        Of calls that are `due`, gives those that it has no work of: the journal's sweeper goes on with them.
         """

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from midcall import metrics
 from midcall.errors import UnknownQuestion
 from midcall.items import Request, to_json
-from midcall.journal.base import CallRecord, Entry, Parking
+from midcall.journal.contract import CallRecord, Entry, Parking
 from midcall.journal.engine import Work
 from midcall.open_questions import MISSING
 from midcall.questions import AnyQuestion, Form, question_from_wire, question_to_wire, refusal_in
@@ -27,7 +27,7 @@ from midcall.trace import question_id
 
 if TYPE_CHECKING:
     from midcall.journal.dialect import Detached
-    from midcall.journal.keeper import Keeper
+    from midcall.journal.durable import DurableCalls
 
 
 class Waiting(Struct, array_like=True, omit_defaults=True):
@@ -79,12 +79,12 @@ Revive = Callable[[CallRecord], tuple["Detached", Resolved]]
 
 
 class Kept:
-    """What the keeper knows of one call in this process."""
+    """What is known of one call in this process."""
 
-    __slots__ = ("_keeper", "ahead", "front", "id", "journaled", "lock", "parked", "record", "work")
+    __slots__ = ("_durable", "ahead", "front", "id", "journaled", "lock", "parked", "record", "work")
 
-    def __init__(self, keeper: "Keeper", front: "Detached", record: CallRecord) -> None:
-        self._keeper = keeper
+    def __init__(self, durable: "DurableCalls", front: "Detached", record: CallRecord) -> None:
+        self._durable = durable
         self.front = front
         self.record = record
         self.id = record.id
@@ -133,7 +133,7 @@ class Kept:
 
     async def write(self) -> None:
         """Make durable what the call has done."""
-        await self._keeper.append(self)
+        await self._durable.append(self)
 
 
 def new_record(

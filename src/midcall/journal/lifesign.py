@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from midcall.journal import locks
-from midcall.journal.base import is_worker_name
+from midcall.journal.contract import is_worker_name
 
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _TIME = struct.Struct("<d")

@@ -6,7 +6,7 @@ for a word that nobody has a box for is thrown away. Knows no message.
 
 from collections.abc import Callable
 
-from midcall.journal.base import Journal
+from midcall.journal.contract import Journal
 
 
 class Box:

@@ -8,7 +8,7 @@ from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 from midcall.errors import Fenced, JournalError
-from midcall.journal.base import Journal
+from midcall.journal.contract import Journal
 from midcall.metrics import WRITING, Histogram, counts
 
 OPERATIONS = (

@@ -15,7 +15,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from midcall.journal.base import (
+from midcall.journal.bounds import Bounds
+from midcall.journal.contract import (
     CALL_SIZE,
     ENDED,
     KEEP,
@@ -37,7 +38,6 @@ from midcall.journal.base import (
     page_start,
     to_export,
 )
-from midcall.journal.bounds import Bounds
 
 
 @dataclass(slots=True)

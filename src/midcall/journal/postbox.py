@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from midcall.journal.base import is_worker_name
+from midcall.journal.contract import is_worker_name
 
 _LENGTH = struct.Struct("<I")
 

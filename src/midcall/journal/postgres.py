@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from midcall.journal.base import (
+from midcall.journal.contract import (
     CallRecord,
     Claim,
     Claimed,

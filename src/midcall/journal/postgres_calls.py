@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from msgspec.structs import replace
 
-from midcall.journal.base import (
+from midcall.journal.contract import (
     ENDED,
     Busy,
     CallRecord,

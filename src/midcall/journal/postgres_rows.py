@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct, msgpack
 
-from midcall.journal.base import CallRecord, Entry, Parking
+from midcall.journal.contract import CallRecord, Entry, Parking
 from midcall.journal.values import Values
 
 _encode = msgpack.Encoder().encode

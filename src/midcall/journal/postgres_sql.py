@@ -17,7 +17,7 @@ means nothing for a while (`$5`, `$2`): the others may not be back yet.
 from collections.abc import Iterable
 from typing import Any
 
-from midcall.journal.base import CALL_SIZE, ENDED, KEEP, MOST_CLAIMS
+from midcall.journal.contract import CALL_SIZE, ENDED, KEEP, MOST_CLAIMS
 from midcall.journal.postgres_schema import lock_class
 
 _NOW = "extract(epoch FROM now())::float8"

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from midcall.errors import JournalFull
-from midcall.journal.base import CALL_SIZE, CallRecord, Journal
+from midcall.journal.contract import CALL_SIZE, CallRecord, Journal
 from midcall.metrics import counts
 
 SHARE = 1024 * 1024 * 1024

@@ -21,7 +21,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from midcall.journal.base import (
+from midcall.journal.batches import Batches
+from midcall.journal.contract import (
     CallRecord,
     Claim,
     Claimed,
@@ -33,7 +34,6 @@ from midcall.journal.base import (
     from_export,
     to_export,
 )
-from midcall.journal.batches import Batches
 from midcall.journal.lifesign import LifeSign
 from midcall.journal.postbox import Postbox
 from midcall.journal.seal import KeyRing

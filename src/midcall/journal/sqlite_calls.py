@@ -14,7 +14,7 @@ from msgspec import msgpack
 from msgspec.structs import replace
 
 from midcall.errors import BadPage
-from midcall.journal.base import (
+from midcall.journal.contract import (
     CALL_SIZE,
     ENDED,
     KEEP,

@@ -262,7 +262,7 @@ def check(connection: sqlite3.Connection, path: Path, how: str) -> None:
 
 
 def explain(error: Exception, path: Path) -> JournalError:
-    """What went wrong with the file, in words for callers; its keeper finds the rest in the log."""
+    """What went wrong with the file, in words for callers; whoever runs it finds the rest in the log."""
     if isinstance(error, JournalError):
         return error
     match _code(error):

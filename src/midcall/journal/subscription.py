@@ -1,7 +1,7 @@
 """The dialect of one durable subscription: what its call emits, on the way to the connections that follow it.
 
-Several connections may follow a call, each from where it stands; any of them may answer. Knows the keeper,
-and of connections only that they take items. See `subscriptions`.
+Several connections may follow a call, each from where it stands; any of them may answer. Knows
+`DurableCalls`, and of connections only that they take items. See `subscriptions`.
 """
 
 import asyncio
@@ -26,9 +26,9 @@ from midcall.items import (
     encode_item,
     to_json,
 )
-from midcall.journal.base import CallRecord
+from midcall.journal.contract import CallRecord
 from midcall.journal.dialect import Detached
-from midcall.journal.keeper import Keeper
+from midcall.journal.durable import DurableCalls
 from midcall.journal.kept import Kept
 from midcall.principal import Principal
 
@@ -96,13 +96,13 @@ class DurableSubscription(Detached):
 
     def __init__(
         self,
-        keeper: Keeper,
+        durable: DurableCalls,
         supported: frozenset[str],
         record: CallRecord,
         audience: Audience,
         lost: Callable[["DurableSubscription"], None],
     ) -> None:
-        super().__init__(keeper, supported)
+        super().__init__(durable, supported)
         self.id = record.id
         self.name = record.name
         self.audience = audience
@@ -141,7 +141,7 @@ class DurableSubscription(Detached):
         if self._held or (number is not None and self._is_ahead_of_the_journal()):
             self._held.append((item, number))
             if len(self._held) == 1:
-                self.keeper.spawn(self._release())
+                self.durable.spawn(self._release())
         else:
             self._send_now(item, number)
 
@@ -216,7 +216,7 @@ class DurableSubscription(Detached):
             outcome.error = Raw(encode_item(self._failure))
         self.end(self.call, encode_outcome(outcome))
 
-    # --- what the base and the keeper call ---------------------------------------------------
+    # --- what the base and the durable calls call ---------------------------------------------------
 
     def waits(self, kept: Kept) -> None:
         shown = self.audience.shown

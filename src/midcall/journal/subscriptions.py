@@ -30,8 +30,8 @@ from midcall.errors import (
 )
 from midcall.hub import Hub
 from midcall.items import Data, Done, Error, Metadata, to_json
-from midcall.journal.base import ENDED, WITH_OUTCOME, Busy, CallRecord, Gone, Journal
-from midcall.journal.keeper import LOOK, PATIENCE, Keeper
+from midcall.journal.contract import ENDED, WITH_OUTCOME, Busy, CallRecord, Gone, Journal
+from midcall.journal.durable import LOOK, PATIENCE, DurableCalls
 from midcall.journal.kept import asked_of, context_of, kind_of, new_record
 from midcall.journal.mail import Box
 from midcall.journal.subscription import Audience, DurableSubscription, Outcome, Peer, encode_outcome, is_of
@@ -81,15 +81,15 @@ async def tell_holder(
 class Subscriptions:
     """The durable subscriptions of a hub, in this process."""
 
-    def __init__(self, keeper: Keeper) -> None:
-        self._keeper = keeper
-        self._hub: Hub = keeper.hub
+    def __init__(self, durable: DurableCalls) -> None:
+        self._durable = durable
+        self._hub: Hub = durable.hub
         self._audiences: dict[str, Audience] = {}
         """Of the calls that somebody follows here, by their ids."""
         self._followed: dict[str, int] = {}
         """The calls that are about to be taken back, and how often there was need to since."""
-        keeper.fronts[KIND] = self._revive
-        keeper.mail.box(KIND, self._moved)
+        durable.fronts[KIND] = self._revive
+        durable.mail.box(KIND, self._moved)
 
     async def subscribe(self, peer: Peer, name: str, params: bytes, supported: frozenset[str]) -> str:
         """Start a call; it is in the journal before it does anything. Gives its id. Raises `JournalError`."""
@@ -102,7 +102,7 @@ class Subscriptions:
             to_json(Context(supported)),
             None if peer.principal is None else peer.principal.name,
             None,
-            self._keeper.time_limit,
+            self._durable.time_limit,
         )
         front = self._front(supported, record)
         call = self._hub.prepare(
@@ -110,29 +110,29 @@ class Subscriptions:
             params,
             front,
             supported=supported,
-            time_limit=self._keeper.time_limit,
+            time_limit=self._durable.time_limit,
             principal=record.principal,
         )
         self._hub.calls.check_room(call)
-        self._keeper.admit(front, record)
-        self._keeper.prepare(front, call)
-        await self._keeper.reserve(front)
+        self._durable.admit(front, record)
+        self._durable.prepare(front, call)
+        await self._durable.reserve(front)
         self._attach(front, peer, 0)
-        self._keeper.start(front)
+        self._durable.start(front)
         return record.id
 
     async def attach(self, peer: Peer, call_id: str, after: int) -> str:
         """Follow a call on this connection. Raises `UnknownCall`, or `NotWaiting` if it cannot be had."""
-        await self._keeper.open()
+        await self._durable.open()
         after = max(after, 0)
         end = time.monotonic() + PATIENCE
         while True:
-            found = await self._keeper.journal.load(call_id)
+            found = await self._durable.journal.load(call_id)
             if found is None or not is_of(found[0], peer.principal) or kind_of(found[0]) != KIND:
                 raise UnknownCall(call_id)
             record = found[0]
-            self._keeper.here.yield_to(call_id, record.fence)
-            live = self._keeper.live(call_id)
+            self._durable.here.yield_to(call_id, record.fence)
+            live = self._durable.live(call_id)
             if isinstance(live, DurableSubscription):
                 self._attach(live, peer, after)
                 return call_id
@@ -140,17 +140,17 @@ class Subscriptions:
                 outcome = await self._outcome(record)
                 _tell_outcome(self._hub, peer, call_id, record, outcome, after)
                 return call_id
-            match await self._keeper.claim(call_id, record.segment):
+            match await self._durable.claim(call_id, record.segment):
                 case DurableSubscription() as claimed:
                     self._attach(claimed, peer, after)
-                    self._keeper.resume(claimed)
-                    await tell_holder(self._keeper.journal, record, record.fence + 1, attached=True)
+                    self._durable.resume(claimed)
+                    await tell_holder(self._durable.journal, record, record.fence + 1, attached=True)
                     return call_id
                 case Busy():
                     if time.monotonic() > end:
                         busy = f"Call {call_id} runs in another worker: attach again in a moment"
                         raise NotWaiting(call_id, "running", busy)
-                    await self._keeper.journal.wait(call_id, record.segment, LOOK)
+                    await self._durable.journal.wait(call_id, record.segment, LOOK)
                 case Gone("diverged"):
                     raise _stands_still(call_id)
                 case _:
@@ -174,14 +174,14 @@ class Subscriptions:
         When this returns, the answers are in the journal. False if the call does not wait any more. Raises
         `UnknownQuestion` or `WrongAnswer`.
         """
-        front = await self._keeper.answer(call_id, answers)
+        front = await self._durable.answer(call_id, answers)
         if not isinstance(front, DurableSubscription) or front.kept is None:
             return False
         record = front.kept.record
         for request_id in answers:
             front.audience.close_prompt(call_id, request_id, peer)
-        self._keeper.resume(front)
-        await tell_holder(self._keeper.journal, record, record.fence, list(answers))
+        self._durable.resume(front)
+        await tell_holder(self._durable.journal, record, record.fence, list(answers))
         return True
 
     async def abort(self, peer: Peer, call_id: str, reason: str) -> bool:
@@ -190,7 +190,7 @@ class Subscriptions:
         if audience is None or peer not in audience.peers:
             return False
         self._leave(peer, call_id)
-        return await self._keeper.abort(call_id, reason, encode_outcome(Outcome()))
+        return await self._durable.abort(call_id, reason, encode_outcome(Outcome()))
 
     def detach(self, peer: Peer) -> None:
         """A connection is closed: its calls go on without it."""
@@ -214,7 +214,7 @@ class Subscriptions:
 
     def _front(self, supported: frozenset[str], record: CallRecord) -> DurableSubscription:
         audience = self._audiences.get(record.id) or Audience()
-        return DurableSubscription(self._keeper, supported, record, audience, self._lost)
+        return DurableSubscription(self._durable, supported, record, audience, self._lost)
 
     def _lost(self, front: DurableSubscription) -> None:
         """Nothing more comes from a dialect: the call has ended, or others go on with it."""
@@ -227,13 +227,13 @@ class Subscriptions:
 
     async def gone_on(self, record: CallRecord) -> None:
         """This worker goes on with a call that nobody looked after: who follows it elsewhere hears of it."""
-        await tell_holder(self._keeper.journal, record, record.fence + 1)
+        await tell_holder(self._durable.journal, record, record.fence + 1)
 
     def _moved(self, message: bytes) -> None:
         """Another worker has answered or ended a call, or somebody follows it there."""
         moved = _decode_moved(message)
         audience = self._audiences.get(moved.call)
-        if audience is None or not self._keeper.here.yield_to(moved.call, moved.fence):
+        if audience is None or not self._durable.here.yield_to(moved.call, moved.fence):
             return
         if moved.attached:
             self._audiences.pop(moved.call).stop(moved.call, AttachedElsewhere(moved.call))
@@ -247,7 +247,7 @@ class Subscriptions:
             self._followed[call_id] += 1
         elif self._is_followed(call_id):
             self._followed[call_id] = 0
-            self._keeper.spawn(self._follow(call_id))
+            self._durable.spawn(self._follow(call_id))
 
     async def _follow(self, call_id: str) -> None:
         """Another worker goes on with a call: once that is done, go on here, for whoever is on the line."""
@@ -263,9 +263,9 @@ class Subscriptions:
             del self._followed[call_id]
 
     async def _take_back(self, call_id: str) -> bool:
-        journal = self._keeper.journal
+        journal = self._durable.journal
         found = await journal.load(call_id)
-        if self._keeper.live(call_id) is not None:
+        if self._durable.live(call_id) is not None:
             return True
         record = None if found is None else found[0]
         if record is None or record.status in ENDED:
@@ -274,9 +274,9 @@ class Subscriptions:
             for peer, after in audience.peers.items():
                 _tell_outcome(self._hub, peer, call_id, record, outcome, after)
             return True
-        claimed = await self._keeper.take_up(record)
+        claimed = await self._durable.take_up(record)
         if isinstance(claimed, DurableSubscription):
-            self._keeper.resume(claimed)
+            self._durable.resume(claimed)
             await tell_holder(journal, record, record.fence + 1, attached=True)
             return True
         if claimed == Gone("diverged"):
@@ -288,10 +288,10 @@ class Subscriptions:
     async def _outcome(self, record: CallRecord) -> bytes | None:
         if record.status not in WITH_OUTCOME:
             return None
-        return await self._keeper.journal.wait(record.id, record.segment - 1, 0)
+        return await self._durable.journal.wait(record.id, record.segment - 1, 0)
 
     def _is_followed(self, call_id: str) -> bool:
-        return call_id in self._audiences and not self._keeper.stopping
+        return call_id in self._audiences and not self._durable.stopping
 
 
 def _stands_still(call_id: str) -> NotWaiting:

@@ -1,7 +1,8 @@
 """Sweeper: looks after the calls that nobody comes back to.
 
-Their time is up, or the worker that ran them is gone. It looks into the journal now and then, has the keeper
-go on with such calls, and has what is past its time expire or be forgotten. Knows no front and no protocol.
+Their time is up, or the worker that ran them is gone. It looks into the journal now and then, has
+`DurableCalls` go on with such calls, and has what is past its time expire or be forgotten. Knows no
+front and no protocol.
 """
 
 import asyncio
@@ -11,12 +12,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from midcall.errors import JournalError, TooManyCalls
-from midcall.journal.base import Busy, CallRecord, Gone, Settled
+from midcall.journal.contract import Busy, CallRecord, Gone, Settled
 from midcall.journal.kept import kind_of
 from midcall.logs import Trouble
 
 if TYPE_CHECKING:
-    from midcall.journal.keeper import Keeper
+    from midcall.journal.durable import DurableCalls
 
 log = logging.getLogger("midcall.journal")
 
@@ -25,10 +26,10 @@ SWEEP = 5.0
 
 
 class Sweeper:
-    """One task of a keeper."""
+    """One task of `DurableCalls`."""
 
-    def __init__(self, keeper: "Keeper") -> None:
-        self._keeper = keeper
+    def __init__(self, durable: "DurableCalls") -> None:
+        self._durable = durable
         self._task: asyncio.Task[None] | None = None
         self._trouble = Trouble(log, "sweep the journal")
 
@@ -43,20 +44,20 @@ class Sweeper:
 
     async def look(self) -> None:
         """Look once. Raises `JournalError`."""
-        keeper = self._keeper
-        due: Sequence[CallRecord] = await keeper.journal.due() if keeper.looks_after else ()
-        if keeper.engine is not None:
-            due = await keeper.engine.look_after(due)
+        durable = self._durable
+        due: Sequence[CallRecord] = await durable.journal.due() if durable.looks_after else ()
+        if durable.engine is not None:
+            due = await durable.engine.look_after(due)
         for record in due:
-            if kind_of(record) not in keeper.fronts or not keeper.here.is_free(record):
+            if kind_of(record) not in durable.fronts or not durable.here.is_free(record):
                 continue  # somebody else's, who shares the journal; or it is looked after here
-            front = await keeper.claim(record.id, record.segment)
+            front = await durable.claim(record.id, record.segment)
             if not isinstance(front, Settled | Busy | Gone):
                 with contextlib.suppress(TooManyCalls):
-                    keeper.resume(front)
-                await keeper.subscriptions.gone_on(record)
-        await keeper.journal.sweep()
-        await keeper.renew_keys()
+                    durable.resume(front)
+                await durable.subscriptions.gone_on(record)
+        await durable.journal.sweep()
+        await durable.renew_keys()
 
     async def _sweep(self) -> None:
         while True:

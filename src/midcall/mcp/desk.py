@@ -1,6 +1,6 @@
 """Desk: where requests come that go on with a call: by sealed state, by idempotency key, by task id.
 
-The calls themselves are kept by the `Keeper` of the hub. Here is what MCP adds: what is sealed into
+The calls themselves are kept by the `DurableCalls` of the hub. Here is what MCP adds: what is sealed into
 `requestState`, who may come back with it, and what he gets who comes while somebody else runs the call.
 """
 
@@ -17,8 +17,8 @@ from msgspec import Raw, Struct
 
 from midcall import jsonrpc
 from midcall.errors import JournalError, MidcallError, UnknownQuestion, WrongAnswer
-from midcall.journal.base import ENDED, WITH_OUTCOME, Busy, CallRecord, Gone
-from midcall.journal.keeper import LOOK, PATIENCE, Keeper
+from midcall.journal.contract import ENDED, WITH_OUTCOME, Busy, CallRecord, Gone
+from midcall.journal.durable import LOOK, PATIENCE, DurableCalls
 from midcall.journal.kept import asked_of, context_of, is_answered, new_record
 from midcall.journal.seal import BadSeal, KeyRing
 from midcall.mcp import tasks
@@ -68,13 +68,13 @@ Find = Callable[[CallRecord, Context], tuple[Resolved, Finish]]
 class Desk:
     """All detached calls of one server."""
 
-    def __init__(self, keeper: Keeper, keys: KeyRing | None, find: Find) -> None:
-        self.keeper = keeper
+    def __init__(self, durable: DurableCalls, keys: KeyRing | None, find: Find) -> None:
+        self.durable = durable
         self._given_keys = keys
         self._find = find
         self._alike: dict[str, set[_Waiting]] = {}
         """The requests that have come back and do not know yet what they get, by their sealed state."""
-        keeper.fronts[KIND] = self._revive
+        durable.fronts[KIND] = self._revive
 
     # --- calls that may have to be found again -----------------------------------------------
 
@@ -94,23 +94,23 @@ class Desk:
             _encode(context),
             context.ticket.principal,
             exchange.meta.idempotency_key,
-            self.keeper.time_limit,
+            self.durable.time_limit,
         )
         front = InputRequired(exchange, finish, self, context, given)
-        self.keeper.admit(front, record)
+        self.durable.admit(front, record)
         return front
 
     def start_durably(self, front: InputRequired, exchange: Exchange) -> None:
         """Start a call that is in the journal before it does anything; or join the one that has its key."""
-        self.keeper.spawn(self._guarded(exchange, partial(self._start_durably, front, exchange)))
+        self.durable.spawn(self._guarded(exchange, partial(self._start_durably, front, exchange)))
 
     async def _start_durably(self, front: InputRequired, exchange: Exchange) -> None:
-        taken = await self.keeper.reserve(front)
+        taken = await self.durable.reserve(front)
         if taken is None:
             if front.is_task and front.kept is not None:
                 front.leave_to_task()
                 exchange.result(tasks.created(front.kept.record))
-            self.keeper.start(front)
+            self.durable.start(front)
             return
         context = _decode_context(context_of(taken))
         if context.ticket != front.context.ticket:
@@ -133,7 +133,7 @@ class Desk:
         session.admit(exchange, waiting)
         self._alike.setdefault(sealed, waiting.alike).add(waiting)
         retry = partial(self._retry, exchange, sealed, ticket, responses, waiting)
-        self.keeper.spawn(self._guarded(exchange, retry))
+        self.durable.spawn(self._guarded(exchange, retry))
 
     async def _retry(
         self,
@@ -144,12 +144,12 @@ class Desk:
         waiting: "_Waiting",
     ) -> None:
         try:
-            await self.keeper.open()
+            await self.durable.open()
             state = self.unseal(sealed, ticket)
             given = await self._read_answers(state.call_id, responses, state.places)
             if given.answers:
                 try:
-                    front = await self.keeper.answer(state.call_id, given.answers, patience=0)
+                    front = await self.durable.answer(state.call_id, given.answers, patience=0)
                 except (UnknownQuestion, WrongAnswer):
                     pass  # it has gone on in this moment: what it asks now is told
                 else:
@@ -157,7 +157,7 @@ class Desk:
                         self._resume(front, exchange, given.notes)
                         waiting.gets(front)
                         return
-            if isinstance(live := self.keeper.live(state.call_id), InputRequired):
+            if isinstance(live := self.durable.live(state.call_id), InputRequired):
                 live.note(given.notes)
             await self._tell_current(exchange, state.call_id, ticket, given.notes, waiting)
         finally:
@@ -167,11 +167,11 @@ class Desk:
 
     def look_on(self, exchange: Exchange, record: CallRecord, ticket: Ticket) -> None:
         """A request waits for a call that goes on for another request: it gets how the call stands then."""
-        self.keeper.spawn(self._guarded(exchange, partial(self._tell_current, exchange, record.id, ticket)))
+        self.durable.spawn(self._guarded(exchange, partial(self._tell_current, exchange, record.id, ticket)))
 
     def _resume(self, front: InputRequired, exchange: Exchange | None, notes: dict[str, str]) -> None:
         front.come_back(exchange, notes)
-        self.keeper.resume(front)
+        self.durable.resume(front)
 
     async def _read_answers(
         self, call_id: str, responses: Mapping[str, Raw], places: Mapping[str, str] | None = None
@@ -181,7 +181,7 @@ class Desk:
         With `places`, only questions count that are asked there: another one may have the same key by now.
         """
         given = _Given()
-        front = self.keeper.live(call_id)
+        front = self.durable.live(call_id)
         if not responses:
             return given
         if isinstance(front, InputRequired) and front.call is not None and front.open.keys() & responses:
@@ -190,7 +190,7 @@ class Desk:
                     check = partial(front.call.check_answer, request.request_id)
                     given.read(key, request.request_id, request.request_type, responses[key], check)
             return given
-        found = await self.keeper.journal.load(call_id)
+        found = await self.durable.journal.load(call_id)
         if found is not None and found[0].questions:
             for key, one in asked_of(found[0]).questions.items():
                 if key in responses and (places is None or places.get(key) == one.place):
@@ -212,8 +212,8 @@ class Desk:
         """
         end = time.monotonic() + PATIENCE
         while True:
-            await self.keeper.up_to_date(call_id)
-            found = await self.keeper.journal.load(call_id)
+            await self.durable.up_to_date(call_id)
+            found = await self.durable.journal.load(call_id)
             if found is None:
                 raise invalid()
             record = found[0]
@@ -221,12 +221,12 @@ class Desk:
                 deliver(exchange, self.questions(record, ticket, notes))
                 return
             if record.status in WITH_OUTCOME:
-                outcome = await self.keeper.journal.wait(call_id, record.segment - 1, 0)
+                outcome = await self.durable.journal.wait(call_id, record.segment - 1, 0)
                 deliver_encoded(exchange, outcome or b"{}")
                 return
             if record.status in ENDED:
                 raise _given_up(record.status)
-            claimed = await self.keeper.take_up(record)
+            claimed = await self.durable.take_up(record)
             if isinstance(claimed, InputRequired):
                 self._resume(claimed, exchange, {})
                 if waiting is not None:
@@ -238,7 +238,7 @@ class Desk:
                 deliver(exchange, self.come_again(record, ticket))
                 return
             try:
-                await self.keeper.journal.wait(call_id, record.segment, min(LOOK, PATIENCE))
+                await self.durable.journal.wait(call_id, record.segment, min(LOOK, PATIENCE))
             except asyncio.CancelledError:  # the process ends, and so does this
                 deliver(exchange, self.come_again(record, ticket))
                 return
@@ -299,7 +299,7 @@ class Desk:
         return state
 
     def _keys(self) -> KeyRing:
-        keys = self._given_keys or self.keeper.keys
+        keys = self._given_keys or self.durable.keys
         if keys is None:
             raise RuntimeError("The journal is not open")
         return keys
@@ -310,12 +310,12 @@ class Desk:
         """A call that runs goes on without its request."""
         if front.kept is not None:
             begin = partial(self._begin_task, front, front.kept.record, exchange)
-            self.keeper.spawn(self._guarded(exchange, begin))
+            self.durable.spawn(self._guarded(exchange, begin))
 
     async def _begin_task(self, front: InputRequired, record: CallRecord, exchange: Exchange) -> None:
         if front.kept is not None:  # else it has ended already, and is in the journal
             try:
-                await self.keeper.reserve(front)
+                await self.durable.reserve(front)
             except JournalError:
                 front.give_up()
                 raise
@@ -323,16 +323,16 @@ class Desk:
 
     def task(self, exchange: Exchange, task_id: str, work: Callable[[CallRecord], Any]) -> None:
         """Do something with a task of this caller, and answer with what it gives."""
-        self.keeper.spawn(self._guarded(exchange, partial(self._task, exchange, task_id, work)))
+        self.durable.spawn(self._guarded(exchange, partial(self._task, exchange, task_id, work)))
 
     async def _task(self, exchange: Exchange, task_id: str, work: Callable[[CallRecord], Any]) -> None:
-        await self.keeper.open()
-        await self.keeper.up_to_date(task_id)
-        found = await self.keeper.journal.load(task_id)
+        await self.durable.open()
+        await self.durable.up_to_date(task_id)
+        found = await self.durable.journal.load(task_id)
         if found is None or found[0].principal != exchange.caller.principal:
             raise McpError(-32602, f"Unknown task: {task_id}")
         if is_answered(*found):
-            claimed = await self.keeper.take_up(found[0])
+            claimed = await self.durable.take_up(found[0])
             if isinstance(claimed, InputRequired):
                 self._resume(claimed, None, {})
         exchange.result(await work(found[0]))
@@ -341,9 +341,9 @@ class Desk:
         """The answer to `tasks/get`. Whoever asks for a task that nobody looks after has it go on."""
         outcome = None
         if record.status in WITH_OUTCOME:
-            outcome = await self.keeper.journal.wait(record.id, record.segment - 1, 0)
+            outcome = await self.durable.journal.wait(record.id, record.segment - 1, 0)
         elif record.status != "waiting" or not asked_of(record).questions:
-            claimed = await self.keeper.take_up(record)
+            claimed = await self.durable.take_up(record)
             if isinstance(claimed, InputRequired):
                 self._resume(claimed, None, {})
         return tasks.shown(record, outcome)
@@ -355,7 +355,7 @@ class Desk:
             await self._ask_again(record, given.notes)
         if given.answers:
             try:
-                front = await self.keeper.answer(record.id, given.answers)
+                front = await self.durable.answer(record.id, given.answers)
             except UnknownQuestion:
                 return {}  # answered, or given up, in this moment: as for any other key that is not open
             if isinstance(front, InputRequired):
@@ -366,10 +366,10 @@ class Desk:
 
     async def _ask_again(self, record: CallRecord, notes: dict[str, str]) -> None:
         """Nothing was answered that could be read: have it asked again, with the reason."""
-        front = self.keeper.live(record.id) or await self.keeper.take_up(record)
+        front = self.durable.live(record.id) or await self.durable.take_up(record)
         if isinstance(front, InputRequired):
             front.note(notes)
-            self.keeper.resume(front)
+            self.durable.resume(front)
 
     async def cancel_task(self, record: CallRecord) -> dict[str, Any]:
         await self.abort(record.id, "The task was cancelled")
@@ -380,7 +380,7 @@ class Desk:
 
         When this returns, the answers are in the journal. Raises `UnknownQuestion` or `WrongAnswer`.
         """
-        front = await self.keeper.answer(call_id, answers)
+        front = await self.durable.answer(call_id, answers)
         if not isinstance(front, InputRequired):
             return False
         self._resume(front, None, {})
@@ -388,7 +388,7 @@ class Desk:
 
     async def abort(self, call_id: str, reason: str) -> bool:
         """End a call, wherever it is. False if it had ended, or is not known."""
-        return await self.keeper.abort(call_id, reason, encode_outcome(McpError(-32603, reason)))
+        return await self.durable.abort(call_id, reason, encode_outcome(McpError(-32603, reason)))
 
 
 class _Given:

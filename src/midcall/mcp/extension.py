@@ -20,7 +20,7 @@ from midcall.connection import Connection
 from midcall.errors import MidcallError, NotAllowed, RateLimited
 from midcall.hub import Hub
 from midcall.items import to_json
-from midcall.journal.keeper import Keeper, keeper_of
+from midcall.journal.durable import DurableCalls, durable_calls
 from midcall.journal.seal import KeyRing
 from midcall.jsonrpc import Envelope, Id
 from midcall.mcp import messages, revisions
@@ -102,13 +102,13 @@ class McpExtension:
     @property
     def desk(self) -> Desk:
         if self._desk is None:
-            keeper = keeper_of(self.hub)
+            durable = durable_calls(self.hub)
             if self._time_limit is not None:
-                keeper.time_limit = self._time_limit
-            self._desk = Desk(keeper, self._keys, self.running.find)
+                durable.time_limit = self._time_limit
+            self._desk = Desk(durable, self._keys, self.running.find)
         return self._desk
 
-    def keep_with(self, keeper: Keeper) -> None:
+    def keep_with(self, durable: DurableCalls) -> None:
         """Be ready to go on with calls of a journal, also of those that nobody comes back to."""
         _ = self.desk
 

@@ -28,8 +28,8 @@ from midcall.errors import (
 )
 from midcall.items import Error, encode_item, to_json
 from midcall.journal import subscription, subscriptions
-from midcall.journal.base import ENDED, WITH_OUTCOME, CallRecord, Entry, Journal, Status, from_export
-from midcall.journal.keeper import KEPT, PATIENCE
+from midcall.journal.contract import ENDED, WITH_OUTCOME, CallRecord, Entry, Journal, Status, from_export
+from midcall.journal.durable import KEPT, PATIENCE
 from midcall.journal.kept import Asked, Kept, asked_of, context_of, kind_of
 from midcall.journal.seal import is_key, shared_keys
 from midcall.mcp import desk as mcp_calls
@@ -173,7 +173,7 @@ class Operations:
         """Have a call answered; false if it does not wait for that any more."""
         try:
             if kind_of(record) == subscriptions.KIND:
-                return await desk.keeper.subscriptions.answer(record.id, answers)
+                return await desk.durable.subscriptions.answer(record.id, answers)
             return await desk.answer(record.id, answers)
         except UnknownQuestion:
             return False
@@ -189,7 +189,7 @@ class Operations:
         if self._desk is None:
             ended = await self.journal.end(call_id, "aborted", outcome, time.time() + KEPT)
         else:
-            ended = await self._desk.keeper.abort(call_id, reason, outcome)
+            ended = await self._desk.durable.abort(call_id, reason, outcome)
         if not ended:
             raise NotWaiting(call_id, record.status, f"Call {call_id} has ended already: {record.status}")
         await subscriptions.tell_holder(self.journal, record, record.fence + 1)
@@ -232,7 +232,7 @@ class Operations:
         _check_import(record)
         if self._desk is not None:
             try:
-                _, found = self._desk.keeper.fronts[kind_of(record)](record)
+                _, found = self._desk.durable.fronts[kind_of(record)](record)
             except (MidcallError, McpError) as error:
                 raise BadExport(f"The call {record.id} cannot be run here: {error}") from None
             check_scopes(found.name, found.method.extras, principal)
@@ -257,7 +257,7 @@ class Operations:
 
     async def _open(self) -> None:
         if self._desk is not None:
-            await self._desk.keeper.open()
+            await self._desk.durable.open()
 
     async def _load(self, call_id: str) -> tuple[CallRecord, Sequence[Entry]]:
         await self._open()

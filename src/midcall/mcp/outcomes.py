@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from midcall.items import to_json
-from midcall.journal.base import CallRecord
+from midcall.journal.contract import CallRecord
 from midcall.journal.kept import asked_of
 from midcall.mcp.elicitation import request_for
 from midcall.mcp.exchange import Exchange, McpError

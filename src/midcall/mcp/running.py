@@ -18,7 +18,7 @@ from midcall.content import Passed
 from midcall.errors import InvalidArguments, MethodNotFound, MidcallError
 from midcall.hub import Hub
 from midcall.items import Error, to_json
-from midcall.journal.base import CallRecord
+from midcall.journal.contract import CallRecord
 from midcall.limits import MAX_STATE, Key
 from midcall.mcp import messages, revisions
 from midcall.mcp.caller import TASKS, Caller
@@ -266,15 +266,15 @@ class Runner:
                 arguments,
                 front,
                 supported=kinds,
-                time_limit=desk.keeper.time_limit,
+                time_limit=desk.durable.time_limit,
                 principal=caller.principal,
             )
             hub.calls.check_room(call)
             _take_along(call, talk)
         except BaseException:
-            desk.keeper.forget(front)
+            desk.durable.forget(front)
             raise
-        desk.keeper.prepare(front, call)
+        desk.durable.prepare(front, call)
         if long_running or exchange.meta.idempotency_key is not None:
             desk.start_durably(front, exchange)
         else:

@@ -7,7 +7,7 @@ from the creation, and is as long as the task is sure to be found.
 import datetime as dt
 from typing import Any
 
-from midcall.journal.base import CallRecord
+from midcall.journal.contract import CallRecord
 from midcall.mcp.exchange import McpError
 from midcall.mcp.outcomes import decode_outcome, input_requests
 

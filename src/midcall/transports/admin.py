@@ -37,7 +37,7 @@ from midcall.errors import (
     UnknownQuestion,
     WrongAnswer,
 )
-from midcall.journal.base import Status
+from midcall.journal.contract import Status
 from midcall.limits import Key, check_keys
 from midcall.mcp import McpExtension
 from midcall.mcp.operations import STATUSES, Operations
@@ -127,7 +127,7 @@ class _Admin:
     @functools.cached_property
     def _operations(self) -> Operations:
         desk = self._extension.desk
-        return Operations(desk.keeper.journal, desk=desk, calls=self._extension.hub.calls)
+        return Operations(desk.durable.journal, desk=desk, calls=self._extension.hub.calls)
 
     async def list(self, request: Request) -> Response:
         asked = request.query_params

@@ -20,7 +20,7 @@ from starlette.routing import Route
 from midcall.call import Call
 from midcall.call import Status as CallStatus
 from midcall.errors import JournalError, MidcallError, NotWaiting, TooLong, UnknownCall
-from midcall.journal.base import CallRecord, Status
+from midcall.journal.contract import CallRecord, Status
 from midcall.limits import check_keys
 from midcall.mcp import McpExtension
 from midcall.mcp.operations import Operations, is_journaled, open_questions
@@ -53,7 +53,7 @@ class CallsPage:
     @functools.cached_property
     def _operations(self) -> Operations:
         desk = self._extension.desk
-        return Operations(desk.keeper.journal, desk=desk, calls=self._extension.hub.calls, patience=2.0)
+        return Operations(desk.durable.journal, desk=desk, calls=self._extension.hub.calls, patience=2.0)
 
     def routes(self) -> list[Route]:
         return [
@@ -74,7 +74,7 @@ class CallsPage:
 
     async def _kept(self, mine: str | None) -> list[CallRecord]:
         """Calls in the journal. It can be asked for those of a name, but not for those of nobody."""
-        await self._extension.desk.keeper.open()
+        await self._extension.desk.durable.open()
         journal, found = self._operations.journal, list[CallRecord]()
         after: str | None = None
         for read in itertools.count(PAGE, PAGE):
@@ -103,7 +103,7 @@ class CallsPage:
         here = self._extension.hub.calls.get(id)
         if here is not None:
             return here.principal == mine
-        await self._extension.desk.keeper.open()
+        await self._extension.desk.durable.open()
         found = await self._operations.journal.load(id)
         return found is not None and found[0].principal == mine
 

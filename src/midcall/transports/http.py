@@ -109,8 +109,8 @@ def asgi_app(
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         await hub.open()
-        if hub.keeper is not None:
-            sessions = hub.keeper.mail.box("session")
+        if hub.durable is not None:
+            sessions = hub.durable.mail.box("session")
             sessions.take = mcp.share_sessions(sessions)
         for part in parts:
             await part.open()
@@ -136,8 +136,8 @@ def asgi_app(
         routes.append(Mount("/admin", Restricted(admin_pages(mcp_of(hub)), auth)))
     if metrics:
         routes.append(Route("/metrics", Restricted(request_response(probes.metrics), auth)))
-        if hub.keeper is not None:
-            measure(hub.keeper.journal)
+        if hub.durable is not None:
+            measure(hub.durable.journal)
     if auth is not None and auth.metadata() is not None:
         routes += [Route(METADATA_PATH, metadata), Route(f"{METADATA_PATH}/{{path:path}}", metadata)]
     for part in parts:

@@ -228,8 +228,8 @@ class _Server(uvicorn.Server):
         Meanwhile a client may send one more request on a connection that it holds open, as it cannot know.
         Its response says that it is the last one. Idle connections are closed when they always are.
         """
-        if self._hub.keeper is not None:
-            self._hub.keeper.let_go()
+        if self._hub.durable is not None:
+            self._hub.durable.let_go()
             await asyncio.sleep(0)
         end = time.monotonic() + self._grace
         while (len(self._calls) or self._in_use()) and time.monotonic() < end and not self.force_exit:

@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from midcall import jsonrpc
 from midcall.connection import MAX_MESSAGE
-from midcall.journal.base import is_worker_name
+from midcall.journal.contract import is_worker_name
 from midcall.jsonrpc import Batch, BatchReply, Envelope, Fault
 from midcall.mcp import revisions
 from midcall.mcp.exchange import Plain

@@ -70,16 +70,16 @@ class Probes:
 
     def present(self) -> dict[str, int]:
         """What there is at this moment."""
-        hub, keeper = self._hub, self._hub.keeper
+        hub, durable = self._hub, self._hub.durable
         return {
             "midcall_calls_active": len(hub.calls),
             "midcall_questions_open": hub.calls.open_questions,
-            "midcall_calls_parked": 0 if keeper is None else keeper.parked,
+            "midcall_calls_parked": 0 if durable is None else durable.parked,
         }
 
     async def metrics(self, request: Request) -> Response:
         """All figures, for Prometheus."""
-        hub, keeper = self._hub, self._hub.keeper
+        hub, durable = self._hub, self._hub.durable
         total, present = self.siblings.figures()
         families = [
             Family(
@@ -87,7 +87,7 @@ class Probes:
             ),
             *(single(name, "gauge", help, present.get(name, 0)) for name, help in _PRESENT.items()),
         ]
-        if keeper is not None:
+        if durable is not None:
             fault = await self._fault_of_journal()
             families.append(
                 single("midcall_journal_up", "gauge", "Whether the journal answers.", fault is None)
@@ -101,10 +101,10 @@ class Probes:
         return PlainTextResponse(render((*families, *families_of(total))), media_type=TEXT_FORMAT)
 
     async def _why_not(self) -> str | None:
-        keeper = self._hub.keeper
-        if keeper is None:
+        durable = self._hub.durable
+        if durable is None:
             return None
-        if keeper.stopping:
+        if durable.stopping:
             return "The server is closing"
         return await self._fault_of_journal()
 
@@ -122,13 +122,13 @@ class Probes:
     async def _look(self) -> str | None:
         try:
             async with asyncio.timeout(PATIENCE):
-                await self._hub.keeper.open()
-                await self._hub.keeper.journal.probe()
+                await self._hub.durable.open()
+                await self._hub.durable.journal.probe()
         except TimeoutError:
             return f"the journal does not answer within {PATIENCE:g} seconds"
         except JournalError as error:
             return str(error)
-        if refused_lately(self._hub.keeper.journal, REFUSED):
+        if refused_lately(self._hub.durable.journal, REFUSED):
             return "the journal has refused what was to be written"
         return None
 
@@ -138,7 +138,7 @@ class Probes:
             if time.monotonic() - self._counted > COUNTED:
                 try:
                     async with asyncio.timeout(COUNTING):
-                        self._counts = await self._hub.keeper.journal.count()
+                        self._counts = await self._hub.durable.journal.count()
                 except (TimeoutError, JournalError):
                     self._counts = None
                 self._counted = time.monotonic()

@@ -41,7 +41,7 @@ class InputRequired(Detached):
         context: Context,
         given: Mapping[str, Raw] | None,
     ) -> None:
-        super().__init__(desk.keeper, context.kinds)
+        super().__init__(desk.durable, context.kinds)
         self._desk = desk
         self._reply = Dialect(exchange, finish)
         """Collects the result, and passes on progress and log to the request that waits."""
@@ -137,7 +137,7 @@ class InputRequired(Detached):
         if kept.journaled or self.is_task or self.about_to_write or kept.record.idempotency_key is not None:
             self.end(call, encoded, kept.record.expires if self.is_task else 0.0)  # as `ttlMs` has said
         else:
-            self.keeper.forget(self)
+            self.durable.forget(self)
             self.ended()
             self.dropped()
 
@@ -184,7 +184,7 @@ class InputRequired(Detached):
         """The request that started the call has its answer: the call is a task."""
         self._reply.exchange = None
 
-    # --- what the base and the keeper call ---------------------------------------------------
+    # --- what the base and the durable calls call ---------------------------------------------------
 
     def waits(self, kept: Kept) -> None:
         self._tell(self._desk.questions(kept.record, self.context.ticket))

@@ -9,7 +9,7 @@ import itertools
 from collections import OrderedDict
 from collections.abc import Iterator
 
-from midcall.journal.base import CallRecord
+from midcall.journal.contract import CallRecord
 from midcall.journal.kept import Kept
 
 PARKED_CALLS = 2_000
