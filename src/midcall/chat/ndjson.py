@@ -15,8 +15,7 @@ from starlette.routing import Route
 from midcall.chat.engine import Busy, ChatEngine, NoConversation, TooManyConversations
 from midcall.chat.request import StopRequest, read_json, read_request
 from midcall.chat.runs import FarRun, Run
-from midcall.chat.store import Conflict
-from midcall.errors import JournalError, MidcallError, TooManyCalls
+from midcall.errors import Conflict, JournalError, MidcallError, TooManyCalls
 from midcall.limits import check_keys
 from midcall.principal import Principal
 from midcall.transports.security import JSON, is_media_type

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from midcall.chat.conversation import MESSAGE_ID, Conversation
+from midcall.chat.conversation import MESSAGE_ID, Conversation, load, save
 from midcall.chat.events import (
     Complete,
     ConversationState,
@@ -39,10 +39,9 @@ from midcall.chat.events import ToolCalls as ToolCallsMade
 from midcall.chat.request import ChatRequest
 from midcall.chat.runs import Run, finished
 from midcall.chat.sampling import cost
-from midcall.chat.store import Conflict
 from midcall.chat.toolcalls import Meter, ToolCalls
 from midcall.chat.toolset import Toolset
-from midcall.errors import MidcallError
+from midcall.errors import Conflict, MidcallError
 from midcall.models.base import Message, ModelRequest, Stopped, TextPart, ThinkingPart, ToolCall
 
 if TYPE_CHECKING:
@@ -267,7 +266,7 @@ class Turn:
         """End what was begun for a conversation that is gone; one that was changed goes on elsewhere."""
         gone = self._conversation
         with contextlib.suppress(MidcallError):
-            if await self._engine.store.load(gone.id, gone.principal) is None:
+            if await load(self._engine.store, gone.id, gone.principal) is None:
                 await self._tools.stop()
 
     async def _finish(self, event: Event) -> None:
@@ -284,7 +283,7 @@ class Turn:
 
     async def _save(self) -> None:
         self._conversation.lsn = self._run.lsn
-        await finished(self._engine.store.save(self._conversation))
+        await finished(save(self._engine.store, self._conversation))
 
 
 def joined(messages: Iterable[Message]) -> tuple[Message, ...]:

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 
 from midcall.errors import JournalError
-from midcall.journal.postgres_reach import BROKEN, CLOSING, CONNECTING, explain
-from midcall.journal.postgres_sql import Statements
+from midcall.journal.postgres.reach import BROKEN, CLOSING, CONNECTING, explain
+from midcall.journal.postgres.sql import Statements
 from midcall.logs import Trouble
 
 if TYPE_CHECKING:

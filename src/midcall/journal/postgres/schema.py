@@ -9,10 +9,11 @@ import zlib
 from typing import TYPE_CHECKING
 
 from midcall.errors import JournalError
-from midcall.journal.postgres_reach import transaction
+from midcall.journal.postgres.reach import transaction
+from midcall.journal.values import Values
 
 if TYPE_CHECKING:
-    from midcall.journal.postgres_reach import Connection
+    from midcall.journal.postgres.reach import Connection
 
 MIGRATIONS = (
     # `calls` is what changes often, and small; `parts` is written once. The numbers `n` keep what is new
@@ -68,6 +69,40 @@ MIGRATIONS = (
     );
     CREATE TABLE midcall.secrets (name text PRIMARY KEY, value bytea NOT NULL);
     """,
+    # The lines of a run are kept as they are written, several in a row of the table; `first` is the number of
+    # the first of them. When a run was last heard of changes often, and has no index.
+    """
+    CREATE TABLE midcall.conversations (
+        key bytea PRIMARY KEY,          -- a digest of the principal and the id: neither has a largest size
+        version bigint NOT NULL,
+        updated float8 NOT NULL,
+        waiting boolean NOT NULL,
+        id text NOT NULL,
+        principal text COLLATE "C",
+        run text,
+        title bytea NOT NULL,
+        body bytea NOT NULL
+    );
+    CREATE INDEX conversations_by_principal
+        ON midcall.conversations (coalesce(left(principal, 64), ''), updated);
+    CREATE TABLE midcall.runs (
+        id text COLLATE "C" PRIMARY KEY,
+        conversation text NOT NULL,
+        principal text,
+        lines int NOT NULL DEFAULT 0,
+        ended boolean NOT NULL DEFAULT false,
+        stop boolean NOT NULL DEFAULT false,
+        begun float8 NOT NULL,
+        seen float8 NOT NULL
+    ) WITH (fillfactor = 70);
+    CREATE INDEX runs_by_age ON midcall.runs (begun);
+    CREATE TABLE midcall.lines (
+        run text COLLATE "C" NOT NULL,
+        first int NOT NULL,
+        data bytea NOT NULL,
+        PRIMARY KEY (run, first)
+    );
+    """,
 )
 
 # Not by `to_regclass`, which may answer as it was before the lock was waited for.
@@ -91,7 +126,7 @@ def lock_class(schema: str) -> int:
     return zlib.crc32(f"midcall {schema}".encode()) - 2**31
 
 
-async def migrate(connection: "Connection", schema: str) -> None:
+async def migrate(connection: "Connection", schema: str, values: Values) -> None:
     """Make the tables, or bring them up to date. Raises `JournalError` if they are newer than this code."""
     if await _version(connection, schema) == len(MIGRATIONS):
         return
