@@ -4,16 +4,21 @@ Everything is in one schema, `midcall` unless another one is given. Whoever owns
 one, has rights enough. Of workers that start together one migrates, and the others wait for it.
 """
 
+import logging
 import re
 import zlib
 from typing import TYPE_CHECKING
 
 from midcall.errors import JournalError
+from midcall.journal.contract import ConversationRecord
 from midcall.journal.postgres.reach import transaction
-from midcall.journal.values import Values
+from midcall.journal.postgres.rows import digest
+from midcall.journal.values import ConversationValues, Values
 
 if TYPE_CHECKING:
     from midcall.journal.postgres.reach import Connection
+
+log = logging.getLogger("midcall.journal")
 
 MIGRATIONS = (
     # `calls` is what changes often, and small; `parts` is written once. The numbers `n` keep what is new
@@ -114,6 +119,32 @@ _META_MADE = """
     INSERT INTO midcall.midcall_meta VALUES (0)"""
 _META_DONE = "UPDATE midcall.midcall_meta SET version = $1"
 
+# What is another user's is left alone.
+_HAS_CHAT = """
+    SELECT EXISTS (
+        SELECT FROM pg_namespace WHERE nspname = 'midcall_chat' AND pg_has_role(nspowner, 'USAGE'))"""
+# The oldest ones do not have all of the tables.
+_LOCK_CHAT = """
+    CREATE TABLE IF NOT EXISTS midcall_chat.runs (
+        id text, conversation text, principal text, ended boolean, seen timestamptz);
+    CREATE TABLE IF NOT EXISTS midcall_chat.lines (run text, lsn bigint, line bytea);
+    CREATE TABLE IF NOT EXISTS midcall_chat.to_stop (run text);
+    LOCK TABLE midcall_chat.conversations, midcall_chat.runs, midcall_chat.lines, midcall_chat.to_stop"""
+_OLD_CONVERSATIONS = """
+    SELECT id, principal, version, updated, waiting, run, title, body FROM midcall_chat.conversations"""
+_OLD_RUNS = """
+    SELECT id, conversation, principal, ended, EXISTS (SELECT FROM midcall_chat.to_stop WHERE run = r.id),
+        extract(epoch FROM seen)::float8,
+        ARRAY(SELECT line FROM midcall_chat.lines l WHERE l.run = r.id ORDER BY l.lsn)
+    FROM midcall_chat.runs r"""
+_TAKE_CONVERSATION = """
+    INSERT INTO midcall.conversations (key, version, updated, waiting, id, principal, run, title, body)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)"""
+_TAKE_RUN = """
+    INSERT INTO midcall.runs (id, conversation, principal, lines, ended, stop, begun, seen)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $7)"""
+_TAKE_LINES = "INSERT INTO midcall.lines (run, first, data) VALUES ($1, 1, $2)"
+
 
 def check_name(schema: str) -> None:
     """The schema's name goes into every statement, unquoted."""
@@ -147,6 +178,32 @@ async def migrate(connection: "Connection", schema: str, values: Values) -> None
         for script in MIGRATIONS[version:]:
             await connection.execute(script.replace("midcall.", f"{schema}."))
         await connection.execute(_META_DONE.replace("midcall.", f"{schema}."), len(MIGRATIONS))
+        taken = await _take_over(connection, schema, ConversationValues(values)) if version < 2 else None
+    if taken is not None:
+        log.info("%d conversations of the schema midcall_chat are in the schema %s now", taken, schema)
+
+
+async def _take_over(connection: "Connection", schema: str, values: ConversationValues) -> int | None:
+    """Conversations had a schema of their own: take over what is in it, and drop it. How many there were."""
+    if not await connection.fetchval(_HAS_CHAT):
+        return None
+    await connection.execute(_LOCK_CHAT)
+    insert, count = _TAKE_CONVERSATION.replace("midcall.", f"{schema}."), 0
+    async for row in connection.cursor(_OLD_CONVERSATIONS):
+        id, principal, version, updated, waiting, run, title, body = row
+        record = ConversationRecord(
+            id=id, principal=principal, version=version, updated=updated, title=title, body=body
+        )
+        closed, key = values.close(record), digest(principal, id)
+        await connection.execute(insert, key, version, updated, waiting, id, principal, run, *closed)
+        count += 1
+    insert_run, insert_lines = (text.replace("midcall.", f"{schema}.") for text in (_TAKE_RUN, _TAKE_LINES))
+    async for id, conversation, principal, ended, stop, seen, lines in connection.cursor(_OLD_RUNS):
+        await connection.execute(insert_run, id, conversation, principal, len(lines), ended, stop, seen)
+        if lines:
+            await connection.execute(insert_lines, id, values.close_lines(id, 1, lines))
+    await connection.execute("DROP SCHEMA midcall_chat CASCADE")
+    return count
 
 
 async def _version(connection: "Connection", schema: str) -> int:

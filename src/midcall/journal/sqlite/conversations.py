@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from sqlite3 import Connection
 
 from midcall.journal.contract import (
@@ -13,6 +14,7 @@ from midcall.journal.contract import (
     new_lines,
 )
 from midcall.journal.sqlite.file import Database, reading, writing
+from midcall.journal.sqlite.takeover import take_over
 from midcall.journal.values import ConversationValues, Values
 
 _INSERT = (
@@ -144,6 +146,10 @@ class SqliteConversations:
         db.executemany("DELETE FROM lines WHERE run = ?", gone)
         db.executemany("DELETE FROM runs WHERE id = ?", gone)
         return len(gone)
+
+    def take_over(self, db: Connection, path: Path) -> None:
+        """Take over the conversations of a file that an older midcall wrote (see `takeover`)."""
+        take_over(db, path, self._values)
 
     def check_sealed(self, db: Connection) -> None:
         """Raise `JournalError` if the journal is to be sealed, and what was said first is not."""

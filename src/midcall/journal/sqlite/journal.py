@@ -206,7 +206,9 @@ class SqliteJournal:
     def _start(self) -> None:
         try:
             self.database.writes.create()
-            self._check_sealed(self.database.writes.use())
+            db = self.database.writes.use()
+            self._check_sealed(db)
+            self.conversations.take_over(db, self.path.with_name(f"{self.path.name}.chat"))
             self._sign.start()
             self._sign.clear_away()
             self._turn.open()
