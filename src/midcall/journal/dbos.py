@@ -293,7 +293,8 @@ def with_time_limit(url: str) -> str:
     """The address, such that an executor that is stopped in the middle of a transaction loses its locks."""
     made = make_url(url.replace("postgres://", "postgresql://", 1))
     options = f"{made.query.get('options', '')} -c idle_in_transaction_session_timeout={IDLE}".strip()
-    return made.update_query_dict({"options": options}).render_as_string(hide_password=False)
+    rest, _, query = made.update_query_dict({"options": options}).render_as_string(False).rpartition("?")
+    return f"{rest}?{query.replace('+', '%20')}"  # libpq does not read a plus as a space
 
 
 def _refuse_pickle(_: str) -> Any:
