@@ -18,10 +18,9 @@ from driving import LIMIT, drive
 from journal_contract import COMPLETED, WAITING, JournalContract, Store, claimed, new_call, parked, step
 from journal_model import JournalModel
 from journal_worker import worker
-from midcall.journal import postgres_reach
 from midcall.journal.contract import Busy, Claimed, Fenced, Gone, Journal, JournalError, Settled
 from midcall.journal.postgres import PostgresJournal
-from midcall.journal.postgres.reach import Reach, transaction
+from midcall.journal.postgres.reach import SETTINGS, Reach, transaction
 from midcall.journal.seal import KeyRing
 from postgres_cut import Cut, cuttable
 from postgres_pooler import pooler
@@ -544,7 +543,7 @@ def test_who_gives_up_in_the_middle_of_a_transaction_is_not_kept(
 def test_who_stands_still_in_the_middle_of_a_transaction_keeps_nobody_else_from_it(
     server: postgres_server.Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(postgres_reach.SETTINGS, "idle_in_transaction_session_timeout", "200ms")
+    monkeypatch.setitem(SETTINGS, "idle_in_transaction_session_timeout", "200ms")
 
     async def main() -> None:
         one, other = (Reach(server.dsn, connections=1, patience=60, pooled=True) for _ in range(2))

@@ -9,12 +9,10 @@ import sqlite3
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 import pytest
@@ -359,23 +357,17 @@ INSERT INTO midcall_chat.to_stop VALUES ('r');
 @asynccontextmanager
 async def database(*scripts: str) -> AsyncIterator[tuple[str, Callable[[str], Any]]]:
     """A database of its own in which conversations had a schema of their own, and SQL in it."""
-    url, name = postgres_server.shared(), f"before_{uuid.uuid4().hex}"
-    admin = await asyncpg.connect(url)
-    await admin.execute(f"CREATE DATABASE {name}")
-    dsn = urlunsplit(urlsplit(url)._replace(path=f"/{name}"))
-    connection = await asyncpg.connect(dsn)
-    try:
-        for script in scripts:
-            await connection.execute(script)
-        if scripts:
+    async with postgres_server.fresh_database() as dsn:
+        connection = await asyncpg.connect(dsn)
+        try:
+            for script in scripts:
+                await connection.execute(script)
             values = [(*row[:5], bool(row[5]), *row[6:]) for row in rows()]
             insert = "INSERT INTO midcall_chat.conversations VALUES ($1, $2, $3, $4, $5, $6, $7, $8)"
             await connection.executemany(insert, values)
-        yield dsn, connection.fetchval
-    finally:
-        await connection.close()
-        await admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
-        await admin.close()
+            yield dsn, connection.fetchval
+        finally:
+            await connection.close()
 
 
 SCHEMAS = "SELECT count(*) FROM pg_namespace WHERE nspname = 'midcall_chat'"

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct, field
 
 from midcall.chat.events import ElicitRequest, Failure
-from midcall.errors import MidcallError
+from midcall.errors import JournalError, MidcallError
 from midcall.journal.contract import ConversationRecord, Conversations
 from midcall.models.base import Message, ToolCall
 
@@ -121,7 +121,10 @@ _decode = msgspec.json.Decoder(Conversation).decode
 async def load(store: Conversations, id: str, principal: str | None) -> Conversation | None:
     """A conversation of this person, as it is kept."""
     record = await store.load(id, principal)
-    return None if record is None else _decode(record.body)
+    try:
+        return None if record is None else _decode(record.body)
+    except msgspec.MsgspecError:
+        raise JournalError("The conversation cannot be read: the journal was changed") from None
 
 
 async def save(store: Conversations, conversation: Conversation) -> None:

@@ -1,9 +1,9 @@
 """The journal in PostgreSQL: for many workers, on one machine or on several.
 
 PostgreSQL does the coordination. Claims are compare-and-set on a row; an advisory lock says that a worker
-lives, and `NOTIFY` that a segment has come to its outcome (`postgres_line`); what many calls ask for at the
-same time is one statement (`postgres_queue`), so that they share a round trip and a commit. If the database
-goes away, everything waits for it for a while, and fails clearly after that (`postgres_reach`).
+lives, and `NOTIFY` that a segment has come to its outcome (`session`); what many calls ask for at the
+same time is one statement (`commit`), so that they share a round trip and a commit. If the database
+goes away, everything waits for it for a while, and fails clearly after that (`reach`).
 """
 
 import asyncio

@@ -219,6 +219,6 @@ class Line:
 
 
 def worker_name() -> str:
-    """Unlike that of any other worker that ever was (see `base.is_worker_name`)."""
+    """Unlike that of any other worker that ever was (see `contract.is_worker_name`)."""
     host = re.sub(r"[^A-Za-z0-9]+", "-", socket.gethostname())[:60]
     return f"{host}-{os.getpid()}-{secrets.token_hex(6)}"
