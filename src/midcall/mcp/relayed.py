@@ -21,8 +21,7 @@ from midcall.mcp.dialects.input_required import InputRequired
 from midcall.mcp.elicitation import URL_REQUIRED
 from midcall.mcp.exchange import Exchange, McpError
 from midcall.mcp.legacy import Session
-from midcall.mcp.passed import passed_result
-from midcall.mcp.results import tool_result
+from midcall.mcp.results import passed_result, tool_result
 from midcall.outlet import NOWHERE
 from midcall.questions import PERSON_KINDS
 

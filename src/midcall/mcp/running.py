@@ -31,10 +31,9 @@ from midcall.mcp.dialects.server_requests import ServerRequests
 from midcall.mcp.exchange import Exchange, McpError
 from midcall.mcp.legacy import Session
 from midcall.mcp.outcomes import Context, Ticket
-from midcall.mcp.passed import passed_result
 from midcall.mcp.plain import run_plain
 from midcall.mcp.relayed import RelayedCall, Talk
-from midcall.mcp.results import prompt_result, resource_result, text_block, tool_result
+from midcall.mcp.results import passed_result, prompt_result, resource_result, text_block, tool_result
 from midcall.principal import check_scopes
 from midcall.registry import Resolved
 
