@@ -49,19 +49,19 @@ URL_REQUIRED = -32042
 """The error of a legacy server that wants pages to be visited before the same request is sent again."""
 
 
-def inexpressible(question: AnyQuestion) -> str | None:
-    """Why MCP has no form for this question, or nothing if it has one."""
-    if isinstance(question, Custom | Form):
+def inexpressible(question: AnyQuestion, *, nested: bool = False, tools: bool = True) -> str | None:
+    """Why this question cannot be asked by MCP, or nothing if it can.
+
+    `nested` is of a client that shows any form, `tools` of one whose model may be given tools.
+    """
+    if isinstance(question, Sample) and "tools" in question.options and not tools:
+        return "The model of this client cannot be given tools"
+    if isinstance(question, Custom | Form) and not nested:
         try:
             flat_form(question.schema or {}, question.message)
         except NotFlat as reason:
             return f"An MCP form cannot ask for {reason}: it has text, numbers, yes or no, and choices"
     return None
-
-
-def wants_tools(question: AnyQuestion) -> bool:
-    """Whether it is for a model that is given tools, which a client must have declared."""
-    return isinstance(question, Sample) and "tools" in question.options
 
 
 def request_for(question: AnyQuestion, note: str = "") -> tuple[str, dict[str, Any]]:

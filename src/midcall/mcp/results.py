@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from midcall import jsonrpc
 from midcall.content import Audio, Content, Document, Embedded, Link, Passed, PassedError
@@ -18,7 +18,7 @@ from midcall.items import Error, to_json
 from midcall.jsonrpc import INTERNAL_ERROR
 from midcall.mcp import revisions
 from midcall.mcp.catalog import Tool
-from midcall.mcp.exchange import McpError
+from midcall.mcp.request import McpError, Outcome
 
 ERROR_CODE = "dev.midcall/code"
 """Under which the metadata of a failed result say its error's code, if it has one of its own."""
@@ -31,7 +31,7 @@ def text_block(text: str) -> dict[str, str]:
     return {"type": "text", "text": text}
 
 
-def tool_result(contents: Sequence[Any], failure: Error | None, tool: Tool, revision: str) -> dict[str, Any]:
+def tool_result(tool: Tool, revision: str, contents: Sequence[Any], failure: Error | None) -> dict[str, Any]:
     """The result of `tools/call`, as a caller of this revision knows it."""
     if failure is not None:
         if failure.code == ProtocolError.code:
@@ -209,3 +209,38 @@ def _known_block(block: Any, revision: str, number: int) -> Any:
             sound = {"uri": f"midcall:audio/{number}", "mimeType": kind, "blob": data}
             return {"type": "resource", "resource": sound}
     return block
+
+
+# --- what a call came to, as it is kept ------------------------------------------------------------
+
+
+class _KeptError(Struct):
+    code: int
+    message: str
+    data: Any = None
+    status: int = 200
+
+
+class _KeptOutcome(Struct, omit_defaults=True):
+    result: dict[str, Any] | None = None
+    error: _KeptError | None = None
+
+
+_decode_outcome = msgspec.json.Decoder(_KeptOutcome).decode
+
+
+def encode_outcome(outcome: Outcome) -> bytes:
+    """An outcome as it is kept. Raises `TypeError` or `ValueError` for what JSON cannot carry."""
+    if isinstance(outcome, McpError):
+        error = _KeptError(outcome.code, outcome.message, outcome.data, outcome.status)
+        return to_json(_KeptOutcome(error=error))
+    return to_json(_KeptOutcome(result=outcome))
+
+
+def decode_outcome(encoded: bytes) -> Outcome:
+    """A kept outcome."""
+    outcome = _decode_outcome(encoded)
+    if outcome.error is not None:
+        error = outcome.error
+        return McpError(error.code, error.message, error.data, status=error.status)
+    return outcome.result or {}
