@@ -29,7 +29,7 @@ from midcall.errors import MidcallError, RegistrationError, TooManyCalls
 from midcall.hub import Hub
 from midcall.logs import Trouble
 from midcall.mcp import mcp_of
-from midcall.mcp.caller import NESTED
+from midcall.mcp.request import NESTED
 from midcall.metrics import counts
 from midcall.models.base import Message, Model, ToolCall
 from midcall.principal import Principal
@@ -327,7 +327,7 @@ class ChatEngine:
 
     async def abort(self, conversation: Conversation, call: ToolCall, reason: str) -> None:
         """End a tool call, if it is in the journal."""
-        desk = mcp_of(self.hub).desk
+        desk = mcp_of(self.hub).resumption
         if not desk.durable.stopping:
             await desk.durable.open()
         kept = await desk.durable.journal.find(conversation.principal, conversation.key_of(call))

@@ -27,8 +27,7 @@ from midcall.chat.runs import Run, finished
 from midcall.chat.toolset import Asked, Finished, SessionLost, Toolset
 from midcall.client.line import read_progress
 from midcall.errors import MidcallError
-from midcall.mcp.elicitation import ROOTS, SAMPLE
-from midcall.mcp.model_context import read_context, without_context
+from midcall.mcp.elicitation import ROOTS, SAMPLE, read_context, without_context
 from midcall.models.base import Message, ModelError, ToolCall, Usage
 
 if TYPE_CHECKING:
