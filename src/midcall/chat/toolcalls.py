@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from midcall.chat.conversation import Conversation, Pending
+from midcall.chat.dialect import NotNow, OpenQuestion, Report, ToolAsks, ToolEnded
 from midcall.chat.events import (
     ElicitRequest,
     SessionError,
@@ -24,12 +25,14 @@ from midcall.chat.events import (
 from midcall.chat.plugins import PluginQuestion, Shown, show
 from midcall.chat.request import ElicitResponse
 from midcall.chat.runs import Run, finished
-from midcall.chat.toolset import Asked, Finished, SessionLost, Toolset
-from midcall.client.line import read_progress
-from midcall.errors import MidcallError
-from midcall.mcp.elicitation import ROOTS, SAMPLE
+from midcall.chat.tools import GONE, NO_TOOLS, SessionLost, Tools
+from midcall.errors import JournalError, MidcallError
+from midcall.items import to_json
+from midcall.mcp.elicitation import request_for
 from midcall.mcp.model_context import read_context, without_context
 from midcall.models.base import Message, ModelError, ToolCall, Usage
+from midcall.principal import Principal
+from midcall.questions import Roots, Sample
 
 if TYPE_CHECKING:
     from midcall.chat.engine import ChatEngine
@@ -76,13 +79,24 @@ class ToolCalls:
     """What one turn does with tools."""
 
     def __init__(
-        self, engine: "ChatEngine", run: Run, conversation: Conversation, toolset: Toolset, meter: Meter
+        self,
+        engine: "ChatEngine",
+        run: Run,
+        conversation: Conversation,
+        principal: Principal | None,
+        meter: Meter,
     ) -> None:
         self._engine = engine
         self._run = run
         self._conversation = conversation
-        self._toolset = toolset
+        self._principal = principal
         self._meter = meter
+        self._tools = NO_TOOLS
+
+    def look_for_tools(self) -> Tools:
+        """The tools that the hub has now: those of mounted servers come and go."""
+        self._tools = self._engine.tools()
+        return self._tools
 
     # --- all of them --------------------------------------------------------------------------
 
@@ -142,8 +156,7 @@ class ToolCalls:
 
     def lost(self, call_id: str) -> None:
         """An answer for a call that does not wait any more."""
-        text = "The tool call is gone: it was ended, or its time was up"
-        self.session_error(call_id, "SESSION_NOT_FOUND", text)
+        self.session_error(call_id, "SESSION_NOT_FOUND", GONE)
         for call in self._conversation.unanswered():
             if call.id == call_id:
                 self._failed(call, LOST)
@@ -154,68 +167,79 @@ class ToolCalls:
     # --- one of them --------------------------------------------------------------------------
 
     async def _make(self, call: ToolCall) -> None:
-        pending = Pending(call, "", round=0)
+        pending = Pending(call, round=0)
 
-        async def begin(name: str, arguments: dict[str, Any]) -> Finished | Asked:
-            key = self._conversation.key_of(call)
-            return await self._toolset.begin(name, arguments, key, self._reporter(call))
+        async def begin(report: Report) -> ToolEnded | ToolAsks:
+            tools = self._tools if call.name in self._tools else self.look_for_tools()
+            tool, key = tools.find(call.name), self._conversation.key_of(call)
+            arguments = to_json(call.read_arguments())
+            return await self._engine.calls.begin(tool, arguments, key, self._principal, report)
 
         await self._play(pending, begin)
 
     async def _go_on(self, pending: Pending) -> None:
-        async def answer(name: str, arguments: dict[str, Any]) -> Finished | Asked:
-            return await self._toolset.go_on(
-                name, arguments, pending.state, pending.answers, self._reporter(pending.call)
-            )
+        async def answer(report: Report) -> ToolEnded | ToolAsks:
+            if not pending.call_id:  # of a conversation that was written before calls were known by their ids
+                key = self._conversation.key_of(pending.call)
+                pending.call_id = await self._engine.calls.find(self._conversation.principal, key)
+            await self._answer(pending)
+            self._status(pending.call, "running")
+            return await self._engine.calls.current(pending.call_id, report)
 
-        self._status(pending.call, "running")
         await self._play(pending, answer)
+
+    async def _answer(self, pending: Pending) -> None:
+        """Give a call the answers that there are. When this returns, they are in the journal."""
+        if pending.answers:
+            await self._engine.calls.answer(pending.call_id, pending.answers, pending.ids)
 
     async def _play(
         self,
         pending: Pending,
-        start: Callable[[str, dict[str, Any]], Coroutine[Any, Any, Finished | Asked]],
+        start: Callable[[Report], Coroutine[Any, Any, ToolEnded | ToolAsks]],
     ) -> None:
         """Do what is next of a call. Whatever goes wrong is its result, unless it may be tried again."""
         call = pending.call
+
+        def report(message: str, percentage: float | None) -> None:
+            self._run.emit(ToolProgress(call.id, self._name(call), message, percentage))
+
         try:
-            name = await self._toolset.name_of(call.name)
-            await self._settle(pending, name, await start(name, call.read_arguments()))
+            await self._settle(pending, await start(report), report)
         except SessionLost:
             self._conversation.pending.pop(call.id, None)
             self.lost(call.id)
+        except (JournalError, NotNow) as error:
+            if pending.call_id:
+                self._conversation.pending[call.id] = pending  # with its answers
+            raise NotNow(str(error)) from error  # with the same key and the same answers
         except (MidcallError, ValueError) as error:
-            if isinstance(error, MidcallError) and error.recoverable:
-                if pending.state:
-                    self._conversation.pending[call.id] = pending  # with its answers
-                raise  # to be tried again some other time, under the same key or with the same answers
             await self._end(call, str(error))
         except Exception:
             # A call without a result would be made again, and fail again, with all that is ever said.
             log.exception("a call of %s failed inside midcall", call.name)
             await self._end(call, "Internal error")
 
-    async def _settle(self, pending: Pending, name: str, outcome: Finished | Asked) -> None:
+    async def _settle(self, pending: Pending, outcome: ToolEnded | ToolAsks, report: Report) -> None:
         """Take what came of a round; answer what needs no person, and go on until one is needed."""
         call = pending.call
         for _ in range(MAX_ROUNDS):
-            if isinstance(outcome, Finished):
+            if isinstance(outcome, ToolEnded):
                 break
             unanswered = pending.unanswered
-            pending.state = outcome.state
+            pending.call_id = outcome.call_id
             pending.round += 1
             pending.questions, pending.answers = {}, {}
             pending.rendered = {key: pending.rendered.get(key, []) for key in unanswered}
-            await self._ask(pending, name, outcome, unanswered)
+            await self._ask(pending, outcome, unanswered)
             if pending.questions:
                 self._conversation.pending[call.id] = pending
                 self._status(call, "awaiting_elicit")
                 return
-            outcome = await self._toolset.go_on(
-                name, call.read_arguments(), pending.state, pending.answers, self._reporter(call)
-            )
+            await self._answer(pending)
+            outcome = await self._engine.calls.current(pending.call_id, report)
         else:
-            raise MidcallError(f"{name} has asked {MAX_ROUNDS} times, and is given up")
+            raise MidcallError(f"{self._name(call)} has asked {MAX_ROUNDS} times, and is given up")
         if pending.round:
             self._status(call, "failed" if outcome.is_error else "completed")
         if outcome.is_error:
@@ -228,7 +252,8 @@ class ToolCalls:
     async def _end(self, call: ToolCall, reason: str) -> None:
         """A call fails that has not ended by itself: first in the journal, so that none is left there."""
         try:
-            await finished(self._engine.abort(self._conversation, call, reason))
+            key = self._conversation.key_of(call)
+            await finished(self._engine.calls.abort(self._conversation.principal, key, reason))
         except asyncio.CancelledError:
             self._failed(call, reason)
             raise
@@ -241,36 +266,37 @@ class ToolCalls:
 
     # --- what it asks -------------------------------------------------------------------------
 
-    async def _ask(
-        self, pending: Pending, name: str, asked: Asked, unanswered: dict[str, ElicitRequest]
-    ) -> None:
+    async def _ask(self, pending: Pending, asks: ToolAsks, unanswered: dict[str, ElicitRequest]) -> None:
         """Have the model answer what is for it, and note what is for the person.
 
         What was asked before and is `unanswered` stays the same question.
         """
-        for key, request in asked.requests.items():
-            method, params = request.get("method"), request.get("params") or {}
-            if method == SAMPLE:
-                pending.answers[key] = await self._sample(pending.call, name, params)
-            elif method == ROOTS:
-                pending.answers[key] = {"roots": []}
-            else:
-                question = _question(pending, key, name, params)
-                before = unanswered.get(key)
-                if before is not None and _is_same(before, question):
-                    pending.questions[key] = before
-                else:
-                    pending.rendered.pop(key, None)
-                    await self._show(pending, key, question)
+        pending.ids = {key: one.id for key, one in asks.questions.items()}
+        for key, one in asks.questions.items():
+            match one.question:
+                case Sample():
+                    pending.answers[key] = await self._sample(pending.call, one.question)
+                case Roots():
+                    pending.answers[key] = {"roots": []}
+                case _:
+                    question = self._question(pending, key, one)
+                    before = unanswered.get(key)
+                    if before is not None and _is_same(before, question):
+                        pending.questions[key] = before
+                    else:
+                        pending.rendered.pop(key, None)
+                        await self._show(pending, key, question)
 
-    async def _sample(self, call: ToolCall, name: str, params: dict[str, Any]) -> dict[str, Any]:
+    async def _sample(self, call: ToolCall, question: Sample) -> dict[str, Any]:
         """What the model says; if it says nothing, the tool is told so, and may do without."""
         self._status(call, "awaiting_sample")
         if self._meter.spent:
             self._tell(call, "The turn has cost too much already to ask the model again")
             return NO_ANSWER
+        name = self._name(call)
         try:
             sampling = self._engine.sampling_for(name)
+            _, params = request_for(question)
             return await sampling.answer(params, self._engine.model, self._meter.spend)
         except ModelError as error:
             self._tell(call, f"The model gave no answer: {error}")
@@ -279,6 +305,23 @@ class ToolCalls:
             log.exception("the sampling of %s failed", name)
             self._tell(call, "The model could not be asked")
             return NO_ANSWER
+
+    def _question(self, pending: Pending, key: str, one: OpenQuestion) -> ElicitRequest:
+        note = f"{NOT_UNDERSTOOD}expected {one.expected})\n" if one.expected else ""
+        _, params = request_for(one.question, note)
+        call, message, schema = pending.call, str(params["message"]), params.get("requestedSchema")
+        return ElicitRequest(
+            session_id=call.id,
+            call_id=call.id,
+            tool_name=self._name(call),
+            elicit_id=f"{call.id}:{key}:{pending.round}",
+            key=key,
+            message=without_context(message),
+            schema=schema,
+            context=read_context(message, schema) or None,
+            mode="url" if "url" in params else None,
+            url=params.get("url"),
+        )
 
     async def take(self, pending: Pending, response: ElicitResponse) -> None:
         """Take the person's answer to one question; it is said if it is no answer to any."""
@@ -311,7 +354,7 @@ class ToolCalls:
 
     async def _show(self, pending: Pending, key: str, question: ElicitRequest) -> None:
         """Find out how a question is shown next, or that its handler needs nothing more."""
-        name = await self._toolset.name_of(pending.call.name)
+        name = self._name(pending.call)
         handler = self._engine.handler_for(name, key)
         if handler is not None:
             asked = PluginQuestion(
@@ -334,7 +377,7 @@ class ToolCalls:
     # --- what is told -------------------------------------------------------------------------
 
     def _name(self, call: ToolCall) -> str:
-        return self._toolset.shown_name(call.name)
+        return self._tools.shown_name(call.name)
 
     def _status(self, call: ToolCall, status: str) -> None:
         self._run.emit(SessionStatus(call.id, call.id, self._name(call), status))
@@ -342,31 +385,6 @@ class ToolCalls:
     def _tell(self, call: ToolCall, message: str) -> None:
         log.warning("%s: %s", call.name, message)
         self._run.emit(ToolProgress(call.id, self._name(call), message))
-
-    def _reporter(self, call: ToolCall) -> Callable[[dict[str, Any]], None]:
-        def report(params: dict[str, Any]) -> None:
-            percentage, message = read_progress(params)
-            self._run.emit(ToolProgress(call.id, self._name(call), message, percentage))
-
-        return report
-
-
-def _question(pending: Pending, key: str, name: str, params: dict[str, Any]) -> ElicitRequest:
-    call, message = pending.call, str(params.get("message", ""))
-    url = params.get("url") if params.get("mode") == "url" else None
-    schema = params.get("requestedSchema")
-    return ElicitRequest(
-        session_id=call.id,
-        call_id=call.id,
-        tool_name=name,
-        elicit_id=f"{call.id}:{key}:{pending.round}",
-        key=key,
-        message=without_context(message),
-        schema=schema,
-        context=read_context(message, schema) or None,
-        mode="url" if url is not None else None,
-        url=url,
-    )
 
 
 def _is_same(one: ElicitRequest, other: ElicitRequest) -> bool:

@@ -41,9 +41,9 @@ from midcall.chat.runs import Run, finished
 from midcall.chat.sampling import cost
 from midcall.chat.store import Conflict
 from midcall.chat.toolcalls import Meter, ToolCalls
-from midcall.chat.toolset import Toolset
 from midcall.errors import MidcallError
 from midcall.models.base import Message, ModelRequest, Stopped, TextPart, ThinkingPart, ToolCall
+from midcall.principal import Principal
 
 if TYPE_CHECKING:
     from midcall.chat.engine import ChatEngine
@@ -75,15 +75,14 @@ class Turn:
         run: Run,
         conversation: Conversation,
         request: ChatRequest,
-        toolset: Toolset,
+        principal: Principal | None,
     ) -> None:
         self._engine = engine
         self._run = run
         self._conversation = conversation
         self._request = request
-        self._toolset = toolset
         self._meter = Meter(engine.token_budget)
-        self._tools = ToolCalls(engine, run, conversation, toolset, self._meter)
+        self._tools = ToolCalls(engine, run, conversation, principal, self._meter)
         self._iterations = 0
         self._reason = "stop"
         self._said: list[str] = []
@@ -112,7 +111,7 @@ class Turn:
 
     async def _play(self) -> None:
         try:
-            await self._toolset.definitions()  # events name tools as the hub does
+            self._tools.look_for_tools()  # events name tools as the hub does
             phase: Phase | None = Phase.PROCESS_PLUGIN_ABORT
             while phase is not None:
                 phase = await self._table[phase]()
@@ -188,9 +187,8 @@ class Turn:
 
     async def _streaming(self) -> Phase:
         engine = self._engine
-        request = ModelRequest(
-            joined(self._conversation.messages), await self._toolset.definitions(), engine.system
-        )
+        messages = joined(self._conversation.messages)
+        request = ModelRequest(messages, self._tools.look_for_tools().definitions, engine.system)
         thinking: list[str] = []
         calls: list[ToolCall] = []
         stopped = Stopped()

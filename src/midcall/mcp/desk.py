@@ -17,7 +17,7 @@ from msgspec import Raw, Struct
 
 from midcall import jsonrpc
 from midcall.errors import JournalError, MidcallError, UnknownQuestion, WrongAnswer
-from midcall.journal.contract import ENDED, WITH_OUTCOME, Busy, CallRecord, Gone
+from midcall.journal.contract import ENDED, WITH_OUTCOME, Busy, CallRecord, Gone, Settled
 from midcall.journal.durable import LOOK, PATIENCE, DurableCalls
 from midcall.journal.kept import asked_of, context_of, is_answered, new_record
 from midcall.journal.seal import BadSeal, KeyRing
@@ -381,9 +381,9 @@ class Desk:
         When this returns, the answers are in the journal. Raises `UnknownQuestion` or `WrongAnswer`.
         """
         front = await self.durable.answer(call_id, answers)
-        if not isinstance(front, InputRequired):
+        if isinstance(front, Settled | Busy | Gone):
             return False
-        self._resume(front, None, {})
+        self.durable.resume(front)
         return True
 
     async def abort(self, call_id: str, reason: str) -> bool:

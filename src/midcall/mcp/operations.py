@@ -36,7 +36,7 @@ from midcall.mcp import desk as mcp_calls
 from midcall.mcp.desk import Desk
 from midcall.mcp.elicitation import read_any_answer
 from midcall.mcp.exchange import McpError
-from midcall.mcp.outcomes import Context, decode_outcome, encode_outcome
+from midcall.mcp.outcomes import CHAT, Context, decode_outcome, encode_outcome
 from midcall.principal import Principal, check_scopes
 from midcall.questions import (
     KINDS,
@@ -286,7 +286,7 @@ def _check_import(record: CallRecord) -> None:
                 raise BadExport(f"The call {record.id} says two things of who called what")
         elif kind_of(record) == subscriptions.KIND:
             msgspec.json.decode(context_of(record), type=subscriptions.Context)
-        else:
+        elif kind_of(record) != CHAT:
             raise BadExport(f"The call {record.id} is of a kind that midcall does not know")
         msgspec.json.decode(record.arguments or b"{}")
         if record.status == "waiting" and not msgspec.json.decode(record.questions, type=Asked).questions:

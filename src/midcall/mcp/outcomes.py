@@ -25,6 +25,9 @@ class Ticket(Struct, frozen=True, array_like=True):
 
 _NONE: Mapping[str, str] = MappingProxyType({})
 
+CHAT = "chat"
+"""The kind of the calls that the chat makes, whose outcomes are kept in the form of MCP."""
+
 CALL_ID = "dev.midcall/callId"
 """Under which the metadata of questions say by what id their call is kept."""
 
