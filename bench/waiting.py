@@ -23,8 +23,8 @@ from bench.peers import chart, wire
 from bench.peers.http import CONNECTIONS, HttpLoad
 from bench.stdio import HERE, memory_of
 from midcall.journal.contract import CallRecord, Entry, Parking
-from midcall.journal.kept import new_record
 from midcall.journal.sqlite import SqliteJournal
+from midcall.journal.state import new_record
 
 PAGE = HERE.parent / "docs" / "topics" / "scale.md"
 CHART = HERE.parent / "docs" / "images" / "waiting.svg"

@@ -238,7 +238,7 @@ def test_a_flood_of_a_server_that_does_not_read_costs_a_bounded_amount(
     async def main() -> None:
         async with scripted("flood", "30000", method, "deaf", answer=lambda request: {}) as client:
             assert (await client.call("echo", timeout=None)).text == "flooded"
-            unread = client._durable.current._wire._child.unread  # type: ignore[union-attr]
+            unread = client._keeper.current._wire._child.unread  # type: ignore[union-attr]
             assert unread < 200_000
 
     run(main())

@@ -27,7 +27,7 @@ from client_peers import (
 from driving import LIMIT, until
 from mcp_app import make_hub
 from mcp_peers import http_server
-from midcall import MidcallError, RemoteError, Request, TransportLost, Unreachable
+from midcall import Ask, Hub, MidcallError, RemoteError, Request, TransportLost, Unreachable, method
 from midcall.client import keeping
 from midcall.client.targets import Target
 from midcall.client.websocket import connect_hub
@@ -414,6 +414,44 @@ def test_a_target_may_be_reached_in_a_way_of_ones_own() -> None:
         async with connect(Target("mine", lambda: HubWire(hub))) as client:
             assert client.label == "mine"
             assert (await client.call("give.word")).text == "hello"
+        await hub.close()
+
+    run(main())
+
+
+def test_what_asks_while_the_client_is_being_closed_fails_at_once() -> None:
+    async def main() -> None:
+        asked, closing = asyncio.Event(), asyncio.Event()
+
+        class Tools:
+            @method
+            async def first(self, ask: Ask) -> str:
+                return await ask.prompt("First?", timeout=None)
+
+            @method
+            async def later(self, ask: Ask) -> str:
+                await closing.wait()
+                return await ask.prompt("Later?", timeout=None)
+
+        async def answer(request: Request) -> Any:
+            asked.set()
+            try:
+                await asyncio.sleep(60)
+            finally:
+                closing.set()
+                await asyncio.sleep(0.3)  # takes its time to end: meanwhile the other one asks
+
+        hub = Hub("h").register(Tools())
+        client = connect(hub, answer=answer)
+        await client.open()
+        running = [
+            asyncio.ensure_future(client.call(f"tools.{name}", timeout=None)._collect())
+            for name in ("first", "later")
+        ]
+        await asked.wait()
+        await client.close()
+        done, _ = await asyncio.wait(running, timeout=30)
+        assert [type(one.exception()) for one in done] == [TransportLost] * 2
         await hub.close()
 
     run(main())

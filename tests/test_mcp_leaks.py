@@ -321,7 +321,7 @@ def test_plain_calls_are_not_kept_for_anybody() -> None:
                 await visitor.modern("tools/call", {"name": name, "arguments": {}})
         asked = await visitor.modern("tools/call", {"name": "seek.prompt", "arguments": {}}, {})
         assert asked["result"]["isError"] is True
-        assert list(extension.desk.durable.here) == []
+        assert list(extension.desk.durable.live) == []
         await visitor.hub.open()
         assert await extension.desk.durable.journal.count() == {}
         await visitor.hub.close()

@@ -675,7 +675,7 @@ def test_a_task_whose_request_fails_has_failed_and_tells_the_error(connect: Conn
 
 def test_a_task_says_how_long_it_is_sure_to_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """That is as long as it may wait for its person, or as its outcome is kept."""
-    monkeypatch.setattr(dialect, "KEPT", 0.5)
+    monkeypatch.setattr(dialect, "KEEP", 0.5)
 
     async def run() -> None:
         visitor = Visitor(make_hub(keys=KEYS))

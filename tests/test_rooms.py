@@ -10,11 +10,11 @@ SOURCE = Path(__file__).parent.parent / "src" / "midcall"
 ROOMS = [
     "version", "errors", "limits", "printable", "telemetry", "principal", "docstrings", "questions", "metrics", "shares", "marks", "content", "items", "outlet", "trace", "logs", "json_schema", "schema", "open_questions", "recalled", "steps", "dev", "reports", "inline", "call", "calls", "asking", "branch", "ask", "activation",
     "registry", "invocation", "hub", "testing", "jsonrpc", "raw_params", "connection",
-    "journal", "mcp", "transports", "client", "models", "chat", "fsm", "activations", "cli",
+    "journal", "plexus", "mcp", "transports", "client", "models", "chat", "fsm", "activations", "cli",
 ]  # fmt: skip
 
 # The doors that open upwards, each inside a function: conveniences that the design asks for.
-DOORS = {("hub", "transports"), ("hub", "client"), ("midcall", "client")}
+DOORS = {("journal", "plexus"), ("hub", "transports"), ("hub", "client"), ("midcall", "client")}
 
 
 def modules() -> Iterator[tuple[str, Path]]:

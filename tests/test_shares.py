@@ -252,7 +252,7 @@ def test_a_call_that_is_refused_leaves_nothing_behind() -> None:
                 assert "error" in await bob.request(
                     "plexus_subscribe", {"method": "shop.buy", "durable": True}
                 )
-            assert list(hub.durable.here) == []
+            assert list(hub.durable.live) == []
 
     drive(run())
 
@@ -628,7 +628,7 @@ def test_one_caller_cannot_fill_the_journal(tmp_path: Path) -> None:
             _, asked, _ = await tool(port, ANN, "shop.buy", note=note)
             assert asked["result"]["resultType"] == "input_required"
             assert await hub.durable.journal.count() == {"waiting": 2}
-            assert len(list(hub.durable.here)) == 2
+            assert len(list(hub.durable.live)) == 2
 
     drive(run())
 

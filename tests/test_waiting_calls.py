@@ -556,7 +556,7 @@ def test_a_worker_that_was_taken_over_takes_no_answer_that_is_nowhere(workshop: 
         call_id = await peer.subscribe("tools.twice")
         await peer.until(lambda: peer.open(call_id))
         (request_id,) = peer.open(call_id).values()
-        assert await other.durable.subscriptions.answer(call_id, {request_id: "first"})
+        assert await other.durable.answer(call_id, {request_id: "first"})
         refused = await peer.respond(call_id, request_id, "second")
         assert refused["message"].startswith("Unknown request ID"), refused
 
@@ -626,7 +626,7 @@ def test_a_durable_call_that_the_journal_refused_is_forgotten(tmp_path: Path) ->
             keyed = await peer.tool("tools.twice", key="k")
             assert keyed["data"]["code"] == "journal_error", keyed
             await turns()
-            assert list(worker.durable.here) == []
+            assert list(worker.durable.live) == []
             assert len(worker.hub.calls) == 0
             journal.create = create  # type: ignore[method-assign]
             assert messages(await peer.tool("tools.twice", key="k")) == ["First?"]

@@ -11,9 +11,9 @@ from midcall import Ask, Hub, TimedOut, method
 from midcall.errors import JournalError
 from midcall.journal.contract import Entry, Parking
 from midcall.journal.dialect import Detached
-from midcall.journal.kept import answers_for, asked_of
 from midcall.journal.memory import MemoryJournal
 from midcall.journal.sqlite import SqliteJournal
+from midcall.journal.state import answers_for, asked_of
 from midcall.trace import question_id
 from waiting_peers import TASKS, Peer, Worker, messages, text
 
@@ -201,7 +201,7 @@ def test_a_request_whose_question_cannot_be_written_down_is_answered() -> None:
         async with workshop(MemoryJournal(), Odd()) as worker:
             refused = await worker.peer().tool("tools.tool")
             assert refused["code"] == -32603, refused
-            assert list(worker.durable.here) == []
+            assert list(worker.durable.live) == []
 
     drive(main())
 
@@ -477,7 +477,7 @@ def test_a_call_that_does_not_fit_is_let_go_of_once_the_journal_is_back(tools: A
             await coming_back
             while (await other.only()).status != "diverged":
                 await asyncio.sleep(0.01)
-            assert list(other.durable.here) == []
+            assert list(other.durable.live) == []
 
     drive(main())
 
@@ -534,10 +534,10 @@ def test_who_follows_a_call_that_is_lost_while_it_is_taken_back_hears_what_comes
             peer = worker.peer()
             call_id = await peer.subscribe("tools.stream")
             await peer.until(lambda: peer.open(call_id))
-            assert await other.durable.subscriptions.answer(call_id, {peer.open(call_id)["a?"]: "1"})
+            assert await other.durable.answer(call_id, {peer.open(call_id)["a?"]: "1"})
             await posting.wait()
             await peer.until(lambda: "b?" in peer.open(call_id))
-            assert await other.durable.subscriptions.answer(call_id, {peer.open(call_id)["b?"]: "2"})
+            assert await other.durable.answer(call_id, {peer.open(call_id)["b?"]: "2"})
             await asyncio.sleep(0.1)
             may_post.set()
             await peer.until(lambda: "c?" in peer.open(call_id))

@@ -207,7 +207,7 @@ class Connection:
         return self._durable().attach(self, asked.call, asked.after)  # type: ignore[no-any-return]
 
     def _durable(self) -> Any:
-        """The durable subscriptions of the hub (see `journal.subscriptions`)."""
+        """The durable subscriptions of the hub (see `plexus.subscriptions`)."""
         if self._hub.durable is None:
             raise NotDurable("This server keeps no calls: it has no journal")
         return self._hub.durable.subscriptions

@@ -85,7 +85,7 @@ def main() -> None:
 
 def _load_all(backend: str) -> None:
     """Load also what is otherwise loaded when it is first used, and spare the workers from looking through it."""
-    for name in ("schema", "journal.subscriptions", f"journal.{backend}"):
+    for name in ("schema", "plexus.subscriptions", f"journal.{backend}"):
         importlib.import_module(f"midcall.{name}")
     KeyRing([b"k" * 32])  # the first one takes a while
     gc.collect()

@@ -16,7 +16,7 @@ from midcall.items import Data, Done, Error, Item, Progress, Request, RequestCan
 from midcall.journal.contract import CallRecord
 from midcall.journal.dialect import Detached
 from midcall.journal.durable import DurableCalls
-from midcall.journal.kept import Kept, asked_of
+from midcall.journal.state import asked_of
 from midcall.jsonrpc import INTERNAL_ERROR
 from midcall.mcp import revisions
 from midcall.mcp.catalog import Tool
@@ -72,8 +72,8 @@ class ChatCall(Detached):
 
     __slots__ = ("_outcome", "_progress", "_report", "_result", "_told")
 
-    def __init__(self, durable: DurableCalls, tool: Tool) -> None:
-        super().__init__(durable, KINDS)
+    def __init__(self, durable: DurableCalls, record: CallRecord, tool: Tool) -> None:
+        super().__init__(durable, record, KINDS)
         newest = revisions.MODERN[-1]
         self._result = Dialect(None, lambda contents, failure: tool_result(contents, failure, tool, newest))
         """Collects it."""
@@ -85,7 +85,7 @@ class ChatCall(Detached):
     @property
     def runs(self) -> bool:
         """Whether something is still to come of it here."""
-        return self.kept is not None and not self.kept.parked
+        return not self.gone and not self.parked
 
     async def outcome(self, report: Report) -> ToolEnded | ToolAsks | None:
         """Wait for what a call that `runs` comes to; nothing if it goes on elsewhere. Raises as `ended`."""
@@ -141,10 +141,10 @@ class ChatCall(Detached):
             self._outcome = encode_outcome(McpError(INTERNAL_ERROR, str(error)))
         self.end(self.call, self._outcome)
 
-    # --- what the base and the durable calls call --------------------------------------------
+    # --- what the base calls -----------------------------------------------------------------
 
-    def waits(self, kept: Kept) -> None:
-        self._tell(ToolAsks(kept.id, asked_by(self)))
+    def waits(self) -> None:
+        self._tell(ToolAsks(self.record.id, asked_by(self)))
 
     def ended(self) -> None:
         self._tell(self._outcome)
@@ -152,7 +152,7 @@ class ChatCall(Detached):
     def begin_again(self) -> None:
         """It has collected nothing yet."""
 
-    def released(self, kept: Kept) -> None:
+    def released(self) -> None:
         self._tell(None)
 
     def troubled(self, error: JournalError) -> None:
@@ -162,11 +162,11 @@ class ChatCall(Detached):
         self._tell(error)
 
 
-def asked_by(front: Detached) -> dict[str, OpenQuestion]:
+def asked_by(dialect: Detached) -> dict[str, OpenQuestion]:
     """What a call asks whose coroutine is here."""
     return {
-        name: OpenQuestion(one.request_id, one.request_type, front.notes.get(name, ""))
-        for name, one in front.open.items()
+        name: OpenQuestion(one.request_id, one.request_type, dialect.notes.get(name, ""))
+        for name, one in dialect.open.items()
     }
 
 

@@ -26,7 +26,7 @@ from midcall.chat.plugins import PluginQuestion, Shown, show
 from midcall.chat.request import ElicitResponse
 from midcall.chat.runs import Run, finished
 from midcall.chat.tools import GONE, NO_TOOLS, SessionLost, Tools
-from midcall.errors import JournalError, MidcallError
+from midcall.errors import JournalError, MidcallError, TooManyCalls
 from midcall.items import to_json
 from midcall.mcp.elicitation import request_for
 from midcall.mcp.model_context import read_context, without_context
@@ -209,12 +209,13 @@ class ToolCalls:
         except SessionLost:
             self._conversation.pending.pop(call.id, None)
             self.lost(call.id)
-        except (JournalError, NotNow) as error:
+        except (MidcallError, ValueError) as error:
+            if not _may_be_tried_again(error, pending):
+                await self._end(call, str(error))
+                return
             if pending.call_id:
                 self._conversation.pending[call.id] = pending  # with its answers
-            raise NotNow(str(error)) from error  # with the same key and the same answers
-        except (MidcallError, ValueError) as error:
-            await self._end(call, str(error))
+            raise NotNow(str(error)) from error  # under the same key, or with the same answers
         except Exception:
             # A call without a result would be made again, and fail again, with all that is ever said.
             log.exception("a call of %s failed inside midcall", call.name)
@@ -385,6 +386,13 @@ class ToolCalls:
     def _tell(self, call: ToolCall, message: str) -> None:
         log.warning("%s: %s", call.name, message)
         self._run.emit(ToolProgress(call.id, self._name(call), message))
+
+
+def _may_be_tried_again(error: Exception, pending: Pending) -> bool:
+    """Whether a call is not to be given up: the journal is away, or there is no room to go on with it."""
+    return isinstance(error, JournalError | NotNow) or (
+        isinstance(error, TooManyCalls) and bool(pending.call_id)
+    )
 
 
 def _is_same(one: ElicitRequest, other: ElicitRequest) -> bool:

@@ -9,12 +9,10 @@ import contextlib
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any
 
 from midcall.chat.dialect import (
     ChatCall,
-    NotNow,
     OpenQuestion,
     Report,
     ToolAsks,
@@ -29,7 +27,6 @@ from midcall.errors import (
     MethodNotFound,
     MidcallError,
     ToolError,
-    TooManyCalls,
     UnknownQuestion,
     WrongAnswer,
 )
@@ -37,7 +34,7 @@ from midcall.hub import Hub
 from midcall.journal.contract import ENDED, WITH_OUTCOME, CallRecord, Gone
 from midcall.journal.dialect import Detached
 from midcall.journal.durable import LOOK, DurableCalls, durable_calls
-from midcall.journal.kept import is_answered, new_record
+from midcall.journal.state import is_answered, new_record
 from midcall.jsonrpc import INTERNAL_ERROR
 from midcall.mcp import mcp_of
 from midcall.mcp.catalog import Tool
@@ -116,13 +113,13 @@ class ChatCalls:
 
     def keep_with(self, durable: DurableCalls) -> None:
         """Be ready to go on with calls of a journal, also with those that nobody comes back to."""
-        durable.fronts[CHAT] = self._revive
+        durable.kinds[CHAT] = self._revive
 
     def _revive(self, record: CallRecord) -> tuple[ChatCall, Resolved]:
         tool = mcp_of(self._hub).running.tool(record.name)
         if tool is None:
             raise MethodNotFound(record.name)
-        return ChatCall(self._durable, tool), tool.found
+        return ChatCall(self._durable, record, tool), tool.found
 
     async def begin(
         self, tool: Tool, arguments: bytes, key: str, principal: Principal | None, report: Report
@@ -138,16 +135,15 @@ class ChatCalls:
             raise MidcallError(f"The client must be able to do: {', '.join(tool.requires)}")
         self._hub.calls.admit(name)
         record = new_record(CHAT, found.name, arguments, b"{}", name, key, durable.time_limit)
-        front = ChatCall(durable, tool)
+        dialect = ChatCall(durable, record, tool)
         call = self._hub.prepare(
-            found, arguments, front, supported=KINDS, time_limit=durable.time_limit, principal=name
+            found, arguments, dialect, supported=KINDS, time_limit=durable.time_limit, principal=name
         )
         self._hub.calls.check_room(call)
-        durable.admit(front, record)
-        durable.prepare(front, call)
-        taken = await finished(durable.reserve(front))
+        durable.admit(dialect, call)
+        taken = await finished(durable.reserve(dialect))
         if taken is None:
-            durable.start(front)
+            durable.start(dialect)
         return await self.current((taken or record).id, report)
 
     async def find(self, principal: str | None, key: str) -> str:
@@ -165,9 +161,9 @@ class ChatCalls:
         """
         durable = self._durable
         while True:
-            front = durable.live(call_id)
-            if isinstance(front, ChatCall) and front.runs:
-                outcome = await front.outcome(report)
+            live = durable.live.get(call_id)
+            if isinstance(live, ChatCall) and live.runs:
+                outcome = await live.outcome(report)
                 if outcome is not None:
                     return outcome
             await durable.up_to_date(call_id)
@@ -186,7 +182,7 @@ class ChatCalls:
             if claimed == Gone("diverged"):
                 raise _given_up("diverged")
             if isinstance(claimed, Detached):
-                self._go_on(claimed)
+                durable.resume(claimed)
             else:
                 await durable.journal.wait(call_id, record.segment, LOOK)
 
@@ -198,16 +194,16 @@ class ChatCalls:
         """
         durable = self._durable
         await durable.open()
-        front = durable.live(call_id)
+        live = durable.live.get(call_id)
         answers: dict[str, Any] = {}
         notes: dict[str, str] = {}
-        for key, one in (await self._asked(call_id, front)).items():
+        for key, one in (await self._asked(call_id, live)).items():
             if key not in results or ids.get(key, one.id) != one.id:
                 continue
             try:
                 payload = answer_from(one.question, results[key])
-                if front is not None and front.call is not None and front.asks(one.id):
-                    front.call.check_answer(one.id, payload)
+                if live is not None and live.call is not None and live.asks(one.id):
+                    live.call.check_answer(one.id, payload)
                 else:
                     read_any_answer(one.question, payload)
             except WrongAnswer as error:
@@ -216,32 +212,24 @@ class ChatCalls:
                 answers[one.id] = payload
         with contextlib.suppress(UnknownQuestion, WrongAnswer):  # it has gone on in this moment
             if answers:
-                claimed = await durable.answer(call_id, answers)
-                if isinstance(claimed, Detached):
-                    self._go_on(claimed, notes)
-            elif notes:
-                await self._ask_again(call_id, front, notes)
+                await durable.answer(call_id, answers)
+        if notes:
+            await self._ask_again(call_id, notes)
 
-    async def _asked(self, call_id: str, front: Detached | None) -> dict[str, OpenQuestion]:
-        if front is not None and front.open:
-            return asked_by(front)
+    async def _asked(self, call_id: str, live: Detached | None) -> dict[str, OpenQuestion]:
+        if live is not None and live.open:
+            return asked_by(live)
         found = await self._durable.journal.load(call_id)
         return {} if found is None else asked_in(found[0])
 
-    async def _ask_again(self, call_id: str, front: Detached | None, notes: Mapping[str, str]) -> None:
-        if front is None:
-            found = await self._durable.journal.load(call_id)
-            claimed = None if found is None else await self._durable.take_up(found[0])
-            front = claimed if isinstance(claimed, Detached) else None
-        if front is not None:
-            self._go_on(front, notes)
-
-    def _go_on(self, front: Detached, notes: Mapping[str, str] = MappingProxyType({})) -> None:
-        front.note(notes)
-        try:
-            self._durable.resume(front)
-        except TooManyCalls as error:
-            raise NotNow(str(error)) from None
+    async def _ask_again(self, call_id: str, notes: Mapping[str, str]) -> None:
+        """Have questions asked again, with what was expected."""
+        dialect: object = self._durable.live.get(call_id)
+        if dialect is None and (found := await self._durable.journal.load(call_id)) is not None:
+            dialect = await self._durable.take_up(found[0])
+        if isinstance(dialect, Detached):
+            dialect.note(notes)
+            self._durable.resume(dialect)
 
     async def abort(self, principal: str | None, key: str, reason: str) -> None:
         """End the call that was made under a key, if there is one."""

@@ -62,6 +62,7 @@ class Client:
             log_level=options.log_level,
             patience=options.give_up_after,
         )
+        self._closing = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._farewells: set[asyncio.Task[None]] = set()
         self._mirrored = Mirrored() if target.has_headers else None
@@ -81,14 +82,17 @@ class Client:
 
     async def open(self) -> None:
         """Connect, and stay connected until `close`. Raises what the first try fails with."""
+        self._closing = False
         await self._keeper.open()
 
     def keep_open(self) -> None:
         """Connect, as often as it takes, and stay connected until `close`."""
+        self._closing = False
         self._keeper.keep_open()
 
     async def close(self) -> None:
         """Let go of the server; what still runs fails."""
+        self._closing = True
         tasks = [task for task in self._tasks if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()
@@ -112,8 +116,10 @@ class Client:
         await self._subscriptions.reopened(session)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Do something for a call, owned by this client."""
+        """Do something for a call, owned by this client; if that is closed meanwhile, it is cancelled."""
         task = asyncio.get_running_loop().create_task(work)
+        if self._closing:
+            task.cancel()
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task

@@ -28,7 +28,8 @@ from dbos._serialization import DBOSDefaultSerializer
 from sqlalchemy.exc import SQLAlchemyError
 
 from midcall.errors import JournalError, TooManyCalls
-from midcall.journal.contract import Busy, CallRecord, Gone, Settled
+from midcall.journal.contract import CallRecord
+from midcall.journal.dialect import Detached
 from midcall.journal.postgres import PostgresJournal
 from midcall.journal.trouble import trouble
 
@@ -73,11 +74,12 @@ class DbosEngine:
         self._schema = schema
         """Of the tables of DBOS: not its usual one, which may be that of another program."""
         self._executor = ""
-        self._works: dict[str, _Work] = {}
+        self._works: dict[str, Work] = {}
         self._closing = False
         self._tidied = 0.0
 
     async def open(self, durable: "DurableCalls") -> None:
+        """Make it ready, once the journal is. Raises `JournalError`."""
         self._durable = durable
         self._home = asyncio.get_running_loop()
         self._loop = asyncio.new_event_loop()
@@ -90,6 +92,7 @@ class DbosEngine:
             raise
 
     async def close(self) -> None:
+        """Let go of it. What has not ended is for others to go on with."""
         self._closing = True
         logging.getLogger("dbos").setLevel(
             logging.CRITICAL
@@ -104,10 +107,15 @@ class DbosEngine:
         else:
             await asyncio.to_thread(self._end_loop)
 
-    def work(self, record: CallRecord) -> "_Work":
-        return _Work(self, f"{record.id}:{record.segment}:{record.fence}", record.id, record.segment)
+    def work(self, record: CallRecord) -> "Work":
+        """The workflow of a segment that this worker has claimed."""
+        return Work(self, f"{record.id}:{record.segment}:{record.fence}", record.id, record.segment)
 
     async def look_after(self, due: Sequence[CallRecord]) -> Sequence[CallRecord]:
+        """Go on with the workflows of workers that are gone. Raises `JournalError`.
+
+        Of calls that are `due`, gives those that it has no workflow of: they are left to the sweeper.
+        """
         try:
             await self._recover([record for record in due if record.owner is not None])
             known = await self._known([record for record in due if record.status == "running"])
@@ -120,7 +128,7 @@ class DbosEngine:
 
     # --- a workflow --------------------------------------------------------------------------
 
-    async def start(self, work: "_Work") -> None:
+    async def start(self, work: "Work") -> None:
         """Write down that a segment runs."""
         self._works[work.id] = work
         start = asyncio.run_coroutine_threadsafe(self._start(work), self._loop)
@@ -137,18 +145,18 @@ class DbosEngine:
             raise asyncio.CancelledError
         work = self._works.get(workflow_id)
         if work is None:
-            work = self._works[workflow_id] = _Work(self, workflow_id, call_id, segment, known=True)
+            work = self._works[workflow_id] = Work(self, workflow_id, call_id, segment, known=True)
             await self._take_over(work)
         try:
             await work.ended
         finally:
             self._works.pop(workflow_id, None)
 
-    async def _take_over(self, work: "_Work") -> None:
+    async def _take_over(self, work: "Work") -> None:
         """The workflow was that of a worker which is gone."""
         try:
-            claimed = await self._durable.claim(work.call_id, work.segment, work)
-            if not isinstance(claimed, Settled | Busy | Gone):
+            claimed = await self._durable.claim(work.call_id, work.segment, work=work)
+            if isinstance(claimed, Detached):
                 self._durable.resume(claimed)
                 return
         except (JournalError, TooManyCalls) as fault:
@@ -234,7 +242,7 @@ class DbosEngine:
 
         return segment
 
-    async def _start(self, work: "_Work") -> None:
+    async def _start(self, work: "Work") -> None:
         with SetWorkflowID(work.id):
             await DBOS.start_workflow_async(self._segment, work.call_id, work.segment)
 
@@ -251,7 +259,7 @@ class DbosEngine:
             self._loop.close()
 
 
-class _Work:
+class Work:
     """A segment that runs as a workflow."""
 
     def __init__(
@@ -266,11 +274,13 @@ class _Work:
         """Whether there is a workflow."""
 
     async def begin(self) -> None:
+        """Have DBOS know it, before the segment goes on; which it does even if DBOS is away."""
         if not self._known:
             self._known = True
             await self._engine.start(self)
 
     def end(self) -> None:
+        """The segment does not run here any more; once is enough."""
         if not self.ended.done():
             self.ended.set_result(None)
 

@@ -1,26 +1,22 @@
-"""DurableCalls: the calls of a hub that outlive their requests, and perhaps the process.
+"""Durable calls: the calls of a hub that outlive their requests, and perhaps the process.
 
-The outlet of such a call is its **front**, a detached dialect (see `dialect`): it stands for whoever asked
-for the call and comes back with answers. The front says what a segment came to; `DurableCalls` writes that
-to the journal before anybody is told, finds the call again when somebody comes back, and runs it again from
-its journal where its coroutine is not here.
+Each has one object here, its detached dialect (see `dialect`), for as long as its coroutine is in this
+process. This is all of them together: how they begin, and how a call is found again when somebody comes
+back, by its id, with its coroutine or, where that is not here, run again from its journal. See `state` for
+the states of a call, and who may move it.
 
-An answer goes one way, `answer`: it is in the journal before the tool gets it, and before whoever gave it is
-told that it is taken.
+An answer goes one way, `answer`, wherever the call is: it is in the journal before the tool gets it, and
+before whoever gave it is told that it is taken.
 
-The journal is the truth, the parked coroutine a cache of it: when too many are parked, the coldest are
-dropped. Calls that nobody comes back to are looked after by the sweeper.
+Calls that nobody comes back to are looked after by the sweeper.
 """
 
 import asyncio
 import contextlib
-import itertools
 import logging
 import time
-from collections.abc import Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
-
-from msgspec.structs import replace
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from midcall.call import Call
 from midcall.calls import GRACE
@@ -29,10 +25,10 @@ from midcall.errors import (
     Diverged,
     Fenced,
     JournalError,
+    JournalFull,
     MidcallError,
     TooManyCalls,
     UnknownQuestion,
-    WrongAnswer,
 )
 from midcall.hub import Hub
 from midcall.inline import Inline
@@ -45,41 +41,29 @@ from midcall.journal.contract import (
     Entry,
     Gone,
     Journal,
-    Parking,
     Settled,
 )
-from midcall.journal.engine import Engine, Work
-from midcall.journal.kept import (
-    Kept,
-    Revive,
-    after_segment,
-    answers_for,
-    count_answers,
-    is_answered,
-    is_next,
-    kind_of,
-)
+from midcall.journal.dialect import PAUSES, Detached
 from midcall.journal.mail import Mail
 from midcall.journal.memory import MemoryJournal
-from midcall.journal.parked import PARKED_CALLS, Here
+from midcall.journal.parked import PARKED_CALLS, LiveCalls
 from midcall.journal.room import SHARE, Room
 from midcall.journal.seal import PERIOD, KeyRing, shared_ring
+from midcall.journal.state import answers_for, count_answers, is_answered, is_next, kind_of
 from midcall.journal.sweeper import Sweeper
 from midcall.logs import Trouble
 from midcall.metrics import counts
+from midcall.registry import Resolved
 from midcall.trace import Trace
 
 if TYPE_CHECKING:
-    from midcall.journal.dialect import Detached
-    from midcall.journal.subscriptions import Subscriptions
+    from midcall.journal.dbos import DbosEngine, Work
+    from midcall.plexus.subscriptions import Subscriptions
 
 log = logging.getLogger("midcall.journal")
 
 WEEK = 7 * 24 * 3600.0
 """Seconds that a call waits for somebody to come back, if the hub does not say."""
-
-KEPT = KEEP
-"""Seconds that the outcome of an ended call is kept, for whoever did not get it."""
 
 WRITING = 1.0
 """Seconds that are left, at the end of the process, to write what segments came to."""
@@ -96,12 +80,12 @@ STANDING = 10_000
 GIVING_BACK = 2.0
 """Seconds that are left, at the end of the process, to write that others may go on with what runs."""
 
-PAUSES = (0.1, 0.3, 1.0)
-"""Seconds between tries to write to a journal that is away; the last one is repeated."""
+Revive: TypeAlias = Callable[[CallRecord], tuple[Detached, Resolved]]
+"""Makes the dialect of a call that is in the journal, and finds its method. Raises `MidcallError`."""
 
 
 class DurableCalls:
-    """All kept calls of a hub, in this process."""
+    """All durable calls of a hub, in this process."""
 
     def __init__(
         self,
@@ -112,37 +96,39 @@ class DurableCalls:
         parked_calls: int = PARKED_CALLS,
         replay_check: bool = False,
         looks_after: bool = True,
-        engine: Engine | None = None,
+        engine: "DbosEngine | None" = None,
         share: int = SHARE,
     ) -> None:
         self.hub = hub
         self.journal: Journal = journal or MemoryJournal()
-        self._room = Room(self.journal, share)
+        self.room = Room(self.journal, share)
+        """How much of the journal each caller has taken."""
         self.mail = Mail(self.journal)
         """What this worker and the others post to each other."""
         self.time_limit = time_limit
         """Seconds that a call waits for somebody to come back."""
         self.keys: KeyRing | None = None
         """What seals the states that callers come back with, the same for all workers of a journal."""
-        self.fronts: dict[str, Revive] = {}
-        """Who revives calls, by the first word of their context."""
+        self.kinds: dict[str, Revive] = {}
+        """Who makes the dialect of a call again, by the first word of the call's context."""
         self.looks_after = looks_after
         """Whether it goes on with calls that nobody comes back to; who only passes by does not."""
         self.engine = engine
+        self.live = LiveCalls(0 if replay_check else parked_calls)
+        """The calls whose coroutine is in this process."""
+        self.trouble = Trouble(log, "write to the journal")
+        self.sweeper = Sweeper(self)
+        self.stopping = False
+        """Whether the process is about to end: no call is taken over any more."""
         self._period = 0.0
         self._subscriptions: Subscriptions | None = None
-        self.here = Here(0 if replay_check else parked_calls)
         self._work = Inline[Coroutine[Any, Any, None]](lambda work, _: work, left=Coroutine.close)
         self._claiming = 0
         """How many segments are about to begin."""
         self._opening: asyncio.Lock | None = None
         self._is_open = False
-        self._trouble = Trouble(log, "write to the journal")
-        self.sweeper = Sweeper(self)
-        self._stands_still: set[str] = set()
+        self._standing: set[str] = set()
         """The calls that the code of this process does not fit: it need not be tried again."""
-        self.stopping = False
-        """Whether the process is about to end: no call is taken over any more."""
 
     # --- life --------------------------------------------------------------------------------
 
@@ -187,38 +173,29 @@ class DurableCalls:
         await self.sweeper.stop(WRITING)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(grace, WRITING)):
-                while self._claiming or self._work or self._work.waiting or self.here.busy:  # noqa: ASYNC110  one may begin the next
+                while self._claiming or self._work or self._work.waiting or self.live.busy:  # noqa: ASYNC110  one may begin the next
                     await asyncio.sleep(0.01)
         if self.engine is not None:
             await self.engine.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(GIVING_BACK), asyncio.TaskGroup() as group:
-                for kept in self.here:
-                    if kept.journaled and not kept.parked:
-                        group.create_task(self._give_back(kept))
-        for kept in self.here:
-            if kept.journaled:
-                self.here.drop(kept)
+                for dialect in self.live:
+                    if dialect.journaled and not dialect.parked:
+                        group.create_task(_give_back(dialect))
+        for dialect in self.live:
+            if dialect.journaled:
+                dialect.discard()
             else:
-                self.here.forget(kept)  # it ends with all other calls, and its caller is told
+                self.live.forget(dialect)  # it ends with all other calls, and its caller is told
         for task in self._work.waiting:
             task.cancel()
         await self.journal.close()
         self._is_open = False
 
-    async def _give_back(self, kept: Kept) -> None:
-        """Let others have a call that has not come to the end of its segment."""
-        call = kept.front.call
-        with contextlib.suppress(JournalError):
-            if call is not None and call.trace is not None:
-                await call.trace.flush()  # what it was answered: nobody is asked twice
-            await self.journal.release(kept.id, kept.record.fence)
-            kept.front.released(kept)
-
     def let_go(self) -> None:
         """The process is about to end: nothing waits here any more, and nothing is taken over."""
         self.stopping = True
-        self.here.let_go()
+        self.live.let_go()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something for a call, owned by this object. Mostly it is done without waiting."""
@@ -228,174 +205,92 @@ class DurableCalls:
     def subscriptions(self) -> "Subscriptions":
         """The durable subscriptions of the hub's own protocol."""
         if self._subscriptions is None:
-            from midcall.journal.subscriptions import Subscriptions  # noqa: PLC0415  it is built on this
+            from midcall.plexus.subscriptions import Subscriptions  # noqa: PLC0415  it is built on this
 
             self._subscriptions = Subscriptions(self)
         return self._subscriptions
 
     # --- a call begins -----------------------------------------------------------------------
 
-    def admit(self, front: "Detached", record: CallRecord) -> Kept:
-        """Take on a call that is about to start. Nothing is written before there is need to."""
-        kept = front.kept = Kept(self, front, record)
-        self.here.add(kept)
-        return kept
+    def admit(self, dialect: Detached, call: Call, entries: Sequence[Entry] = ()) -> None:
+        """Take on a call that is about to start, or to be run again with these entries.
 
-    def prepare(self, front: "Detached", call: Call) -> None:
-        """Give the call of a front its trace, before it is started."""
-        kept = _kept(front)
-        call.trace = Trace(kept.id, kept=True, method=kept.record.name)
-        if kept.journaled:
-            call.trace.write_to(kept.write)
-        front.call = call
+        Nothing is written before there is need to.
+        """
+        record = dialect.record
+        call.trace = Trace(record.id, entries, kept=True, method=record.name, segment=record.segment)
+        if dialect.journaled:
+            call.trace.write_to(dialect.flush)
+        dialect.call = call
+        self.live.add(dialect)
 
-    async def reserve(self, front: "Detached") -> CallRecord | None:
-        """Write a call down before it starts; gives the one that has its idempotency key, if there is one."""
-        kept = _kept(front)
+    async def reserve(self, dialect: Detached) -> CallRecord | None:
+        """Write a call down before it starts; gives the one that has its idempotency key, if there is one.
+
+        If it cannot be written, or the key is taken, nobody can come back to it, and it is forgotten.
+        """
         await self.open()
-        async with kept.lock:
-            if kept.journaled:
+        async with dialect.lock:
+            if dialect.journaled:
                 return None
             try:
-                await self._room.check(kept.record)
-            except JournalError as error:
-                self.here.forget(kept)
-                key = kept.record.idempotency_key
-                taken = None if key is None else await self.journal.find(kept.record.principal, key)
-                if taken is None:
-                    raise error from None
-                return taken
-            entries = kept.take_entries()
-            try:
-                taken = await self.journal.create(kept.record, entries)
+                taken = await self._create(dialect)
             except BaseException:
-                self.here.forget(kept)  # nobody can come back to it
+                self.live.forget(dialect)
                 raise
             if taken is not None:
-                self.here.forget(kept)
+                self.live.forget(dialect)
                 return taken
-            kept.journaled = True
-        if self.engine is not None:
-            await self._begin(kept, self.engine.work(kept.record))
+            dialect.journaled = True
+        await self.begin_work(dialect)
         return None
 
-    def start(self, front: "Detached") -> None:
-        """Start the call of a front that is written down; there was room for it before it was."""
-        if front.call is not None:
-            self.hub.calls.start(front.call, checked=True)
+    async def _create(self, dialect: Detached) -> CallRecord | None:
+        record = dialect.record
+        try:
+            await self.room.check(record)
+        except JournalFull:
+            key = record.idempotency_key
+            taken = None if key is None else await self.journal.find(record.principal, key)
+            if taken is None:
+                raise
+            return taken
+        return await self.journal.create(record, dialect.take_entries())
 
-    def forget(self, front: "Detached") -> None:
+    def start(self, dialect: Detached) -> None:
+        """Start a call that is written down; there was room for it before it was."""
+        if dialect.call is not None:
+            self.hub.calls.start(dialect.call, checked=True)
+
+    def forget(self, dialect: Detached) -> None:
         """A call has ended that nobody can come back for."""
-        if front.kept is not None and not front.kept.journaled:
-            self.here.forget(front.kept)
+        if not dialect.journaled:
+            self.live.forget(dialect)
 
     @property
     def parked(self) -> int:
         """How many coroutines wait here for somebody to come back."""
-        return self.here.parked
-
-    def live(self, call_id: str) -> "Detached | None":
-        """The front of a call whose coroutine is in this process."""
-        kept = self.here.get(call_id)
-        return None if kept is None else kept.front
+        return self.live.parked
 
     async def up_to_date(self, call_id: str) -> None:
         """Wait until the journal has what has happened to a call in this process; but not for long."""
-        kept = self.here.get(call_id)
-        if kept is not None:
+        dialect = self.live.get(call_id)
+        if dialect is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK):
-                    async with kept.lock:
-                        pass  # an answer may be on its way into it
-                    await kept.front.written()
-
-    # --- a segment ends ----------------------------------------------------------------------
-
-    async def settle(self, front: "Detached", outcome: bytes, parking: Parking) -> None:
-        """Write down what a call came to. When this returns, it may be told.
-
-        Raises `Fenced` if another worker has taken the call over; it is dropped here.
-        """
-        kept = _kept(front)
-        await self.open()
-        async with kept.lock:
-            await self._settle(kept, outcome, parking)
-        self.here.forget(kept)
-
-    async def park(self, front: "Detached") -> None:
-        """Write down what a call waits for: its segment ends. As `settle`.
-
-        An answer may have been written just before: then that question is not open any more.
-        """
-        kept = _kept(front)
-        await self.open()
-        async with kept.lock:
-            parking = front.parking()
-            if parking is None:
-                return
-            await self._settle(kept, b"", parking)
-        self.here.park(kept)
-
-    async def _settle(self, kept: Kept, outcome: bytes, parking: Parking) -> None:
-        entries = kept.take_entries()
-        try:
-            if kept.parked:  # it ended just as it began to wait; if others have it, this is `Fenced`
-                await self._take_next(kept)
-            if kept.journaled:
-                record = kept.record
-                await self.journal.settle(kept.id, record.fence, record.segment, outcome, parking, entries)
-                kept.record = after_segment(record, parking)
-            else:
-                record = after_segment(kept.record, parking)
-                await self._room.check(record)
-                await self.journal.create(record, entries, outcome)
-                kept.record = record
-                kept.journaled = True
-        except Fenced:
-            self._fenced(kept)
-            raise
-        except BaseException:
-            kept.give_back(entries)
-            raise
-        counts.segments["run"] += 1
-        self._room.add(kept.record.principal, len(outcome) + sum(len(entry.value) for entry in entries))
-
-    async def wait_for(self, front: "Detached") -> None:
-        """Write down what a parked call waits for, as it has changed. Raises `Fenced` as `settle` does."""
-        kept = _kept(front)
-        async with kept.lock:
-            if not kept.parked:
-                front.changed()  # somebody has answered meanwhile: it is to be parked anew
-                return
-            parking = front.parking()
-            if parking is None:
-                return
-            entries = kept.take_entries()
-            try:
-                await self.journal.append(kept.id, kept.record.fence, entries, parking)
-            except Fenced:
-                self._fenced(kept)
-                raise
-            except BaseException:
-                kept.give_back(entries)
-                raise
-            expires = kept.record.expires if parking.expires is None else parking.expires
-            kept.record = replace(
-                kept.record, wake=parking.wake, questions=parking.questions, expires=expires
-            )
-        self.here.make_room()
+                    await dialect.written()
 
     # --- somebody comes back -----------------------------------------------------------------
 
     async def answer(
         self, call_id: str, answers: Mapping[str, Any], patience: float = PATIENCE
-    ) -> "Detached | Settled | Busy | Gone":
-        """Give answers to a call, by the ids of its questions, wherever the call is.
+    ) -> Detached | Settled | Busy | Gone:
+        """Give answers to a call, by the ids of its questions, wherever the call is, and have it go on.
 
         If another worker runs it, wait up to `patience` seconds for the end of its segment.
 
-        Gives the front of the call, which is to be resumed; then the answers are in the journal. Otherwise
-        they were not taken. Raises `UnknownQuestion` or `WrongAnswer`: then nothing is changed.
+        Gives the dialect of the call; then the answers are in the journal. Otherwise they were not taken.
+        Raises `UnknownQuestion` or `WrongAnswer`: then nothing is changed.
         """
         await self.open()
         end = time.monotonic() + patience
@@ -405,22 +300,26 @@ class DurableCalls:
                 answered = await self._answer(call_id, answers)
             finally:
                 self._claiming -= 1
+            if isinstance(answered, Detached):
+                answered.answered(answers)
+                self.resume(answered)
+                return answered
             if not isinstance(answered, Busy) or time.monotonic() >= end or self.stopping:
                 return answered
             await self.journal.wait(call_id, answered.call.segment, LOOK)
 
-    async def _answer(self, call_id: str, answers: Mapping[str, Any]) -> "Detached | Settled | Busy | Gone":
-        kept = self.here.get(call_id)
-        if kept is not None and kept.journaled:
+    async def _answer(self, call_id: str, answers: Mapping[str, Any]) -> Detached | Settled | Busy | Gone:
+        live = self.live.get(call_id)
+        if live is not None and live.journaled:
             try:
-                front = await self._answer_here(kept, answers)
+                dialect = await live.take_answers(answers)
             except UnknownQuestion:
                 found = await self.journal.load(call_id)
-                if found is None or not self.here.yield_to(call_id, found[0].fence):
+                if found is None or not self.live.yield_to(call_id, found[0].fence):
                     raise
             else:
-                if front is not None:
-                    return front
+                if dialect is not None:
+                    return dialect
         found = await self.journal.load(call_id)
         if found is None:
             return Gone()
@@ -430,255 +329,102 @@ class DurableCalls:
         try:
             given = answers_for(record, entries, answers)
         except UnknownQuestion:
-            if is_answered(record, entries):
-                claimed = await self._claim(call_id, record.segment)
-                if not isinstance(claimed, Settled | Busy | Gone):
+            if is_answered(record, entries):  # it only has to go on
+                claimed = await self.claim(call_id, record.segment)
+                if isinstance(claimed, Detached):
                     self.resume(claimed)
             raise
-        claimed = await self._claim(call_id, record.segment, given, record.fence)
-        if not isinstance(claimed, Settled | Busy | Gone):
+        claimed = await self.claim(call_id, record.segment, given, record.fence)
+        if isinstance(claimed, Detached):
             count_answers(record, entries, answers)
         return claimed
 
-    async def _answer_here(self, kept: Kept, answers: Mapping[str, Any]) -> "Detached | None":
-        """Answer a call whose coroutine is here; nothing if it turns out that others have gone on with it.
-
-        A call that is run again may not have come to its question yet: then it finds the answer there.
-        """
-        front, call = kept.front, kept.front.call
-        if call is None or call.trace is None:
-            return None
-        for request_id in kept.ahead & answers.keys():
-            raise UnknownQuestion(request_id)  # somebody else was faster
-        held: list[str] = []
-        ahead: dict[str, Entry] = {}
-        entries: list[Entry] = []
-        try:
-            for request_id, payload in answers.items():
-                if front.asks(request_id):
-                    entries.append(call.hold_answer(request_id, payload))
-                    held.append(request_id)
-                else:
-                    (ahead[request_id],) = answers_for(kept.record, call.trace.ahead, {request_id: payload})
-                    entries.append(ahead[request_id])
-            kept.ahead |= ahead.keys()
-            try:
-                kept_by = await self._keep_answers(kept, entries)
-            finally:
-                kept.ahead -= ahead.keys()
-        except BaseException:
-            for request_id in held:
-                call.let_go_answer(request_id)
-            raise
-        if kept_by is not front:
-            return kept_by
-        problem: MidcallError | None = None
-        for request_id, entry in ahead.items():
-            if call.trace.take_answer(entry):
-                continue
-            try:
-                call.hold_answer(request_id, answers[request_id])  # it has come to it meanwhile
-            except (UnknownQuestion, WrongAnswer) as error:
-                problem = error
-            else:
-                held.append(request_id)
-        given = 0
-        for request_id in held:
-            front.close(request_id)
-            if call.give_answer(request_id):
-                given += 1
-            else:
-                problem = problem or UnknownQuestion(request_id)  # or another of them has ended its round
-        if problem is not None and not given:
-            raise problem
-        return front
-
-    async def _keep_answers(self, kept: Kept, answers: Sequence[Entry]) -> "Detached | None":
-        """Write down answers to a call that is here, and have its next segment if it was parked.
-
-        Gives its front: another one if it had to be run again, and none if others have gone on with it.
-        """
-        while True:
-            if kept.parked:
-                segment = kept.record.segment
-                claimed = await self._claim(kept.id, segment, answers, kept.record.fence)
-                if not isinstance(claimed, Settled | Busy | Gone):
-                    return claimed
-                if kept.parked and kept.record.segment == segment:
-                    self.here.drop(kept)
-                    kept.front.released(kept)
-                if self.here.get(kept.id) is not kept:
-                    return None
-                continue  # another answer came first, and the call runs here
-            async with kept.lock:
-                fence, runs = kept.record.fence, not kept.parked
-                if not runs:
-                    continue  # it was parked just now
-                fresh = kept.take_entries()
-                try:
-                    await self.journal.append(kept.id, fence, [*fresh, *answers])
-                except Fenced:
-                    self._fenced(kept)
-                    return None
-                except BaseException:
-                    kept.give_back(fresh)
-                    raise
-                return kept.front
-
     async def claim(
-        self, call_id: str, segment: int, work: Work | None = None
-    ) -> "Detached | Settled | Busy | Gone":
-        """Begin a segment: gives the front of the call, with its coroutine here or run again.
-
-        The front is to be told the answers by `resume`; a call that is run again starts there. `work` is
-        what the engine has of the segment, if it is the engine that goes on with it.
-        """
-        await self.open()
-        self._claiming += 1
-        try:
-            return await self._claim(call_id, segment, work=work)
-        finally:
-            self._claiming -= 1
-
-    async def take_up(self, record: CallRecord) -> "Detached | Settled | Busy | Gone":
-        """Go on with a call that stands still for no good reason: its worker is gone, or its code was changed
-        and may be back. Otherwise it is `Busy`, or `Gone`."""
-        if record.status == "diverged" and record.id in self._stands_still:
-            return Gone("diverged")
-        if record.status == "running" and record.owner == self.journal.worker:
-            return Busy(record)
-        return await self.claim(record.id, record.segment)
-
-    async def _claim(
         self,
         call_id: str,
         segment: int,
         answers: Sequence[Entry] = (),
         fence: int | None = None,
-        work: Work | None = None,
-    ) -> "Detached | Settled | Busy | Gone":
-        front: Detached | Gone | None = None
-        kept = self.here.get(call_id)
+        work: "Work | None" = None,
+    ) -> Detached | Settled | Busy | Gone:
+        """Begin a segment: gives the dialect of the call, with its coroutine here or run again.
+
+        It is to go on by `resume`; a call that is run again starts there. `answers` and `fence` are as in
+        `Journal.claim`; `work` is what the engine has of the segment, if it is the engine that goes on.
+        """
+        await self.open()
+        self._claiming += 1
+        try:
+            return await self._claim(call_id, segment, answers, fence, work)
+        finally:
+            self._claiming -= 1
+
+    async def _claim(
+        self, call_id: str, segment: int, answers: Sequence[Entry], fence: int | None, work: "Work | None"
+    ) -> Detached | Settled | Busy | Gone:
+        dialect: Detached | Gone | None = None
+        live = self.live.get(call_id)
         # A branch that writes meanwhile waits: with the fence of before it would be refused.
-        async with contextlib.nullcontext() if kept is None else kept.lock:
+        async with contextlib.nullcontext() if live is None else live.lock:
             claim = await self.journal.claim(call_id, segment, answers, fence)
             if not isinstance(claim, Claimed):
                 return claim
-            kept = self.here.get(call_id)
-            if kept is not None and kept.parked and is_next(claim.call, kept.record):
-                self.here.unpark(kept, claim.call)
-                front = kept.front
+            live = self.live.get(call_id)
+            if live is not None and live.parked and is_next(claim.call, live.record):
+                self.live.unpark(live, claim.call)
+                dialect = live
         if claim.call.claims > 1:
             counts.segments["taken_over"] += 1
-        if front is None:
-            if kept is not None:
-                self.here.drop(kept)  # another worker has gone on with it since, if only for a while
-            front = await self._revive(claim.call, claim.entries)
-        if self.engine is not None and not isinstance(front, Gone):
-            await self._begin(_kept(front), work or self.engine.work(claim.call))
-        return front
+        if dialect is None:
+            if live is not None:
+                live.discard()  # another worker has gone on with it since, if only for a while
+            dialect = await self._rebuild(claim.call, claim.entries)
+        if isinstance(dialect, Detached):
+            await self.begin_work(dialect, work)
+        return dialect
 
-    async def _revive(self, record: CallRecord, entries: Sequence[Entry]) -> "Detached | Gone":
+    async def _rebuild(self, record: CallRecord, entries: Sequence[Entry]) -> Detached | Gone:
+        """A claimed call whose coroutine is not here: make it again, from what is in the journal."""
         try:
-            front, found = self.fronts[kind_of(record)](record)
-            kept = self.admit(front, record)
-            kept.journaled = True
+            dialect, found = self.kinds[kind_of(record)](record)
             call = self.hub.prepare(
                 found,
                 record.arguments,
-                front,
-                supported=front.supported,
+                dialect,
+                supported=dialect.supported,
                 time_limit=self.time_limit,
                 principal=record.principal,
             )
-        except (
-            MidcallError,
-            KeyError,
-            ValueError,
-        ) as error:  # the method is gone, or takes other arguments now
+        except (MidcallError, KeyError, ValueError) as error:  # its method is gone, or takes other arguments
             reason = Diverged(f"a call of {record.name}", str(error), "")
-            self._diverges(record.id)
+            self.stands_still(record.id)
             log.warning("cannot go on: %s", reason, extra={"call": record.id, "method": record.name})
-            if (left := self.here.get(record.id)) is not None:
-                self.here.forget(left)  # it would be taken for one that runs
-            await self._release(record.id, record.fence, diverged=True)
+            await self.release(record.id, record.fence, diverged=True)
             return Gone("diverged")
         counts.segments["rebuilt"] += 1
-        call.trace = Trace(record.id, entries, kept=True, method=record.name, segment=record.segment)
-        call.trace.write_to(kept.write)
-        front.call = call
-        return front
+        dialect.journaled = True
+        self.admit(dialect, call, entries)
+        return dialect
 
-    def resume(self, front: "Detached") -> None:
-        """Go on with a claimed call, once its front knows the answers."""
-        call = front.call
+    async def take_up(self, record: CallRecord) -> Detached | Settled | Busy | Gone:
+        """Go on with a call that stands still for no good reason: its worker is gone, or its code was changed
+        and may be back. Otherwise it is `Busy`, or `Gone`."""
+        if record.status == "diverged" and record.id in self._standing:
+            return Gone("diverged")
+        if record.status == "running" and record.owner == self.journal.worker:
+            return Busy(record)
+        return await self.claim(record.id, record.segment)
+
+    def resume(self, dialect: Detached) -> None:
+        """Go on with a claimed call; once is enough. Raises `TooManyCalls`: then it is for others to do."""
+        call = dialect.call
         if call is not None and call.task is None:
-            front.begin_again()
+            dialect.begin_again()
             try:
                 self.hub.calls.start(call)
             except TooManyCalls:
-                self.spawn(self._hand_back(_kept(front)))
+                self.spawn(self._hand_back(dialect))
                 raise
-
-    async def _hand_back(self, kept: Kept) -> None:
-        """There is no room for a claimed call here: let others have it."""
-        self.here.drop(kept)
-        await self._release(kept.id, kept.record.fence)
-
-    async def _release(self, call_id: str, fence: int, *, diverged: bool = False) -> None:
-        """Let others have a segment that was claimed here; if the journal is away, as soon as it is back."""
-        try:
-            await self.journal.release(call_id, fence, diverged=diverged)
-        except Fenced:
-            pass
-        except JournalError:
-            if not self.stopping:
-                self.spawn(self._release_later(call_id, fence, diverged=diverged))
-
-    async def _release_later(self, call_id: str, fence: int, *, diverged: bool) -> None:
-        await asyncio.sleep(PAUSES[-1])
-        await self._release(call_id, fence, diverged=diverged)
-
-    async def go_on_alone(self, front: "Detached") -> bool:
-        """A parked call goes on without an answer: take its next segment. False if that is for others."""
-        kept = front.kept
-        if kept is None:
-            return False  # it was dropped meanwhile
-        async with kept.lock:
-            if not kept.parked:
-                return True
-            if not await self._take_next(kept):
-                return False
-            if self.here.get(kept.id) is not kept:  # it was evicted meanwhile, and nobody would run it
-                await self._release(kept.id, kept.record.fence)
-                return False
-        if self.engine is not None:
-            await self._begin(kept, self.engine.work(kept.record))
-        return True
-
-    async def _take_next(self, kept: Kept) -> bool:
-        """Claim the next segment of a parked call, under its lock. If others have, it is dropped here."""
-        claim = await self.journal.claim(kept.id, kept.record.segment)
-        if not isinstance(claim, Claimed):
-            self.here.drop(kept)
-            return False
-        if not is_next(claim.call, kept.record):
-            self.here.drop(kept)
-            await self._release(kept.id, claim.call.fence)  # it is due, and run again from there
-            return False
-        self.here.unpark(kept, claim.call)
-        return True
-
-    async def stop(self, front: "Detached", error: Diverged) -> None:
-        """A call does not do again what it did: it is kept as it was, and nothing more is run."""
-        kept = _kept(front)
-        self._diverges(kept.id)
-        log.warning("stops: %s", error, extra={"call": kept.id, "method": kept.record.name})
-        with contextlib.suppress(Fenced):
-            async with kept.lock:
-                if not kept.parked or await self._take_next(kept):
-                    await self.journal.release(kept.id, kept.record.fence, diverged=True)
-        self.here.forget(kept)
 
     async def abort(self, call_id: str, reason: str, outcome: bytes) -> bool:
         """End a call, wherever it is. False if it had ended, or is not known.
@@ -686,16 +432,16 @@ class DurableCalls:
         When this returns, that it has ended is in the journal. What runs here may clean up before that.
         """
         await self.open()
-        kept = self.here.get(call_id)
-        call = None if kept is None else kept.front.call
-        if kept is not None and call is not None and not kept.parked and call.task is not None:
+        dialect = self.live.get(call_id)
+        call = None if dialect is None else dialect.call
+        if dialect is not None and call is not None and not dialect.parked and call.task is not None:
             call.abort(reason)
-            if not kept.journaled or await self._has_ended(call_id, kept.record.segment):
+            if not dialect.journaled or await self._has_ended(call_id, dialect.record.segment):
                 return True
-        ended = await self.journal.end(call_id, "aborted", outcome, time.time() + KEPT)
-        if kept is not None and self.here.get(call_id) is kept:
-            self.here.drop(kept, over=True)
-            kept.front.stopped(Aborted(reason))
+        ended = await self.journal.end(call_id, "aborted", outcome, time.time() + KEEP)
+        if dialect is not None and self.live.get(call_id) is dialect:
+            dialect.discard(over=True)
+            dialect.stopped(Aborted(reason))
         return ended
 
     async def _has_ended(self, call_id: str, segment: int) -> bool:
@@ -709,67 +455,49 @@ class DurableCalls:
                     segment += 1
         return False
 
-    # --- inside ------------------------------------------------------------------------------
+    # --- segments ----------------------------------------------------------------------------
 
-    async def append(self, kept: Kept) -> None:
-        """Make durable what a call has done. While the journal cannot be written, the call waits.
-
-        An error would reach the author's code, and end a call for which nothing is lost yet.
-        """
-        for tries, pause in enumerate(itertools.chain(PAUSES, itertools.repeat(PAUSES[-1]))):
-            async with kept.lock:
-                if kept.front.call is None or kept.front.call.dropped:
-                    raise Fenced(f"This worker does not run the call {kept.id} any more")
-                entries = kept.take_entries()
-                if not entries:
-                    return
-                try:
-                    await self.journal.append(kept.id, kept.record.fence, entries)
-                except Fenced:
-                    self._fenced(kept)
-                    raise
-                except JournalError as error:
-                    kept.give_back(entries)
-                    if self.stopping:
-                        raise
-                    if tries == len(PAUSES):
-                        self._trouble.begins(error)
-                        kept.front.troubled(error)
-                except BaseException:
-                    kept.give_back(entries)
-                    raise
-                else:
-                    self._trouble.ends()
-                    self._room.add(kept.record.principal, sum(len(entry.value) for entry in entries))
-                    return
-            await asyncio.sleep(pause)
-
-    def _diverges(self, call_id: str) -> None:
-        counts.diverged += 1
-        if len(self._stands_still) >= STANDING:
-            self._stands_still.clear()
-        self._stands_still.add(call_id)
-
-    def _fenced(self, kept: Kept) -> None:
-        """Another worker has taken the call over, or somebody has ended it."""
-        counts.segments["fenced"] += 1
-        self.here.drop(kept)
-        kept.front.released(kept)
-
-    async def _begin(self, kept: Kept, work: Work) -> None:
-        """A segment runs from here on: have the engine know."""
-        kept.work = work
+    async def begin_work(self, dialect: Detached, work: "Work | None" = None) -> None:
+        """A segment runs from here on: have the engine know, if there is one."""
+        if self.engine is None:
+            return
+        dialect.work = work or self.engine.work(dialect.record)
         try:
-            await work.begin()
+            await dialect.work.begin()
         except asyncio.CancelledError:
-            self.spawn(self._hand_back(kept))
+            self.spawn(self._hand_back(dialect))
             raise
 
+    async def _hand_back(self, dialect: Detached) -> None:
+        """A claimed call cannot go on here: let others have it."""
+        dialect.discard()
+        await self.release(dialect.record.id, dialect.record.fence)
 
-def _kept(front: "Detached") -> Kept:
-    if front.kept is None:
-        raise RuntimeError("This call is not kept")
-    return front.kept
+    async def release(self, call_id: str, fence: int, *, diverged: bool = False) -> None:
+        """Let others have a segment that was claimed here; if the journal is away, as soon as it is back."""
+        try:
+            await self.journal.release(call_id, fence, diverged=diverged)
+        except Fenced:
+            pass
+        except JournalError:
+            if not self.stopping:
+                self.spawn(self._release_later(call_id, fence, diverged=diverged))
+
+    async def _release_later(self, call_id: str, fence: int, *, diverged: bool) -> None:
+        await asyncio.sleep(PAUSES[2])
+        await self.release(call_id, fence, diverged=diverged)
+
+    def stands_still(self, call_id: str) -> None:
+        """The code of this process does not fit a call: it need not be tried again here."""
+        counts.diverged += 1
+        if len(self._standing) >= STANDING:
+            self._standing.clear()
+        self._standing.add(call_id)
+
+
+async def _give_back(dialect: Detached) -> None:
+    with contextlib.suppress(JournalError):
+        await dialect.give_back()
 
 
 def durable_calls(hub: Hub) -> DurableCalls:

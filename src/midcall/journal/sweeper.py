@@ -2,7 +2,7 @@
 
 Their time is up, or the worker that ran them is gone. It looks into the journal now and then, has
 `DurableCalls` go on with such calls, and has what is past its time expire or be forgotten. Knows no
-front and no protocol.
+protocol.
 """
 
 import asyncio
@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from midcall.errors import JournalError, TooManyCalls
-from midcall.journal.contract import Busy, CallRecord, Gone, Settled
-from midcall.journal.kept import kind_of
+from midcall.journal.contract import CallRecord
+from midcall.journal.dialect import Detached
+from midcall.journal.state import kind_of
 from midcall.logs import Trouble
 
 if TYPE_CHECKING:
@@ -49,13 +50,13 @@ class Sweeper:
         if durable.engine is not None:
             due = await durable.engine.look_after(due)
         for record in due:
-            if kind_of(record) not in durable.fronts or not durable.here.is_free(record):
+            if kind_of(record) not in durable.kinds or not durable.live.is_free(record):
                 continue  # somebody else's, who shares the journal; or it is looked after here
-            front = await durable.claim(record.id, record.segment)
-            if not isinstance(front, Settled | Busy | Gone):
+            claimed = await durable.claim(record.id, record.segment)
+            if isinstance(claimed, Detached):
                 with contextlib.suppress(TooManyCalls):
-                    durable.resume(front)
-                await durable.subscriptions.gone_on(record)
+                    durable.resume(claimed)
+                claimed.taken_over()
         await durable.journal.sweep()
         await durable.renew_keys()
 

@@ -17,10 +17,10 @@ from msgspec import Raw, Struct
 
 from midcall import jsonrpc
 from midcall.errors import JournalError, MidcallError, UnknownQuestion, WrongAnswer
-from midcall.journal.contract import ENDED, WITH_OUTCOME, Busy, CallRecord, Gone, Settled
+from midcall.journal.contract import ENDED, WITH_OUTCOME, Busy, CallRecord, Gone
 from midcall.journal.durable import LOOK, PATIENCE, DurableCalls
-from midcall.journal.kept import asked_of, context_of, is_answered, new_record
 from midcall.journal.seal import BadSeal, KeyRing
+from midcall.journal.state import asked_of, context_of, is_answered, new_record
 from midcall.mcp import tasks
 from midcall.mcp.dialects.base import Finish
 from midcall.mcp.dialects.input_required import InputRequired
@@ -74,11 +74,11 @@ class Desk:
         self._find = find
         self._alike: dict[str, set[_Waiting]] = {}
         """The requests that have come back and do not know yet what they get, by their sealed state."""
-        durable.fronts[KIND] = self._revive
+        durable.kinds[KIND] = self._revive
 
     # --- calls that may have to be found again -----------------------------------------------
 
-    def admit(
+    def dialect(
         self,
         exchange: Exchange,
         finish: Finish,
@@ -86,7 +86,7 @@ class Desk:
         arguments: bytes,
         given: dict[str, Raw] | None,
     ) -> InputRequired:
-        """The front of a call that is about to start."""
+        """The dialect of a call that is about to start."""
         record = new_record(
             KIND,
             context.ticket.target,
@@ -96,9 +96,7 @@ class Desk:
             exchange.meta.idempotency_key,
             self.durable.time_limit,
         )
-        front = InputRequired(exchange, finish, self, context, given)
-        self.durable.admit(front, record)
-        return front
+        return InputRequired(record, exchange, finish, self, context, given)
 
     def start_durably(self, front: InputRequired, exchange: Exchange) -> None:
         """Start a call that is in the journal before it does anything; or join the one that has its key."""
@@ -107,9 +105,9 @@ class Desk:
     async def _start_durably(self, front: InputRequired, exchange: Exchange) -> None:
         taken = await self.durable.reserve(front)
         if taken is None:
-            if front.is_task and front.kept is not None:
+            if front.is_task:
                 front.leave_to_task()
-                exchange.result(tasks.created(front.kept.record))
+                exchange.result(tasks.created(front.record))
             self.durable.start(front)
             return
         context = _decode_context(context_of(taken))
@@ -157,7 +155,7 @@ class Desk:
                         self._resume(front, exchange, given.notes)
                         waiting.gets(front)
                         return
-            if isinstance(live := self.durable.live(state.call_id), InputRequired):
+            if isinstance(live := self.durable.live.get(state.call_id), InputRequired):
                 live.note(given.notes)
             await self._tell_current(exchange, state.call_id, ticket, given.notes, waiting)
         finally:
@@ -181,7 +179,7 @@ class Desk:
         With `places`, only questions count that are asked there: another one may have the same key by now.
         """
         given = _Given()
-        front = self.durable.live(call_id)
+        front = self.durable.live.get(call_id)
         if not responses:
             return given
         if isinstance(front, InputRequired) and front.call is not None and front.open.keys() & responses:
@@ -278,7 +276,7 @@ class Desk:
     def _revive(self, record: CallRecord) -> tuple[InputRequired, Resolved]:
         context = _decode_context(context_of(record))
         found, finish = self._find(record, context)
-        front = InputRequired(None, finish, self, context, None)
+        front = InputRequired(record, None, finish, self, context, None)
         if record.questions:
             front.asked_in = asked_of(record).traceparent
         return front, found
@@ -308,12 +306,11 @@ class Desk:
 
     def begin_task(self, front: InputRequired, exchange: Exchange) -> None:
         """A call that runs goes on without its request."""
-        if front.kept is not None:
-            begin = partial(self._begin_task, front, front.kept.record, exchange)
-            self.durable.spawn(self._guarded(exchange, begin))
+        self.durable.spawn(self._guarded(exchange, partial(self._begin_task, front, exchange)))
 
-    async def _begin_task(self, front: InputRequired, record: CallRecord, exchange: Exchange) -> None:
-        if front.kept is not None:  # else it has ended already, and is in the journal
+    async def _begin_task(self, front: InputRequired, exchange: Exchange) -> None:
+        record = front.record
+        if not front.gone:  # else it has ended already, and is in the journal
             try:
                 await self.durable.reserve(front)
             except JournalError:
@@ -366,7 +363,7 @@ class Desk:
 
     async def _ask_again(self, record: CallRecord, notes: dict[str, str]) -> None:
         """Nothing was answered that could be read: have it asked again, with the reason."""
-        front = self.durable.live(record.id) or await self.durable.take_up(record)
+        front = self.durable.live.get(record.id) or await self.durable.take_up(record)
         if isinstance(front, InputRequired):
             front.note(notes)
             self.durable.resume(front)
@@ -374,17 +371,6 @@ class Desk:
     async def cancel_task(self, record: CallRecord) -> dict[str, Any]:
         await self.abort(record.id, "The task was cancelled")
         return {}
-
-    async def answer(self, call_id: str, answers: Mapping[str, Any]) -> bool:
-        """Somebody answers to whom the outcome is not told. False if the call does not wait any more.
-
-        When this returns, the answers are in the journal. Raises `UnknownQuestion` or `WrongAnswer`.
-        """
-        front = await self.durable.answer(call_id, answers)
-        if isinstance(front, Settled | Busy | Gone):
-            return False
-        self.durable.resume(front)
-        return True
 
     async def abort(self, call_id: str, reason: str) -> bool:
         """End a call, wherever it is. False if it had ended, or is not known."""

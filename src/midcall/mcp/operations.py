@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, get_args
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
 from midcall.call import Call
 from midcall.call import Status as CallStatus
@@ -26,17 +27,27 @@ from midcall.errors import (
     UnknownQuestion,
     WrongAnswer,
 )
-from midcall.items import Error, encode_item, to_json
-from midcall.journal import subscription, subscriptions
-from midcall.journal.contract import ENDED, WITH_OUTCOME, CallRecord, Entry, Journal, Status, from_export
-from midcall.journal.durable import KEPT, PATIENCE
-from midcall.journal.kept import Asked, Kept, asked_of, context_of, kind_of
+from midcall.items import Error, Metadata, encode_item, to_json
+from midcall.journal.contract import (
+    ENDED,
+    KEEP,
+    WITH_OUTCOME,
+    CallRecord,
+    Entry,
+    Journal,
+    Status,
+    from_export,
+)
+from midcall.journal.dialect import Detached
+from midcall.journal.durable import PATIENCE
 from midcall.journal.seal import is_key, shared_keys
+from midcall.journal.state import Asked, asked_of, context_of, kind_of
 from midcall.mcp import desk as mcp_calls
 from midcall.mcp.desk import Desk
 from midcall.mcp.elicitation import read_any_answer
 from midcall.mcp.exchange import McpError
 from midcall.mcp.outcomes import CHAT, Context, decode_outcome, encode_outcome
+from midcall.plexus import subscriptions
 from midcall.principal import Principal, check_scopes
 from midcall.questions import (
     KINDS,
@@ -172,9 +183,7 @@ class Operations:
     async def _give(self, desk: Desk, record: CallRecord, answers: Mapping[str, Any]) -> bool:
         """Have a call answered; false if it does not wait for that any more."""
         try:
-            if kind_of(record) == subscriptions.KIND:
-                return await desk.durable.subscriptions.answer(record.id, answers)
-            return await desk.answer(record.id, answers)
+            return isinstance(await desk.durable.answer(record.id, answers), Detached)
         except UnknownQuestion:
             return False
 
@@ -187,12 +196,12 @@ class Operations:
         record, _ = await self._load(call_id)
         outcome = _aborted(record, reason)
         if self._desk is None:
-            ended = await self.journal.end(call_id, "aborted", outcome, time.time() + KEPT)
+            ended = await self.journal.end(call_id, "aborted", outcome, time.time() + KEEP)
         else:
             ended = await self._desk.durable.abort(call_id, reason, outcome)
         if not ended:
             raise NotWaiting(call_id, record.status, f"Call {call_id} has ended already: {record.status}")
-        await subscriptions.tell_holder(self.journal, record, record.fence + 1)
+        await subscriptions.tell_holder(self.journal, replace(record, fence=record.fence + 1))
         return await self._settled(call_id)
 
     # --- moving ------------------------------------------------------------------------------
@@ -232,7 +241,7 @@ class Operations:
         _check_import(record)
         if self._desk is not None:
             try:
-                _, found = self._desk.durable.fronts[kind_of(record)](record)
+                _, found = self._desk.durable.kinds[kind_of(record)](record)
             except (MidcallError, McpError) as error:
                 raise BadExport(f"The call {record.id} cannot be run here: {error}") from None
             check_scopes(found.name, found.method.extras, principal)
@@ -361,8 +370,7 @@ def _status(call: Call) -> Status:
 
 
 def is_journaled(call: Call) -> bool:
-    kept: Kept | None = getattr(call.outlet, "kept", None)  # if its outlet is a front
-    return kept is not None and kept.journaled
+    return isinstance(call.outlet, Detached) and call.outlet.journaled
 
 
 def _latest(entries: Sequence[Entry]) -> list[Entry]:
@@ -405,8 +413,8 @@ def _outcome(record: CallRecord, encoded: bytes) -> Any:
 def _aborted(record: CallRecord, reason: str) -> bytes:
     """What whoever comes back for the call is told."""
     if kind_of(record) == subscriptions.KIND:
-        error = encode_item(Error(subscription.NOWHEN, reason, Aborted.code))
-        return to_json(subscription.Outcome(error=Raw(error)))
+        error = encode_item(Error(Metadata((), "", 0), reason, Aborted.code))
+        return to_json(subscriptions.Outcome(error=Raw(error)))
     return encode_outcome(McpError(-32603, reason, {"code": Aborted.code}))
 
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from midcall.items import to_json
 from midcall.journal.contract import CallRecord
-from midcall.journal.kept import asked_of
+from midcall.journal.state import asked_of
 from midcall.mcp.elicitation import request_for
 from midcall.mcp.exchange import Exchange, McpError
 

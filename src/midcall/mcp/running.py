@@ -258,23 +258,19 @@ class Runner:
         uri = getattr(params, "uri", "")
         kinds = caller.kinds
         context = Context(ticket, kinds, uri, long_running, caller.shows_any_form, caller.gives_tools)
-        front = desk.admit(exchange, finish, context, arguments, params.input_responses)
-        try:
-            session.admit(exchange, front)
-            call = hub.prepare(
-                found,
-                arguments,
-                front,
-                supported=kinds,
-                time_limit=desk.durable.time_limit,
-                principal=caller.principal,
-            )
-            hub.calls.check_room(call)
-            _take_along(call, talk)
-        except BaseException:
-            desk.durable.forget(front)
-            raise
-        desk.durable.prepare(front, call)
+        front = desk.dialect(exchange, finish, context, arguments, params.input_responses)
+        session.admit(exchange, front)
+        call = hub.prepare(
+            found,
+            arguments,
+            front,
+            supported=kinds,
+            time_limit=desk.durable.time_limit,
+            principal=caller.principal,
+        )
+        hub.calls.check_room(call)
+        _take_along(call, talk)
+        desk.durable.admit(front, call)
         if long_running or exchange.meta.idempotency_key is not None:
             desk.start_durably(front, exchange)
         else:

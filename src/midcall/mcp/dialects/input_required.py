@@ -15,8 +15,8 @@ from msgspec import Raw
 
 from midcall.errors import JournalError, MidcallError, NotSupported, WrongAnswer
 from midcall.items import Background, Done, Item, Request, RequestCancelled
+from midcall.journal.contract import CallRecord
 from midcall.journal.dialect import Detached
-from midcall.journal.kept import Kept
 from midcall.mcp.dialects.base import Dialect, Finish, Outcome
 from midcall.mcp.elicitation import answer_from, inexpressible, wants_tools
 from midcall.mcp.exchange import Exchange, McpError
@@ -35,13 +35,14 @@ class InputRequired(Detached):
 
     def __init__(
         self,
+        record: CallRecord,
         exchange: Exchange | None,
         finish: Finish,
         desk: "Desk",
         context: Context,
         given: Mapping[str, Raw] | None,
     ) -> None:
-        super().__init__(desk.durable, context.kinds)
+        super().__init__(desk.durable, record, context.kinds)
         self._desk = desk
         self._reply = Dialect(exchange, finish)
         """Collects the result, and passes on progress and log to the request that waits."""
@@ -124,8 +125,8 @@ class InputRequired(Detached):
             self.call.questions.fail(request.request_id, error)
 
     def _finish(self) -> None:
-        call, kept = self.call, self.kept
-        if call is None or kept is None:
+        call, record = self.call, self.record
+        if call is None:
             return
         outcome = self._reply.outcome()
         try:
@@ -134,12 +135,12 @@ class InputRequired(Detached):
             outcome = McpError(-32603, str(error))
             encoded = encode_outcome(outcome)
         self._outcome = outcome
-        if kept.journaled or self.is_task or self.about_to_write or kept.record.idempotency_key is not None:
-            self.end(call, encoded, kept.record.expires if self.is_task else 0.0)  # as `ttlMs` has said
+        if self.journaled or self.is_task or self.about_to_write or record.idempotency_key is not None:
+            self.end(call, encoded, record.expires if self.is_task else 0.0)  # as `ttlMs` has said
         else:
             self.durable.forget(self)
             self.ended()
-            self.dropped()
+            self.let_go()
 
     # --- requests come -----------------------------------------------------------------------
 
@@ -148,8 +149,8 @@ class InputRequired(Detached):
         self.note(notes)
         if exchange is not None:
             before, self._reply.exchange = self._reply.exchange, exchange
-            if before is not None and self.kept is not None:  # who has answered another question, and waits
-                self._desk.look_on(before, self.kept.record, self.context.ticket)
+            if before is not None and not self.gone:  # who has answered another question, and waits
+                self._desk.look_on(before, self.record, self.context.ticket)
             self.supported = exchange.caller.kinds
             if exchange.span is not None:
                 exchange.span.link(self.traceparent)
@@ -167,8 +168,7 @@ class InputRequired(Detached):
         """A caller has cancelled its request, or is gone: the call ends if it cannot come back for it."""
         if self._reply.exchange is exchange:
             self._reply.exchange = None
-        kept = self.kept
-        findable = kept is not None and (kept.journaled or kept.record.idempotency_key is not None)
+        findable = self.journaled or self.record.idempotency_key is not None
         if self.call is not None and (cancelled or not findable):
             self.call.abort(reason)
 
@@ -184,10 +184,10 @@ class InputRequired(Detached):
         """The request that started the call has its answer: the call is a task."""
         self._reply.exchange = None
 
-    # --- what the base and the durable calls call ---------------------------------------------------
+    # --- what the base calls -----------------------------------------------------------------
 
-    def waits(self, kept: Kept) -> None:
-        self._tell(self._desk.questions(kept.record, self.context.ticket))
+    def waits(self) -> None:
+        self._tell(self._desk.questions(self.record, self.context.ticket))
 
     def ended(self) -> None:
         if self._outcome is not None:
@@ -196,8 +196,8 @@ class InputRequired(Detached):
     def begin_again(self) -> None:
         self.open.clear()
 
-    def released(self, kept: Kept) -> None:
-        self._tell(self._desk.come_again(kept.record, self.context.ticket))
+    def released(self) -> None:
+        self._tell(self._desk.come_again(self.record, self.context.ticket))
 
     def troubled(self, error: JournalError) -> None:
         self._tell(McpError(-32603, str(error), {"code": error.code, "recoverable": True}))

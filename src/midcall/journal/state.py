@@ -1,14 +1,51 @@
-"""Kept calls: what is known of one in this process.
+"""The states of a durable call, as a table, and what a record of the journal says.
 
-A record in the journal is all that another process has of a call; what its dialect needs to be made again is
-in the record's context, behind a word that says which dialect that is.
+**Theory of operation.** What a durable call runs between one answer and the next question is a *segment*,
+numbered from 0. A segment is *claimed* by one worker, and *settled* with what it came to: the next
+questions, or the end. In between only that worker writes. It may die at any moment, so a segment that
+nobody looks after can be claimed again; the *fence* counts the claims, and whoever still acts under an
+older one is refused (`Fenced`).
+
+While a call waits, its coroutine is *parked*: a cache of what is in the journal, dropped when there are too
+many. Where it is not here any more, the call is *rebuilt*: its body runs again from the top, and every
+finished step and answered question gives back at once what the journal has (*replay*, see `trace`), until
+it stands where it stood.
+
+An answer is written before anybody is told that it is taken, and it is what claims the next segment. So
+there is no moment in which an answer is known to its giver alone.
+
+    operation   from                     to            by whom                    what is written
+    create      -                        running       the worker that starts it  the call, the steps so far
+    create      -                        waiting       (its first question)       as before, and the questions
+    claim       waiting                  running       whoever brings an answer,  the answers, fence + 1
+                                                       or whose time has come
+    claim       running, worker gone     running       any other worker           fence + 1
+    claim       diverged                 running       whoever answers, or asks   fence + 1
+    claim       running, 5 workers gone  poisoned      the one that would be 6th  -
+    claim       any, past its time       expired       whoever comes too late     -
+    settle      running                  waiting       its worker                 outcome, steps, questions
+    settle      running                  completed     its worker                 the outcome, steps
+                                         failed
+                                         aborted
+    release     running                  running       its worker, which stops    no owner: it can be claimed
+    release     running                  diverged      its worker, whose code     -
+                                                       does not fit
+    end         running, waiting,        aborted       its caller or an           the outcome, fence + 1
+                diverged                               administrator
+    sweep       waiting, diverged        expired       any worker, later          -
+
+What a caller gets of a call: while it is `waiting`, its questions; while it is `running`, "come again"; of
+one that is `completed`, `failed` or `aborted`, its outcome, for a day; of one that was given up (`expired`,
+`poisoned`), an error that says so; of a `diverged` one, an error that says that the code has changed: it
+stands still, with all that it has, until somebody comes back with the old code.
+
+Here is what can be said of a call from its record and entries alone; nothing here waits or writes.
 """
 
-import asyncio
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -17,17 +54,27 @@ from msgspec.structs import replace
 from midcall import metrics
 from midcall.errors import UnknownQuestion
 from midcall.items import Request, to_json
-from midcall.journal.contract import CallRecord, Entry, Parking
-from midcall.journal.engine import Work
+from midcall.journal.contract import CallRecord, Parking, Status
 from midcall.open_questions import MISSING
 from midcall.questions import AnyQuestion, Form, question_from_wire, question_to_wire, refusal_in
 from midcall.recalled import Deadline
-from midcall.registry import Resolved
-from midcall.trace import question_id
+from midcall.trace import Entry, question_id
 
-if TYPE_CHECKING:
-    from midcall.journal.dialect import Detached
-    from midcall.journal.durable import DurableCalls
+Operation: TypeAlias = Literal["create", "claim", "settle", "release", "end", "sweep"]
+
+MOVES: Mapping[Operation, Mapping[Status | None, frozenset[Status]]] = {
+    "create": {None: frozenset(("running", "waiting", "completed", "failed", "aborted"))},
+    "claim": {
+        "waiting": frozenset(("running", "expired")),
+        "running": frozenset(("running", "poisoned", "expired")),
+        "diverged": frozenset(("running", "poisoned", "expired")),
+    },
+    "settle": {"running": frozenset(("waiting", "completed", "failed", "aborted"))},
+    "release": {"running": frozenset(("running", "diverged"))},
+    "end": {status: frozenset(("aborted",)) for status in ("running", "waiting", "diverged")},
+    "sweep": {status: frozenset(("expired",)) for status in ("waiting", "diverged")},
+}
+"""The table above: where each operation takes a call, from where it stands. Stores are tested against it."""
 
 
 class Waiting(Struct, array_like=True, omit_defaults=True):
@@ -74,68 +121,6 @@ def waiting(request: Request, note: str) -> Waiting:
     )
 
 
-Revive = Callable[[CallRecord], tuple["Detached", Resolved]]
-"""Makes the dialect of a call that is in the journal, and finds its method. Raises `MidcallError`."""
-
-
-class Kept:
-    """What is known of one call in this process."""
-
-    __slots__ = ("_durable", "ahead", "front", "id", "journaled", "lock", "parked", "record", "work")
-
-    def __init__(self, durable: "DurableCalls", front: "Detached", record: CallRecord) -> None:
-        self._durable = durable
-        self.front = front
-        self.record = record
-        self.id = record.id
-        self.journaled = False
-        self.parked = False
-        """Whether nobody runs it: the next segment is to be claimed."""
-        self.work: Work | None = None
-        """The segment that runs, as the engine knows it."""
-        self.lock = asyncio.Lock()
-        self.ahead: set[str] = set()
-        """The questions to which an answer is being written before a replay has come to them."""
-
-    @property
-    def at_work(self) -> bool:
-        """Whether it is more than a copy of what is in the journal.
-
-        A branch may be in a step, which would count as interrupted; or a question has just ended.
-        """
-        call = self.front.call
-        in_a_step = call is not None and call.trace is not None and call.trace.steps > 0
-        return in_a_step or self.front.has_changed
-
-    def take_entries(self) -> list[Entry]:
-        """What is to be written down of the call, under its lock.
-
-        What it does from now on is written after that: no step begins meanwhile of which the journal does
-        not know.
-        """
-        call = self.front.call
-        if call is None or call.trace is None:
-            return []
-        call.trace.write_to(self.write)
-        return call.trace.take_fresh()
-
-    def end_work(self) -> None:
-        """The segment does not run here any more."""
-        work, self.work = self.work, None
-        if work is not None:
-            work.end()
-
-    def give_back(self, entries: Sequence[Entry]) -> None:
-        """What was taken could not be written."""
-        call = self.front.call
-        if call is not None and call.trace is not None:
-            call.trace.give_back(entries)
-
-    async def write(self) -> None:
-        """Make durable what the call has done."""
-        await self._durable.append(self)
-
-
 def new_record(
     kind: str,
     name: str,
@@ -160,12 +145,12 @@ def new_record(
 
 
 def context_of(record: CallRecord) -> bytes:
-    """What a front has written down for itself."""
+    """What its dialect has written down for itself."""
     return record.context.partition(b" ")[2]
 
 
 def kind_of(record: CallRecord) -> str:
-    """Which kind of front it has."""
+    """Which kind of dialect it has."""
     return record.context.partition(b" ")[0].decode()
 
 

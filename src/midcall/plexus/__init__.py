@@ -1,0 +1,1 @@
+"""The hub's own wire: what of it outlives a connection. (Its protocol is in `connection`.)"""
