@@ -42,7 +42,13 @@ class Caller:
         """Nothing to do."""
 
 
+def no_chat() -> Hub:
+    """Without a chat: `midcall serve --model` gives it one."""
+    return Hub("h").register(Letters())
+
+
 def hub() -> Hub:
-    made = Hub("h").register(Letters())
+    """With its chat."""
+    made = no_chat()
     ChatEngine(made, Caller())
     return made

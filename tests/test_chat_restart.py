@@ -4,17 +4,23 @@ import asyncio
 import http.client
 import json
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import chat_restart_app
 import old_journal_app
 from chatting import Person, only, questions, response, serving, text
 from driving import LIMIT, drive
+from midcall.errors import BadExport, MidcallError
 from midcall.journal.durable import DurableCalls
+from midcall.journal.memory import MemoryJournal
 from midcall.journal.sqlite import SqliteJournal
-from operating import Server
+from midcall.mcp import mcp_of
+from midcall.mcp.operations import Operations
+from operating import Server, midcall
 
 
 def test_an_answer_that_was_acknowledged_is_kept_however_long_its_tool_needs_to_be_rebuilt(
@@ -61,6 +67,52 @@ def until_it_runs(port: int, body: dict[str, Any]) -> list[str]:
         return []
     finally:
         connection.close()
+
+
+def test_a_tool_call_of_the_chat_is_answered_on_the_command_line_also_where_the_hub_has_no_chat(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        with Server(tmp_path, target="chat_restart_app:hub") as server:
+            person = Person(server.port)
+            (asked,) = questions(await person.say("Send it."))
+            on_journal = ("--journal", str(server.journal))
+            listed = json.loads((await calls(server, "list", "--json", *on_journal)).stdout)
+            assert listed["questions"][0]["key"] == "to"
+            given = ("answer", listed["id"], "to=Ada", "--target", "chat_restart_app:no_chat", *on_journal)
+            assert "is completed" in (await calls(server, *given)).stderr
+            events = await person.answer(asked, text="Bob")  # too late
+            assert only(events, "tool_result")["content"] == "sent to Ada"
+            assert text(events) == "It was sent to Ada."
+
+    drive(main(), 2 * LIMIT)
+
+
+async def calls(server: Server, *argv: str) -> "subprocess.CompletedProcess[str]":
+    done = await asyncio.to_thread(midcall, "calls", *argv, env=server.environment)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_who_has_no_chat_leaves_its_tool_calls_as_they_are() -> None:
+    async def main() -> None:
+        journal = MemoryJournal()
+        first, second = chat_restart_app.hub(), chat_restart_app.no_chat()
+        for hub in (first, second):
+            hub.durable = DurableCalls(hub, journal)
+        async with serving(first.chat) as port:
+            (asked,) = questions(await Person(port).say("Send it."))
+            assert asked["key"] == "to"
+            operations = Operations(journal, desk=mcp_of(second).desk)
+            (listed,) = (await operations.list())["calls"]
+            with pytest.raises(MidcallError, match="Nobody here can run this call"):
+                await operations.answer(listed["id"], {"to": "Ada"})
+            exported = await operations.export(listed["id"])
+            with pytest.raises(BadExport, match="there is no chat"):
+                await operations.restore(exported)
+            assert (await operations.show(listed["id"]))["status"] == "waiting"
+
+    drive(main())
 
 
 def test_a_conversation_of_the_first_journal_goes_on_with_what_its_tool_asked(

@@ -71,6 +71,8 @@ LONGEST = 10 * YEAR
 ASKING = ("waiting", "diverged")
 """Where a call stands that can be answered. One that has diverged may go on with other code."""
 
+NOBODY = "Nobody here can run this call"
+
 STANDS_STILL = "The call cannot go on: its code has changed since it asked. It is kept, with the answer"
 
 _LOOK = 0.5
@@ -154,11 +156,13 @@ class Operations:
         `WrongAnswer`; then nothing is changed.
         """
         if self._desk is None:
-            raise MidcallError("Nobody here can run this call")
+            raise MidcallError(NOBODY)
         here = self._calls.get(call_id)
         if here is not None and not is_journaled(here):
             raise NotWaiting(call_id, _status(here), "This call is not kept: only its caller can answer")
         record, _ = await self._load(call_id)
+        if kind_of(record) not in self._desk.durable.kinds:
+            raise MidcallError(NOBODY)  # of a chat, which another server has
         if record.status not in ASKING:
             raise NotWaiting(call_id, record.status)
         waiting = {one.key: one for one in open_questions(record)}
@@ -240,6 +244,8 @@ class Operations:
         record, _, _ = from_export(exported)
         _check_import(record)
         if self._desk is not None:
+            if kind_of(record) not in self._desk.durable.kinds:
+                raise BadExport(f"The call {record.id} cannot be run here: there is no chat")
             try:
                 _, found = self._desk.durable.kinds[kind_of(record)](record)
             except (MidcallError, McpError) as error:
