@@ -14,8 +14,7 @@ from chatting import Person, Puppet, call, chat, kinds, only, questions, serving
 from driving import drive
 from midcall import Ask, AskError, BranchLimit, Hub, Question, RegistrationError, method
 from midcall.chat import ChatEngine, Plugin, PluginContext, PluginQuestion, Reply, Retry, Sampling
-from midcall.chat.events import Text
-from midcall.chat.request import ChatRequest
+from midcall.chat.messages import ChatRequest, Text
 from midcall.chat.runs import Run
 from midcall.chat.sqlite_store import SqliteStore
 from midcall.chat.store import MemoryStore

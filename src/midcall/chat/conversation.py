@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from midcall.chat.events import ElicitRequest, Failure
+from midcall.chat.messages import ElicitRequest, Failure
 from midcall.models.base import Message, ToolCall
 
 MESSAGE_ID = "id"

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from midcall.chat.choose import store_beside
 from midcall.chat.conversation import MAX_ID, Conversation, is_id, new_conversation
-from midcall.chat.plugins import Handler, Plugin
-from midcall.chat.request import BadRequest, ChatRequest
+from midcall.chat.messages import BadRequest, ChatRequest
+from midcall.chat.plugins import Handler, Plugin, Sampling
 from midcall.chat.runs import DEAD_AFTER, LOST, FarRun, Run
-from midcall.chat.sampling import Sampling
 from midcall.chat.store import ChatStore, Listed, MemoryStore
 from midcall.chat.tools import NO_TOOLS, ChatCalls, Tools
 from midcall.chat.turn import Turn
@@ -30,7 +29,7 @@ from midcall.principal import Principal
 from midcall.shares import Shares
 
 if TYPE_CHECKING:
-    from midcall.chat.part import ChatPart
+    from midcall.chat.ndjson import ChatPart
 
 log = logging.getLogger("midcall.chat")
 
@@ -186,7 +185,7 @@ class ChatEngine:
 
     def part(self) -> "ChatPart":
         """The chat as a part of the hub's ASGI application."""
-        from midcall.chat.part import ChatPart  # noqa: PLC0415  it is built on this
+        from midcall.chat.ndjson import ChatPart  # noqa: PLC0415  it is built on this
 
         return ChatPart(self)
 
