@@ -233,10 +233,14 @@ class ChatEngine:
             raise Busy("The server is closing: try again")
         run = Run(str(uuid.uuid4()), conversation.id, name, self.store, self._trouble, lambda: self.closing)
         conversation.run, conversation.lsn, conversation.failure = run.id, 0, None
-        await self.store.begin_run(run.id, conversation.id, name)
-        await self.store.save(conversation)
+        turn = Turn(self, run, conversation, request, principal)
+        turn.take_in()
+        # At once, so that both are in one transaction where the store takes them together.
+        await asyncio.gather(
+            self.store.begin_run(run.id, conversation.id, name), self.store.save(conversation)
+        )
         self._runs[run.id] = run
-        run.begin(Turn(self, run, conversation, request, principal).play())
+        run.begin(turn.play())
         if run.task is not None:
             run.task.add_done_callback(lambda _: self._ended(run))
         return run

@@ -11,9 +11,10 @@ said; then model and tools take turns until the model has nothing more to call, 
                                                                                   v
                                                                                complete
 
-Before an event that the person can act upon goes out, the conversation is in the store; and whenever it is
-saved, its messages have all that the lines up to its `lsn` tell, and nothing of those after it. Tools are
-called under an idempotency key, so that a turn that a crash has cut off is taken up where it stood.
+What the person did is saved before the turn begins. After that, the conversation is saved before the model
+is asked, before tools are called, and before an event goes out that the person can act upon. Whenever it is,
+its messages have all that the lines up to its `lsn` tell, and nothing of those after it. Tools are called
+under an idempotency key, so that a turn that a crash has cut off is taken up where it stood.
 
 What a tool asks the model is answered at once. What it asks the person is noted in the conversation as
 pending, and gone on with in the turn that brings the answers. However a tool call ends, the conversation has
@@ -107,6 +108,11 @@ class Turn:
         self._request = request
         self._meter = Meter(engine.token_budget)
         self._tools = TurnCalls(engine, run, conversation, principal, self._meter)
+        self._responses = list(request.plugin_elicit_responses)
+        """What the person has answered that is not taken yet."""
+        self._text = None if _is_said(conversation, request) else request.text
+        """What the person says that is not in the conversation yet."""
+        self._unsaved = False
         self._iterations = 0
         self._reason = "stop"
         self._said: list[str] = []
@@ -121,6 +127,17 @@ class Turn:
             Phase.PLUGIN_AWAITING_ELICIT: self._plugin_awaiting_elicit,
             Phase.COMPLETE: self._complete,
         }
+
+    def take_in(self) -> None:
+        """Take in what the person did, before the first save; not what needs a handler, or ends a call."""
+        if self._request.plugin_abort is None:
+            self._responses = [one for one in self._responses if not self._tools.take_at_once(one)]
+        if self._text is not None and not self._conversation.unanswered():
+            self._say(self._text)
+
+    def _say(self, text: str) -> None:
+        id, self._text = self._request.message_id, None
+        self._conversation.say(Message("user", text, extra={MESSAGE_ID: id} if id else {}))
 
     async def play(self) -> None:
         """Go through the phases, to the end or until the person is asked."""
@@ -163,7 +180,7 @@ class Turn:
         return Phase.PROCESS_PLUGIN_RESPONSES
 
     async def _process_plugin_responses(self) -> Phase:
-        for response in self._request.plugin_elicit_responses:
+        for response in self._responses:
             pending = self._conversation.pending.get(response.session_id)
             if pending is None:
                 self._tools.lost(response.session_id)
@@ -172,25 +189,20 @@ class Turn:
         # Who comes back without an answer is to see what is asked now: it may have changed.
         ready = list(self._conversation.pending.values()) if self._request.resume else self._tools.answered
         if ready:
-            # What was answered is not lost if the process dies now: the tool call takes it only once.
-            await self._save()
+            if self._responses:
+                # What was answered is not lost if the process dies now: the tool call takes it only once.
+                await self._save()
+            self._unsaved = True
             await self._tools.go_on(ready)
-            await self._save()
         return Phase.PROCESS_MESSAGE
 
     async def _process_message(self) -> Phase:
-        text, id = self._request.text, self._request.message_id
-        again = self._conversation.awaits_answer_to(id)
-        if self._request.message is not None:
-            # Whoever brings the history along may have the last of it answered once more; who does not, has
-            # lost the answer.
-            again = again or self._conversation.has_said(id)
-        if text is not None and not again:
+        if self._text is not None:
             await self._tools.make(self._tools.unmade)  # left over by a crash: they have a result first
             for pending in list(self._conversation.pending.values()):
                 await self._tools.abort(pending, INSTEAD)
-            self._conversation.say(Message("user", text, extra={MESSAGE_ID: id} if id else {}))
-            await self._save()
+            self._say(self._text)
+            self._unsaved = True
             return Phase.START_ITERATION
         if self._tools.unmade:
             return Phase.EXECUTING_TOOLS
@@ -213,6 +225,7 @@ class Turn:
 
     async def _streaming(self) -> Phase:
         engine = self._engine
+        await self._save_changes()
         messages = joined(self._conversation.messages)
         request = ModelRequest(messages, self._tools.look_for_tools().definitions, engine.system)
         thinking: list[str] = []
@@ -238,7 +251,7 @@ class Turn:
         )
         if calls:
             self._run.emit(told.ToolCalls([_shown(call) for call in calls]))
-        await self._save()
+        self._unsaved = True
         if not calls:
             self._reason = "length" if stopped.reason == "length" else "stop"
             return Phase.COMPLETE
@@ -255,8 +268,9 @@ class Turn:
         return call if id == call.id else msgspec.structs.replace(call, id=id)
 
     async def _executing_tools(self) -> Phase:
+        await self._save_changes()
+        self._unsaved = True
         await self._tools.make(self._tools.unmade)
-        await self._save()
         return Phase.PLUGIN_AWAITING_ELICIT if self._conversation.pending else Phase.START_ITERATION
 
     # --- the end -----------------------------------------------------------------------------
@@ -306,7 +320,12 @@ class Turn:
         self._conversation.run, self._conversation.failure = None, failure
         await self._save()
 
+    async def _save_changes(self) -> None:
+        if self._unsaved:
+            await self._save()
+
     async def _save(self) -> None:
+        self._unsaved = False
         self._conversation.lsn = self._run.lsn
         await finished(self._engine.store.save(self._conversation))
 
@@ -563,34 +582,41 @@ class TurnCalls:
             url=params.get("url"),
         )
 
-    async def take(self, pending: Pending, response: ElicitResponse) -> None:
-        """Take the person's answer to one question; it is said if it is no answer to any."""
-        for key, question in pending.questions.items():
-            if question.elicit_id == response.elicit_id and key not in pending.answers:
-                break
-        else:
-            waiting = [q.elicit_id for k, q in pending.questions.items() if k not in pending.answers]
-            text = f"Elicitation ID mismatch: expected {' or '.join(waiting)}, got {response.elicit_id}"
-            self.session_error(response.session_id, "ELICIT_MISMATCH", text)
-            return
+    def take_at_once(self, response: ElicitResponse) -> bool:
+        """Take the person's answer to one question, if that needs no handler."""
+        pending = self._conversation.pending.get(response.session_id)
+        key = None if pending is None else _key_of(pending, response)
+        if pending is None or key is None:
+            return False
         result = response.result
         if result.action != "accept":
             pending.answers[key] = {"action": result.action}
-        elif question.component is None:
-            pending.answers[key] = {
-                "action": "accept",
-                "content": {} if result.content is None else result.content,
-            }
+        elif pending.questions[key].component is None:
+            content = {} if result.content is None else result.content
+            pending.answers[key] = {"action": "accept", "content": content}
         else:
-            question = _without_reason(question)
-            rendered = pending.rendered.setdefault(key, [])
-            rendered.append(result.content)
-            try:
-                await self._show(pending, key, question)
-            except PluginFailed as failed:
-                rendered.pop()
-                pending.round += 1
-                pending.questions[key] = _again(question, failed, pending.round)
+            return False
+        return True
+
+    async def take(self, pending: Pending, response: ElicitResponse) -> None:
+        """Take the person's answer to one question; it is said if it is no answer to any."""
+        if self.take_at_once(response):
+            return
+        key = _key_of(pending, response)
+        if key is None:
+            waiting = [question.elicit_id for question in pending.unanswered.values()]
+            text = f"Elicitation ID mismatch: expected {' or '.join(waiting)}, got {response.elicit_id}"
+            self.session_error(response.session_id, "ELICIT_MISMATCH", text)
+            return
+        question = _without_reason(pending.questions[key])
+        rendered = pending.rendered.setdefault(key, [])
+        rendered.append(response.result.content)
+        try:
+            await self._show(pending, key, question)
+        except PluginFailed as failed:
+            rendered.pop()
+            pending.round += 1
+            pending.questions[key] = _again(question, failed, pending.round)
 
     async def _show(self, pending: Pending, key: str, question: ElicitRequest) -> None:
         """Find out how a question is shown next, or that its handler needs nothing more."""
@@ -625,6 +651,22 @@ class TurnCalls:
     def _tell(self, call: ToolCall, message: str) -> None:
         log.warning("%s: %s", call.name, message)
         self._run.emit(told.ToolProgress(call.id, self._name(call), message))
+
+
+def _is_said(conversation: Conversation, request: ChatRequest) -> bool:
+    """Whether a message was sent before.
+
+    Whoever brings the history along may have the last of it answered once more; who does not, has lost the
+    answer.
+    """
+    id = request.message_id
+    return conversation.awaits_answer_to(id) or (request.message is not None and conversation.has_said(id))
+
+
+def _key_of(pending: Pending, response: ElicitResponse) -> str | None:
+    """Which question an answer is for, of those that have none yet."""
+    found = (key for key, one in pending.unanswered.items() if one.elicit_id == response.elicit_id)
+    return next(found, None)
 
 
 def _may_be_tried_again(error: Exception, pending: Pending) -> bool:
