@@ -19,6 +19,7 @@ import postgres_server
 from crash.runs import Stage, schedule_of
 from driving import drive
 from midcall.journal.contract import Claimed
+from midcall.journal.dbos import with_time_limit
 from midcall.journal.postgres import PostgresJournal
 from operating import Server, accept, midcall, text_of, until
 
@@ -264,6 +265,17 @@ def test_a_frozen_worker_does_not_act_when_it_wakes(database: Database, tmp_path
                 until(lambda: set(database.states()) == {"SUCCESS"})
                 assert text_of(other.call("slow.held", state=asked, answers=ANSWERS[0])) == "Ada BEGUN ENDED"
         assert one.effects() == ["begun", "ended"]
+
+
+def test_an_executor_that_is_stopped_in_the_middle_of_a_transaction_loses_its_locks(
+    database: Database,
+) -> None:
+    with psycopg.connect(with_time_limit(database.url)) as line:
+        (limit,) = line.execute("SHOW idle_in_transaction_session_timeout").fetchone() or ("",)
+        assert limit == "15s"
+    kept = with_time_limit(f"{database.url}?options=-c%20jit%3Doff")
+    with psycopg.connect(kept) as line:
+        assert line.execute("SHOW jit").fetchone() == ("off",)
 
 
 @pytest.mark.parametrize("seed", [3, 14])

@@ -17,6 +17,7 @@ from driving import LIMIT, drive
 from journal_contract import COMPLETED, WAITING, JournalContract, Store, claimed, new_call, parked, step
 from journal_model import JournalModel
 from journal_worker import worker
+from midcall.journal import postgres_reach
 from midcall.journal.contract import Busy, Claimed, Fenced, Gone, Journal, JournalError, Settled
 from midcall.journal.postgres import PostgresJournal
 from midcall.journal.postgres_queue import Queue
@@ -550,6 +551,36 @@ def test_who_gives_up_in_the_middle_of_a_transaction_is_not_kept(
         drive(main())
     finally:
         server.thaw()
+
+
+def test_who_stands_still_in_the_middle_of_a_transaction_keeps_nobody_else_from_it(
+    server: postgres_server.Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(postgres_reach.SETTINGS, "idle_in_transaction_session_timeout", "200ms")
+
+    async def main() -> None:
+        one, other = (Reach(server.dsn, connections=1, patience=60, pooled=True) for _ in range(2))
+        for reach in (one, other):
+            await reach.open()
+        await other.run(lambda connection, _: connection.execute("CREATE TABLE t AS SELECT 1 AS n"))
+        tries: list[bool] = []
+
+        async def add(connection: Any, again: bool) -> None:
+            await connection.execute("UPDATE t SET n = n + 1")
+
+        async def stand_still(connection: Any, again: bool) -> None:
+            await add(connection, again)
+            tries.append(again)
+            if not again:
+                await other.run(add)
+
+        await one.run(stand_still)
+        assert tries == [False, True]
+        assert await one.run(lambda connection, _: connection.fetchval("SELECT n FROM t")) == 3
+        for reach in (one, other):
+            await reach.close()
+
+    drive(main())
 
 
 def test_what_cannot_be_written_does_not_keep_others_from_it() -> None:

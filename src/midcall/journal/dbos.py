@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dbos import DBOS, DBOSConfig, DBOSPortableJSONSerializer, SetWorkflowID, error
 from dbos._serialization import DBOSDefaultSerializer
+from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from midcall.errors import JournalError, TooManyCalls
@@ -53,6 +54,9 @@ PATIENCE = 5.0
 
 CLOSING = 2.0
 """Seconds that are left, at the end of the process, to write that workflows have ended."""
+
+IDLE = "15s"
+"""How long a transaction of DBOS may stand still before PostgreSQL ends it."""
 
 KEPT = 3600.0
 """Seconds that a workflow is kept that has ended, for people who look into DBOS."""
@@ -216,7 +220,7 @@ class DbosEngine:
             "name": NAME,
             "application_version": NAME,
             "executor_id": self._executor,
-            "system_database_url": self._url.replace("postgres://", "postgresql://", 1),
+            "system_database_url": with_time_limit(self._url),
             "dbos_system_schema": self._schema,
             "sys_db_pool_size": CONNECTIONS,
             "max_executor_threads": CONNECTIONS,
@@ -283,6 +287,14 @@ class Work:
         """The segment does not run here any more; once is enough."""
         if not self.ended.done():
             self.ended.set_result(None)
+
+
+def with_time_limit(url: str) -> str:
+    """The address, such that an executor that is stopped in the middle of a transaction loses its locks."""
+    made = make_url(url.replace("postgres://", "postgresql://", 1))
+    options = f"{made.query.get('options', '')} -c idle_in_transaction_session_timeout={IDLE}".strip()
+    rest, _, query = made.update_query_dict({"options": options}).render_as_string(False).rpartition("?")
+    return f"{rest}?{query.replace('+', '%20')}"  # libpq does not read a plus as a space
 
 
 def _refuse_pickle(_: str) -> Any:

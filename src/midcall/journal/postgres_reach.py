@@ -42,6 +42,8 @@ SETTINGS = {
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
     "random_page_cost": "1.1",
+    # A process that is stopped in the middle of a transaction does not keep others from its rows for ever.
+    "idle_in_transaction_session_timeout": "15s",
 }
 
 # What is said to be written is on the disk, also where the server is set up to be hasty.
@@ -60,6 +62,7 @@ _AWAY = (
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
     asyncpg.TooManyConnectionsError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,
 )
