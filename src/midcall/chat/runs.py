@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from midcall.chat.events import Event, Failure
+from midcall.chat.messages import Event, Failure
 from midcall.errors import Conflict, JournalError
 from midcall.journal.contract import Conversations, RunRecord
 from midcall.logs import Trouble

@@ -286,6 +286,7 @@ async def _of_journal(args: argparse.Namespace) -> AsyncIterator[Office]:
 @asynccontextmanager
 async def _of_target(args: argparse.Namespace) -> AsyncIterator[Office]:
     """A journal and the code: this process is one of its workers, for the one call that is answered."""
+    from midcall.chat.tools import ChatCalls
     from midcall.cli.load import load_hub
     from midcall.journal.durable import DurableCalls
     from midcall.mcp import mcp_of
@@ -296,11 +297,12 @@ async def _of_target(args: argparse.Namespace) -> AsyncIterator[Office]:
         hub.durable = DurableCalls(hub, _journal(args, create=False, sealed=args.encrypt_journal))
     hub.durable.looks_after = False
     hub.durable.engine = None  # an engine would have this process go on with other calls too
-    desk = mcp_of(hub).desk
+    _ = mcp_of(hub)  # so that calls of MCP can go on
+    ChatCalls(hub).keep_with(hub.durable)  # the server may have a chat though the hub has none of its own
     try:
         await hub.durable.open()
         hub.durable.time_limit = args.wait or await _waits(hub.durable, args.id)
-        yield Operations(desk.durable.journal, desk=desk, calls=hub.calls, patience=float("inf"))
+        yield Operations(hub.durable.journal, durable=hub.durable, calls=hub.calls, patience=float("inf"))
     finally:
         await hub.close("The command was stopped", grace=1.0)
 

@@ -173,9 +173,12 @@ class JournalFile:
         return connection
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
+        tables = connection.execute(
+            "SELECT 1 FROM sqlite_master"
+        ).fetchone()  # which another may make just now
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         (application,) = connection.execute("PRAGMA application_id").fetchone()
-        if application != APPLICATION and connection.execute("SELECT 1 FROM sqlite_master").fetchone():
+        if tables and application != APPLICATION:
             said = "This is an SQLite file, but not a journal of midcall: give another path"
             raise trouble(said, self._path, "not a journal of midcall", final=True)
         if version > len(MIGRATIONS):
