@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import json
 import time
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
@@ -15,9 +16,12 @@ from midcall.journal.contract import (
     KEEP_RUNS,
     LISTED,
     Conflict,
+    ConversationPage,
     ConversationRecord,
     Conversations,
     JournalError,
+    conversation_from_export,
+    conversation_to_export,
 )
 
 _numbers = itertools.count(1)
@@ -160,6 +164,26 @@ class ConversationsContract:
         assert 70_000 <= size < 71_000
         await conversations.delete(records[0].id, "ada")
         assert (await conversations.held("ada"))[0] == 1
+
+    @in_store
+    async def test_the_conversations_of_everybody_move_to_another_store(self, store: Store) -> None:
+        conversations = (await store.worker()).conversations
+        assert await conversations.every() == ConversationPage([])
+        people = ("ada", None, "", "eve")
+        records = [talk(person, id=f"id {n}", version=n + 1) for n in range(3) for person in people]
+        for record in records:
+            assert await conversations.restore(record)
+            assert not await conversations.restore(replace(record, body=b"other"))
+        found, after = list[ConversationRecord](), None
+        while not found or after is not None:
+            page = await conversations.every(after, limit=5)
+            found += page.conversations
+            after = page.next
+        assert sorted(map(repr, found)) == sorted(map(repr, records))
+        for record in records:
+            moved = conversation_from_export(json.loads(json.dumps(conversation_to_export(record))))
+            assert moved == record
+            await conversations.save(changed(record))
 
     # runs
 

@@ -155,12 +155,12 @@ class Page(Struct, frozen=True):
 class ConversationRecord(Struct, frozen=True, kw_only=True):
     """A conversation, as far as a store knows it."""
 
-    id: str
+    id: _Name
     """The person's own: another one's conversation may have the same."""
-    principal: str | None = None
-    version: int
+    principal: _Text | None = None
+    version: Annotated[int, Meta(ge=1, le=10**9)]
     """How often it has been written."""
-    updated: float
+    updated: _Time
     waiting: bool = False
     """Whether the person is asked something."""
     run: str | None = None
@@ -168,6 +168,13 @@ class ConversationRecord(Struct, frozen=True, kw_only=True):
     title: str = ""
     body: bytes = b""
     """All that was said; not read here, and empty in a list."""
+
+
+class ConversationPage(Struct, frozen=True):
+    """Some conversations of everybody, and where the next ones begin."""
+
+    conversations: Sequence[ConversationRecord]
+    next: str | None = None
 
 
 class RunRecord(Struct, frozen=True):
@@ -203,6 +210,12 @@ class Conversations(Protocol):
 
     async def held(self, principal: str) -> tuple[int, int]:
         """How many conversations this person has, and how many bytes they take."""
+
+    async def every(self, after: str | None = None, limit: int = 100) -> ConversationPage:
+        """Conversations of everybody, in some order; `after` is the `next` of the page before."""
+
+    async def restore(self, record: ConversationRecord) -> bool:
+        """Take in a conversation from another store, as it was. False if it is known already."""
 
     async def begin_run(self, run: str, conversation_id: str, principal: str | None) -> None:
         """A run begins. One that has begun is left as it is."""
@@ -405,6 +418,24 @@ def new_lines(kept: Sequence[bytes], lines: Sequence[bytes]) -> Sequence[bytes]:
     return lines[len(kept) :]
 
 
+class _ExportedConversation(Struct, frozen=True):
+    conversation: ConversationRecord
+
+
+def conversation_to_export(record: ConversationRecord) -> dict[str, Any]:
+    """A conversation as JSON-able values, so that it can move from one store to another."""
+    exported: dict[str, Any] = msgspec.to_builtins(_ExportedConversation(replace(record, run=None)))
+    return exported
+
+
+def conversation_from_export(exported: dict[str, Any]) -> ConversationRecord:
+    """An exported conversation, for `restore`. Raises `BadExport`."""
+    try:
+        return msgspec.convert(exported, _ExportedConversation).conversation
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise BadExport(f"This is not an exported conversation: {error}") from None
+
+
 def page_mark(call: CallRecord) -> str:
     """The `next` of a page that ends with this call."""
     return f"{call.created!r} {call.id}"
@@ -434,6 +465,7 @@ __all__ = [
     "Claim",
     "Claimed",
     "Conflict",
+    "ConversationPage",
     "ConversationRecord",
     "Conversations",
     "Entry",
@@ -446,6 +478,8 @@ __all__ = [
     "RunRecord",
     "Settled",
     "Status",
+    "conversation_from_export",
+    "conversation_to_export",
     "from_export",
     "is_worker_name",
     "new_lines",

@@ -10,6 +10,7 @@ that it has not come back to for longest. So nobody can push out what others wai
 
 import asyncio
 import heapq
+import itertools
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -30,6 +31,7 @@ from midcall.journal.contract import (
     Claim,
     Claimed,
     Conflict,
+    ConversationPage,
     ConversationRecord,
     Entry,
     Fenced,
@@ -454,6 +456,10 @@ class MemoryConversations:
         kept = owned.get(record.principal, record.id)
         if (0 if kept is None else kept.version) != record.version - 1:
             raise Conflict("The conversation was changed meanwhile")
+        self._keep(record)
+
+    def _keep(self, record: ConversationRecord) -> None:
+        owned = self._use().conversations
         owned.remove(record.principal, record.id)
         owned.make_room(record.principal, CONVERSATIONS)
         owned.use(record.principal, record.id, record)
@@ -471,6 +477,17 @@ class MemoryConversations:
     async def held(self, principal: str) -> tuple[int, int]:
         own = self._use().conversations.of(principal)
         return len(own), sum(len(one.body) for one in own)
+
+    async def every(self, after: str | None = None, limit: int = 100) -> ConversationPage:
+        begin = int(after or 0)
+        some = list(itertools.islice(self._use().conversations, begin, begin + limit + 1))
+        return ConversationPage(some[:limit], str(begin + limit) if len(some) > limit else None)
+
+    async def restore(self, record: ConversationRecord) -> bool:
+        if await self.load(record.id, record.principal) is not None:
+            return False
+        self._keep(record)
+        return True
 
     async def begin_run(self, run: str, conversation_id: str, principal: str | None) -> None:
         memory = self._use()

@@ -1,12 +1,13 @@
 """Conversations and runs in the database of a journal. The clock of the database is the one that counts."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from midcall.errors import MidcallError
 from midcall.journal.contract import (
     LISTED,
     Conflict,
+    ConversationPage,
     ConversationRecord,
     JournalError,
     RunRecord,
@@ -46,18 +47,16 @@ class PostgresConversations:
         return None if row is None else self._values.record(id, principal, *row)
 
     async def save(self, record: ConversationRecord) -> None:
-        key, (title, body) = digest(record.principal, record.id), self._values.close(record)
-        values = (key, record.version, record.updated, record.waiting, record.run, title, body)
+        values = self._row(record)
 
         async def write(connection: "Connection", again: bool) -> bool:
             if record.version == 1:
-                done = await connection.fetch(
-                    self._sql.insert_conversation, *values, record.id, record.principal
-                )
+                done = await connection.fetch(self._sql.insert_conversation, *values)
             else:
-                done = await connection.fetch(self._sql.update_conversation, *values)
+                done = await connection.fetch(self._sql.update_conversation, *values[:7])
             if not done and again:  # the line broke, and it may have been done
-                return bool(await connection.fetchval(self._sql.has_conversation, key, record.version, body))
+                key, version, body = values[0], values[1], values[6]
+                return bool(await connection.fetchval(self._sql.has_conversation, key, version, body))
             return bool(done)
 
         if not await self.reach.run(write):
@@ -79,6 +78,18 @@ class PostgresConversations:
     async def held(self, connection: "Connection", principal: str) -> tuple[int, int]:
         ((count, size),) = await connection.fetch(self._sql.held_conversations, principal)
         return count, size
+
+    @on_connection
+    async def every(
+        self, connection: "Connection", after: str | None = None, limit: int = 100
+    ) -> ConversationPage:
+        rows = await connection.fetch(self._sql.every_conversation, bytes.fromhex(after or ""), limit + 1)
+        some = [self._values.record(*row) for _, *row in rows[:limit]]
+        return ConversationPage(some, rows[limit - 1][0].hex() if len(rows) > limit else None)
+
+    @on_connection
+    async def restore(self, connection: "Connection", record: ConversationRecord) -> bool:
+        return await self.insert(connection, record)
 
     # --- runs --------------------------------------------------------------------------------
 
@@ -142,6 +153,18 @@ class PostgresConversations:
 
     # --- inside ------------------------------------------------------------------------------
 
+    async def insert(self, connection: "Connection", record: ConversationRecord) -> bool:
+        """Write a conversation down; false if it is known."""
+        return bool(await connection.fetch(self._sql.insert_conversation, *self._row(record)))
+
+    async def insert_run(
+        self, connection: "Connection", run: RunRecord, lines: Sequence[bytes], stop: bool
+    ) -> None:
+        """Write a whole run down, unless it is known."""
+        closed = self._close(_Lines(run.id, 1, lines, run.ended))
+        row = (run.id, run.conversation_id, run.principal, run.lines, run.ended, stop, run.seen, closed)
+        await connection.execute(self._sql.insert_run, *row)
+
     async def sweep(self, connection: "Connection", limit: int) -> int:
         """Forget runs of which nothing was heard for long; how many."""
         gone: int = await connection.fetchval(self._sql.sweep_runs, limit)
@@ -160,6 +183,11 @@ class PostgresConversations:
     async def _lines(self, connection: "Connection", run: str, after: int) -> Sequence[bytes]:
         rows = await connection.fetch(self._sql.lines, run, after + 1)
         return self._values.open_lines(run, ((first, data) for first, data in rows), after)
+
+    def _row(self, record: ConversationRecord) -> tuple[Any, ...]:
+        key, closed = digest(record.principal, record.id), self._values.close(record)
+        values = (key, record.version, record.updated, record.waiting, record.run, *closed)
+        return (*values, record.id, record.principal)
 
     def _close(self, one: _Lines) -> bytes | None:
         return self._values.close_lines(one.run, one.first, one.lines) if one.lines else None

@@ -109,7 +109,7 @@ class PostgresJournal:
             direct or dsn,
             sql,
             lease,
-            prepare=lambda session: migrate(session, schema, values),
+            prepare=lambda session: migrate(session, schema, self.conversations),
             busy=lambda: bool(self._running),
             heard=self._on_heard,
             posted=self._on_posted,

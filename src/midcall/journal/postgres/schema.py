@@ -10,12 +10,11 @@ import zlib
 from typing import TYPE_CHECKING
 
 from midcall.errors import JournalError
-from midcall.journal.contract import ConversationRecord
+from midcall.journal.contract import ConversationRecord, RunRecord
 from midcall.journal.postgres.reach import transaction
-from midcall.journal.postgres.rows import digest
-from midcall.journal.values import ConversationValues, Values
 
 if TYPE_CHECKING:
+    from midcall.journal.postgres.conversations import PostgresConversations
     from midcall.journal.postgres.reach import Connection
 
 log = logging.getLogger("midcall.journal")
@@ -137,13 +136,6 @@ _OLD_RUNS = """
         extract(epoch FROM seen)::float8,
         ARRAY(SELECT line FROM midcall_chat.lines l WHERE l.run = r.id ORDER BY l.lsn)
     FROM midcall_chat.runs r"""
-_TAKE_CONVERSATION = """
-    INSERT INTO midcall.conversations (key, version, updated, waiting, id, principal, run, title, body)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)"""
-_TAKE_RUN = """
-    INSERT INTO midcall.runs (id, conversation, principal, lines, ended, stop, begun, seen)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $7)"""
-_TAKE_LINES = "INSERT INTO midcall.lines (run, first, data) VALUES ($1, 1, $2)"
 
 
 def check_name(schema: str) -> None:
@@ -157,7 +149,7 @@ def lock_class(schema: str) -> int:
     return zlib.crc32(f"midcall {schema}".encode()) - 2**31
 
 
-async def migrate(connection: "Connection", schema: str, values: Values) -> None:
+async def migrate(connection: "Connection", schema: str, conversations: "PostgresConversations") -> None:
     """Make the tables, or bring them up to date. Raises `JournalError` if they are newer than this code."""
     if await _version(connection, schema) == len(MIGRATIONS):
         return
@@ -178,30 +170,23 @@ async def migrate(connection: "Connection", schema: str, values: Values) -> None
         for script in MIGRATIONS[version:]:
             await connection.execute(script.replace("midcall.", f"{schema}."))
         await connection.execute(_META_DONE.replace("midcall.", f"{schema}."), len(MIGRATIONS))
-        taken = await _take_over(connection, schema, ConversationValues(values)) if version < 2 else None
+        taken = await _take_over(connection, conversations) if version < 2 else None
     if taken is not None:
         log.info("%d conversations of the schema midcall_chat are in the schema %s now", taken, schema)
 
 
-async def _take_over(connection: "Connection", schema: str, values: ConversationValues) -> int | None:
+async def _take_over(connection: "Connection", into: "PostgresConversations") -> int | None:
     """Conversations had a schema of their own: take over what is in it, and drop it. How many there were."""
     if not await connection.fetchval(_HAS_CHAT):
         return None
     await connection.execute(_LOCK_CHAT)
-    insert, count = _TAKE_CONVERSATION.replace("midcall.", f"{schema}."), 0
+    count = 0
     async for row in connection.cursor(_OLD_CONVERSATIONS):
-        id, principal, version, updated, waiting, run, title, body = row
-        record = ConversationRecord(
-            id=id, principal=principal, version=version, updated=updated, title=title, body=body
-        )
-        closed, key = values.close(record), digest(principal, id)
-        await connection.execute(insert, key, version, updated, waiting, id, principal, run, *closed)
+        await into.insert(connection, ConversationRecord(**row))
         count += 1
-    insert_run, insert_lines = (text.replace("midcall.", f"{schema}.") for text in (_TAKE_RUN, _TAKE_LINES))
     async for id, conversation, principal, ended, stop, seen, lines in connection.cursor(_OLD_RUNS):
-        await connection.execute(insert_run, id, conversation, principal, len(lines), ended, stop, seen)
-        if lines:
-            await connection.execute(insert_lines, id, values.close_lines(id, 1, lines))
+        run = RunRecord(id, conversation, principal, len(lines), ended, seen, seen)
+        await into.insert_run(connection, run, lines, stop)
     await connection.execute("DROP SCHEMA midcall_chat CASCADE")
     return count
 

@@ -294,6 +294,17 @@ _HELD_CONVERSATIONS = """
 SELECT count(*), coalesce(sum(octet_length(body)), 0)::bigint FROM {s}.conversations
 WHERE coalesce(left(principal, 64), '') = left($1, 64) AND principal = $1"""
 
+_EVERY_CONVERSATION = """
+SELECT key, id, principal, version, updated, waiting, run, title, body FROM {s}.conversations
+WHERE key > $1 ORDER BY key LIMIT $2"""
+
+_INSERT_RUN = """
+WITH made AS (
+    INSERT INTO {s}.runs (id, conversation, principal, lines, ended, stop, begun, seen)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $7) ON CONFLICT DO NOTHING RETURNING id
+)
+INSERT INTO {s}.lines (run, first, data) SELECT id, 1, $8::bytea FROM made WHERE $8::bytea IS NOT NULL"""
+
 _BEGIN_RUN = """
 INSERT INTO {s}.runs (id, conversation, principal, begun, seen) VALUES ($1, $2, $3, {now}, {now})
 ON CONFLICT DO NOTHING"""
@@ -435,6 +446,8 @@ class Statements:
         self.delete_conversation = self._fill(_DELETE_CONVERSATION)
         self.list_conversations = self._fill(_LIST_CONVERSATIONS)
         self.held_conversations = self._fill(_HELD_CONVERSATIONS)
+        self.every_conversation = self._fill(_EVERY_CONVERSATION)
+        self.insert_run = self._fill(_INSERT_RUN)
         self.begin_run = self._fill(_BEGIN_RUN)
         self.append_lines = self._fill(_APPEND_LINES)
         self.stop_run = self._fill(_STOP_RUN)

@@ -2,19 +2,19 @@
 
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from sqlite3 import Connection
+from typing import Any
 
 from midcall.journal.contract import (
     KEEP_RUNS,
     LISTED,
     Conflict,
+    ConversationPage,
     ConversationRecord,
     RunRecord,
     new_lines,
 )
 from midcall.journal.sqlite.file import Database, reading, writing
-from midcall.journal.sqlite.takeover import take_over
 from midcall.journal.values import ConversationValues, Values
 
 _INSERT = (
@@ -28,6 +28,10 @@ _UPDATE = (
 _LISTED = (
     "SELECT id, version, updated, waiting, run, title FROM conversations"
     " WHERE principal IS ? ORDER BY updated DESC LIMIT ?"
+)
+_EVERY = (
+    "SELECT rowid, id, principal, version, updated, waiting, run, title, body FROM conversations"
+    " WHERE rowid > ? ORDER BY rowid LIMIT ?"
 )
 _LINES = (
     "SELECT first, data FROM lines WHERE run = ?1 AND first >="
@@ -88,6 +92,16 @@ class SqliteConversations:
         count, size = db.execute(found, (principal,)).fetchone()
         return count, size
 
+    @reading
+    def every(self, db: Connection, after: str | None = None, limit: int = 100) -> ConversationPage:
+        rows = db.execute(_EVERY, (int(after or 0), limit + 1)).fetchall()
+        some = [self._values.record(*row) for _, *row in rows[:limit]]
+        return ConversationPage(some, str(rows[limit - 1][0]) if len(rows) > limit else None)
+
+    @writing
+    def restore(self, db: Connection, record: ConversationRecord) -> bool:
+        return self.insert(db, record)
+
     # runs
 
     @writing
@@ -109,8 +123,7 @@ class SqliteConversations:
         if lines and count >= first:
             lines = new_lines(self._lines(db, run, first - 1), lines)
         if lines:
-            closed = self._values.close_lines(run, count + 1, lines)
-            db.execute("INSERT INTO lines VALUES (?, ?, ?)", (run, count + 1, closed))
+            self._add_lines(db, run, count + 1, lines)
         db.execute(
             "UPDATE runs SET lines = lines + ?, ended = max(ended, ?), seen = ? WHERE id = ?",
             (len(lines), ended, time.time(), run),
@@ -137,6 +150,18 @@ class SqliteConversations:
 
     # inside
 
+    def insert(self, db: Connection, record: ConversationRecord) -> bool:
+        """Write a conversation down; false if it is known."""
+        return db.execute(_INSERT, self._row(record)).rowcount > 0
+
+    def insert_run(self, db: Connection, run: RunRecord, lines: Sequence[bytes], stop: bool) -> None:
+        """Write a whole run down, unless it is known."""
+        seen = run.seen
+        row = (run.id, run.conversation_id, run.principal, run.lines, run.ended, stop, seen, seen)
+        added = db.execute("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING", row)
+        if added.rowcount and lines:
+            self._add_lines(db, run.id, 1, lines)
+
     def sweep(self, db: Connection, limit: int) -> int:
         """Forget runs of which nothing was heard for long; how many."""
         before = time.time() - KEEP_RUNS
@@ -146,10 +171,6 @@ class SqliteConversations:
         db.executemany("DELETE FROM lines WHERE run = ?", gone)
         db.executemany("DELETE FROM runs WHERE id = ?", gone)
         return len(gone)
-
-    def take_over(self, db: Connection, path: Path) -> None:
-        """Take over the conversations of a file that an older midcall wrote (see `takeover`)."""
-        take_over(db, path, self._values)
 
     def check_sealed(self, db: Connection) -> None:
         """Raise `JournalError` if the journal is to be sealed, and what was said first is not."""
@@ -163,6 +184,14 @@ class SqliteConversations:
             row = db.execute(found).fetchone()
             if row is not None:
                 self._values.check(row[0], name)
+
+    def _row(self, record: ConversationRecord) -> tuple[Any, ...]:
+        closed, whose = self._values.close(record), (record.id, record.principal)
+        return (record.version, record.updated, record.waiting, record.run, *closed, *whose)
+
+    def _add_lines(self, db: Connection, run: str, first: int, lines: Sequence[bytes]) -> None:
+        closed = self._values.close_lines(run, first, lines)
+        db.execute("INSERT INTO lines VALUES (?, ?, ?)", (run, first, closed))
 
     def _lines(self, db: Connection, run: str, after: int) -> Sequence[bytes]:
         return self._values.open_lines(run, db.execute(_LINES, (run, after + 1)), after)

@@ -49,6 +49,7 @@ from midcall.journal.contract import (
 from midcall.journal.seal import KeyRing
 from midcall.journal.sqlite.conversations import SqliteConversations
 from midcall.journal.sqlite.file import Database, check, reading, writing
+from midcall.journal.sqlite.takeover import take_over
 from midcall.journal.sqlite.workers import LifeSign, Turn, WorkerSockets
 from midcall.journal.trouble import trouble
 from midcall.journal.values import NOTHING, Values
@@ -208,7 +209,7 @@ class SqliteJournal:
             self.database.writes.create()
             db = self.database.writes.use()
             self._check_sealed(db)
-            self.conversations.take_over(db, self.path.with_name(f"{self.path.name}.chat"))
+            take_over(db, self.path.with_name(f"{self.path.name}.chat"), self.conversations)
             self._sign.start()
             self._sign.clear_away()
             self._turn.open()

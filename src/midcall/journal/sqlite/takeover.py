@@ -10,9 +10,9 @@ import logging
 import sqlite3
 from pathlib import Path
 
-from midcall.journal.contract import ConversationRecord
+from midcall.journal.contract import ConversationRecord, RunRecord
+from midcall.journal.sqlite.conversations import SqliteConversations
 from midcall.journal.trouble import trouble
-from midcall.journal.values import ConversationValues
 
 log = logging.getLogger("midcall.journal")
 
@@ -31,7 +31,7 @@ _MISSING = (
 )
 
 
-def take_over(db: sqlite3.Connection, path: Path, values: ConversationValues) -> None:
+def take_over(db: sqlite3.Connection, path: Path, into: SqliteConversations) -> None:
     """Take over the conversations of a file, if there is one.
 
     Raises `JournalError`; then nothing is changed.
@@ -43,7 +43,7 @@ def take_over(db: sqlite3.Connection, path: Path, values: ConversationValues) ->
         db.execute("BEGIN IMMEDIATE")  # of processes that start together, one takes it over
         taken = None
         if path.exists():
-            taken = _take(db, path, values)
+            taken = _take(db, path, into)
         db.execute("COMMIT")
         for one in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
             one.unlink(missing_ok=True)
@@ -60,7 +60,7 @@ def take_over(db: sqlite3.Connection, path: Path, values: ConversationValues) ->
         log.info("%d conversations of %s are in the journal now; the file is removed", taken, path)
 
 
-def _take(db: sqlite3.Connection, path: Path, values: ConversationValues) -> int | None:
+def _take(db: sqlite3.Connection, path: Path, into: SqliteConversations) -> int | None:
     """How many conversations there were; nothing if they are in the journal already."""
     with contextlib.closing(
         sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=BUSY, isolation_level=None)
@@ -77,37 +77,36 @@ def _take(db: sqlite3.Connection, path: Path, values: ConversationValues) -> int
             return 0  # it was made, and the process ended
         for statement in _MISSING:
             old.execute(statement)  # which is not committed
-        count = _take_conversations(db, old, values)
-        _take_runs(db, old, values)
+        count = _take_conversations(db, old, into)
+        _take_runs(db, old, into)
         db.execute("INSERT OR REPLACE INTO secrets VALUES (?, ?)", (_MARK, mark))
         return count
 
 
-def _take_conversations(db: sqlite3.Connection, old: sqlite3.Connection, values: ConversationValues) -> int:
+def _take_conversations(db: sqlite3.Connection, old: sqlite3.Connection, into: SqliteConversations) -> int:
     count = 0
-    for id, principal, title, updated, version, waiting, run, body in old.execute(
-        "SELECT id, principal, title, updated, version, waiting, run, body FROM conversations"
+    for id, principal, version, updated, waiting, run, title, body in old.execute(
+        "SELECT id, principal, version, updated, waiting, run, title, body FROM conversations"
     ):
         record = ConversationRecord(
-            id=id, principal=principal, version=version, updated=updated, title=title, body=body
+            id=id,
+            principal=principal,
+            version=version,
+            updated=updated,
+            waiting=bool(waiting),
+            run=run,
+            title=title,
+            body=body,
         )
-        db.execute(
-            "INSERT INTO conversations (version, updated, waiting, run, title, body, id, principal)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-            (version, updated, waiting, run, *values.close(record), id, principal),
-        )
+        into.insert(db, record)
         count += 1
     return count
 
 
-def _take_runs(db: sqlite3.Connection, old: sqlite3.Connection, values: ConversationValues) -> None:
+def _take_runs(db: sqlite3.Connection, old: sqlite3.Connection, into: SqliteConversations) -> None:
     for run, conversation, principal, ended, seen, stop in old.execute(
         "SELECT id, conversation, principal, ended, seen, id IN (SELECT run FROM to_stop) FROM runs"
     ):
         lines = [line for (line,) in old.execute("SELECT line FROM lines WHERE run = ? ORDER BY lsn", (run,))]
-        added = db.execute(
-            "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-            (run, conversation, principal, len(lines), ended, stop, seen, seen),
-        )
-        if added.rowcount and lines:
-            db.execute("INSERT INTO lines VALUES (?, 1, ?)", (run, values.close_lines(run, 1, lines)))
+        record = RunRecord(run, conversation, principal, len(lines), bool(ended), seen, seen)
+        into.insert_run(db, record, lines, bool(stop))
