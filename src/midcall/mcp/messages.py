@@ -1,6 +1,5 @@
 """What comes in with MCP requests, as structs: unknown fields are ignored, raw parts stay raw."""
 
-from collections.abc import Callable
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
@@ -149,18 +148,3 @@ class CancelledParams(Struct):
 
     request_id: Key | int | float = field(name="requestId")
     reason: str = ""
-
-
-def reader(kind: type) -> Callable[[Raw], Any]:
-    """What reads parameters of this kind. It raises `msgspec.DecodeError`."""
-    decode: Callable[[Any], Any] = msgspec.json.Decoder(kind).decode
-
-    def read(raw: Raw) -> Any:
-        return decode(raw if raw != _ABSENT else b"{}")
-
-    return read
-
-
-_ABSENT = Raw()
-read_any = reader(Params)
-read_cancelled = reader(CancelledParams)

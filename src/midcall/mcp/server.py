@@ -26,9 +26,18 @@ from midcall.mcp import messages, revisions, tasks
 from midcall.mcp.calls import McpCalls
 from midcall.mcp.catalog import Catalog, for_legacy
 from midcall.mcp.dialects import respond_tool
-from midcall.mcp.headers import Headers, check_headers
 from midcall.mcp.messages import Meta
-from midcall.mcp.request import LEVELS, TASKS, Caller, Line, McpError, McpRequest, error_for
+from midcall.mcp.request import (
+    LEVELS,
+    TASKS,
+    Caller,
+    Headers,
+    Line,
+    McpError,
+    McpRequest,
+    check_headers,
+    error_for,
+)
 from midcall.mcp.results import cache_hints
 from midcall.mcp.resume import Resumption
 from midcall.mcp.session import LISTENER, NOT_INITIALIZED, Listeners, McpPeer, Session, size_of
@@ -145,7 +154,7 @@ class McpExtension:
         fault: msgspec.DecodeError | None = None
         params: Any = None
         try:
-            params = (messages.read_any if method is None else method.read)(message.params)
+            params = (_read_any if method is None else method.read)(message.params)
             meta: Meta = getattr(params, "meta", _NO_META)
         except msgspec.DecodeError as error:
             fault = error
@@ -172,7 +181,7 @@ class McpExtension:
                 session.step("initialized")
             case "notifications/cancelled":
                 try:
-                    cancelled = messages.read_cancelled(message.params)
+                    cancelled = _read_cancelled(message.params)
                 except msgspec.DecodeError:
                     return
                 self.cancel(session, cancelled.request_id, cancelled.reason)
@@ -426,38 +435,44 @@ def _span_attributes(method: str, request: McpRequest, params: Any) -> dict[str,
     return attributes
 
 
+def _reader(kind: type) -> Callable[[Raw], Any]:
+    """What reads parameters of this kind. It raises `msgspec.DecodeError`."""
+    decode: Callable[[Any], Any] = msgspec.json.Decoder(kind).decode
+
+    def read(raw: Raw) -> Any:
+        return decode(raw if raw != _ABSENT else b"{}")
+
+    return read
+
+
+_ABSENT = Raw()
+_read_any = _reader(messages.Params)
+_read_cancelled = _reader(messages.CancelledParams)
+
 _TABLE: dict[str, _Method] = {
     # method: parameters, handler, legacy, modern
-    "initialize": _Method(messages.reader(messages.Initialize), McpExtension._initialize, True, False),
-    "ping": _Method(messages.reader(messages.Params), McpExtension._ping, True, False),
-    "logging/setLevel": _Method(messages.reader(messages.Level), McpExtension._set_level, True, False),
-    "server/discover": _Method(messages.reader(messages.Params), McpExtension._discover, False, True),
-    "tools/list": _Method(messages.reader(messages.Page), McpExtension._list_tools, True, True),
-    "tools/call": _Method(
-        messages.reader(messages.Named), _run("tools/call", McpCalls.call_tool), True, True
-    ),
-    "resources/list": _Method(messages.reader(messages.Page), McpExtension._list_resources, True, True),
-    "resources/templates/list": _Method(
-        messages.reader(messages.Page), McpExtension._list_templates, True, True
-    ),
+    "initialize": _Method(_reader(messages.Initialize), McpExtension._initialize, True, False),
+    "ping": _Method(_reader(messages.Params), McpExtension._ping, True, False),
+    "logging/setLevel": _Method(_reader(messages.Level), McpExtension._set_level, True, False),
+    "server/discover": _Method(_reader(messages.Params), McpExtension._discover, False, True),
+    "tools/list": _Method(_reader(messages.Page), McpExtension._list_tools, True, True),
+    "tools/call": _Method(_reader(messages.Named), _run("tools/call", McpCalls.call_tool), True, True),
+    "resources/list": _Method(_reader(messages.Page), McpExtension._list_resources, True, True),
+    "resources/templates/list": _Method(_reader(messages.Page), McpExtension._list_templates, True, True),
     "resources/read": _Method(
-        messages.reader(messages.Located), _run("resources/read", McpCalls.read_resource), True, True
+        _reader(messages.Located), _run("resources/read", McpCalls.read_resource), True, True
     ),
-    "resources/subscribe": _Method(messages.reader(messages.Located), McpExtension._subscribe, True, False),
-    "resources/unsubscribe": _Method(
-        messages.reader(messages.Located), McpExtension._unsubscribe, True, False
-    ),
-    "prompts/list": _Method(messages.reader(messages.Page), McpExtension._list_prompts, True, True),
-    "prompts/get": _Method(
-        messages.reader(messages.Named), _run("prompts/get", McpCalls.get_prompt), True, True
-    ),
+    "resources/subscribe": _Method(_reader(messages.Located), McpExtension._subscribe, True, False),
+    "resources/unsubscribe": _Method(_reader(messages.Located), McpExtension._unsubscribe, True, False),
+    "prompts/list": _Method(_reader(messages.Page), McpExtension._list_prompts, True, True),
+    "prompts/get": _Method(_reader(messages.Named), _run("prompts/get", McpCalls.get_prompt), True, True),
     "completion/complete": _Method(
-        messages.reader(messages.Complete), _run("completion/complete", McpCalls.complete), True, True
+        _reader(messages.Complete), _run("completion/complete", McpCalls.complete), True, True
     ),
-    "subscriptions/listen": _Method(messages.reader(messages.Listen), McpExtension._listen, False, True),
-    "tasks/get": _Method(messages.reader(messages.TaskParams), McpExtension._task_get, False, True),
-    "tasks/update": _Method(messages.reader(messages.TaskParams), McpExtension._task_update, False, True),
-    "tasks/cancel": _Method(messages.reader(messages.TaskParams), McpExtension._task_cancel, False, True),
+    "subscriptions/listen": _Method(_reader(messages.Listen), McpExtension._listen, False, True),
+    "tasks/get": _Method(_reader(messages.TaskParams), McpExtension._task_get, False, True),
+    "tasks/update": _Method(_reader(messages.TaskParams), McpExtension._task_update, False, True),
+    "tasks/cancel": _Method(_reader(messages.TaskParams), McpExtension._task_cancel, False, True),
 }
 
 
@@ -476,7 +491,7 @@ def _modern_caller(meta: Meta, principal: str | None) -> Caller:
 def _meta_of(message: Envelope) -> Meta:
     """The metadata of a request whose parameters do not fit otherwise."""
     try:
-        params: messages.Params = messages.read_any(message.params)
+        params: messages.Params = _read_any(message.params)
     except msgspec.DecodeError as error:
         raise _invalid(error) from None
     return params.meta

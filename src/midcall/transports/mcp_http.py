@@ -23,8 +23,8 @@ from midcall.journal.contract import is_worker_name
 from midcall.jsonrpc import Batch, BatchReply, Envelope, Fault
 from midcall.mcp import revisions
 from midcall.mcp.calls import PlainCall
-from midcall.mcp.headers import Headers
 from midcall.mcp.messages import META
+from midcall.mcp.request import Headers
 from midcall.mcp.server import McpExtension
 from midcall.mcp.session import Session
 from midcall.principal import Principal
