@@ -11,6 +11,7 @@ superuser's password. Tests that stop the server still have one of their own.
 """
 
 import atexit
+import contextlib
 import functools
 import os
 import pwd
@@ -104,7 +105,8 @@ class Server:
         for line in listed.stdout.splitlines():
             pid, parent = map(int, line.split())
             if parent == first:
-                os.kill(pid, number)
+                with contextlib.suppress(ProcessLookupError):  # it has just ended
+                    os.kill(pid, number)
 
     def stop(self) -> None:
         """Stop it for good: of a temporary cluster nothing is left."""

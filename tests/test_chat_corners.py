@@ -14,9 +14,7 @@ from chatting import Person, Puppet, call, chat, kinds, only, questions, serving
 from driving import drive
 from midcall import Ask, AskError, BranchLimit, Hub, Question, RegistrationError, method
 from midcall.chat import ChatEngine, Plugin, PluginContext, PluginQuestion, Reply, Retry, Sampling
-from midcall.chat import engine as engines
-from midcall.chat.events import Text
-from midcall.chat.request import ChatRequest
+from midcall.chat.messages import ChatRequest, Text
 from midcall.chat.runs import Run
 from midcall.chat.sqlite_store import SqliteStore
 from midcall.chat.store import MemoryStore
@@ -137,9 +135,7 @@ def test_a_person_has_the_scopes_of_now_and_not_those_of_the_first_time() -> Non
     drive(main())
 
 
-def test_a_crowd_of_people_does_not_cut_off_whoever_was_there_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "MAX_CLIENTS", 1)
-
+def test_a_crowd_of_people_does_not_cut_off_whoever_was_there_first() -> None:
     async def main() -> None:
         desk = Desk()
         model = Puppet(call("desk__slow"), "Hello.", "Hello.", "There.")

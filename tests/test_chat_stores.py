@@ -18,7 +18,7 @@ from driving import drive
 from midcall.chat import sqlite_store
 from midcall.chat import store as store_module
 from midcall.chat.conversation import Conversation, Pending, new_conversation
-from midcall.chat.events import ElicitRequest
+from midcall.chat.messages import ElicitRequest
 from midcall.chat.postgres_store import PostgresStore
 from midcall.chat.sqlite_store import SqliteStore
 from midcall.chat.store import ChatStore, Conflict, MemoryStore

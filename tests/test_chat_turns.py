@@ -21,7 +21,7 @@ from driving import LIMIT, drive
 from midcall import Ask, Hub, ToolError, method
 from midcall.chat import ChatEngine
 from midcall.chat.conversation import Conversation, Pending
-from midcall.chat.request import Abort, ChatRequest, ElicitResponse, ElicitResult
+from midcall.chat.messages import Abort, ChatRequest, ElicitResponse, ElicitResult
 from midcall.chat.runs import Run
 from midcall.chat.sqlite_store import SqliteStore
 from midcall.journal.durable import DurableCalls

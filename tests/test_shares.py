@@ -703,7 +703,7 @@ def test_one_person_cannot_begin_all_turns(monkeypatch: pytest.MonkeyPatch) -> N
             for run in chat._runs.values():
                 run.stop()
             await first
-            await until(lambda: not chat._in_use)
+            await until(lambda: chat._turns.total == 0)
             assert (await say(port, BOB))[0] == 200
 
     drive(run())

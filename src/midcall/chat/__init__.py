@@ -5,7 +5,6 @@
 """
 
 from midcall.chat.engine import ChatEngine
-from midcall.chat.plugins import Plugin, PluginContext, PluginQuestion
-from midcall.chat.sampling import Reply, Retry, Sampling
+from midcall.chat.plugins import Plugin, PluginContext, PluginQuestion, Reply, Retry, Sampling
 
 __all__ = ["ChatEngine", "Plugin", "PluginContext", "PluginQuestion", "Reply", "Retry", "Sampling"]

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from midcall.chat.events import ElicitRequest, Failure
+from midcall.chat.messages import ElicitRequest, Failure
 from midcall.models.base import Message, ToolCall
 
 MESSAGE_ID = "id"
@@ -24,8 +24,8 @@ class Pending(Struct, omit_defaults=True):
     """A tool call that waits for the person."""
 
     call: ToolCall
-    state: str
-    """The sealed state by which the call is gone on with (`requestState`)."""
+    call_id: str = ""
+    """The id of the call in the journal."""
     questions: dict[str, ElicitRequest] = {}
     """What is asked, by the key under which it is to be answered."""
     rendered: dict[str, list[Any]] = {}
@@ -33,6 +33,8 @@ class Pending(Struct, omit_defaults=True):
     answers: dict[str, Any] = {}
     """What is answered already, by key."""
     round: int = 1
+    ids: dict[str, str] = {}
+    """The ids in the journal of what is asked, by key."""
 
     @property
     def unanswered(self) -> dict[str, ElicitRequest]:

@@ -7,36 +7,29 @@ not be lost is in two places: conversations in the store, and waiting tool calls
 import asyncio
 import logging
 import uuid
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from midcall.chat.choose import store_beside
 from midcall.chat.conversation import MAX_ID, Conversation, is_id, new_conversation
-from midcall.chat.plugins import Handler, Plugin
-from midcall.chat.request import BadRequest, ChatRequest
+from midcall.chat.messages import BadRequest, ChatRequest
+from midcall.chat.plugins import Handler, Plugin, Sampling
 from midcall.chat.runs import DEAD_AFTER, LOST, FarRun, Run
-from midcall.chat.sampling import Sampling
 from midcall.chat.store import ChatStore, Listed, MemoryStore
-from midcall.chat.toolset import Toolset
+from midcall.chat.tools import NO_TOOLS, ChatCalls, Tools
 from midcall.chat.turn import Turn
-from midcall.client.answering import Answering
-from midcall.client.client import Client
-from midcall.client.inprocess import HubWire
-from midcall.client.options import Options
-from midcall.client.targets import Target
 from midcall.errors import MidcallError, RegistrationError, TooManyCalls
 from midcall.hub import Hub
+from midcall.journal.durable import DurableCalls, durable_calls
 from midcall.logs import Trouble
 from midcall.mcp import mcp_of
-from midcall.mcp.request import NESTED
 from midcall.metrics import counts
-from midcall.models.base import Message, Model, ToolCall
+from midcall.models.base import Message, Model
 from midcall.principal import Principal
 from midcall.shares import Shares
 
 if TYPE_CHECKING:
-    from midcall.chat.part import ChatPart
+    from midcall.chat.ndjson import ChatPart
 
 log = logging.getLogger("midcall.chat")
 
@@ -45,9 +38,6 @@ SWEEP_EVERY = 600.0
 
 CLOSING = 2.0
 """Seconds that turns have to end in good order when the process does."""
-
-MAX_CLIENTS = 1000
-"""How many people have their tools at hand at once."""
 
 TURNS = 1000
 """How many turns may run at once; of a person with a name, a tenth."""
@@ -123,13 +113,12 @@ class ChatEngine:
         self._sampling = sampling or Sampling()
         self._plugins = _by_method(plugins, hub)
         hub.chat = self
+        self.calls = ChatCalls(hub)
         self._offered = offered
+        self._tools = NO_TOOLS
         self._runs: dict[str, Run] = {}
-        self._clients: OrderedDict[Principal | None, Client] = OrderedDict()
         self._turns = Shares()
         """The turns that run."""
-        self._in_use: dict[str, Client] = {}
-        """The clients of the turns that run, by the ids of these."""
         self._trouble = Trouble(log, "write to the store of conversations")
         self._opening = asyncio.Lock()
         self._sweeping: asyncio.Task[None] | None = None
@@ -154,6 +143,7 @@ class ChatEngine:
         async with self._opening:
             self.closing = False
             if self._sweeping is None:
+                self.calls.keep_with(durable_calls(self.hub))
                 await self.store.open()
                 self._sweeping = asyncio.create_task(self._sweep())
 
@@ -190,15 +180,12 @@ class ChatEngine:
         await self.store.close()  # who still waits for it is refused
         if tasks:
             await asyncio.wait(tasks, timeout=CLOSING)
-        for client in self._clients.values():
-            await client.close()
-        self._clients.clear()
         if self.chosen_model is not None:
             await self.chosen_model.close()
 
     def part(self) -> "ChatPart":
         """The chat as a part of the hub's ASGI application."""
-        from midcall.chat.part import ChatPart  # noqa: PLC0415  it is built on this
+        from midcall.chat.ndjson import ChatPart  # noqa: PLC0415  it is built on this
 
         return ChatPart(self)
 
@@ -245,17 +232,15 @@ class ChatEngine:
         if self.closing:
             raise Busy("The server is closing: try again")
         run = Run(str(uuid.uuid4()), conversation.id, name, self.store, self._trouble, lambda: self.closing)
-        client = self._in_use[run.id] = await self._client(principal)
-        toolset = Toolset(client, self._offered, lambda: self.closing)
         conversation.run, conversation.lsn, conversation.failure = run.id, 0, None
-        try:
-            await self.store.begin_run(run.id, conversation.id, name)
-            await self.store.save(conversation)
-        except BaseException:
-            del self._in_use[run.id]
-            raise
+        turn = Turn(self, run, conversation, request, principal)
+        turn.take_in()
+        # At once, so that both are in one transaction where the store takes them together.
+        await asyncio.gather(
+            self.store.begin_run(run.id, conversation.id, name), self.store.save(conversation)
+        )
         self._runs[run.id] = run
-        run.begin(Turn(self, run, conversation, request, toolset).play())
+        run.begin(turn.play())
         if run.task is not None:
             run.task.add_done_callback(lambda _: self._ended(run))
         return run
@@ -310,10 +295,21 @@ class ChatEngine:
         await self.stop(id, principal)
         conversation = await self._own(id, name)
         for call in conversation.unanswered():
-            await self.abort(conversation, call, "The conversation was deleted")
+            await self.calls.abort(name, conversation.key_of(call), "The conversation was deleted")
         await self.store.delete(id, name)
 
     # --- what a turn needs -------------------------------------------------------------------
+
+    def tools(self) -> Tools:
+        """The tools that the model has at present."""
+        tools = mcp_of(self.hub).catalog.tools
+        if self._tools.made_from is not tools or self._offered is not None:
+            self._tools = Tools(tools, self._offered)
+        return self._tools
+
+    def keep_with(self, durable: DurableCalls) -> None:
+        """Be ready to go on with calls of a journal."""
+        self.calls.keep_with(durable)
 
     def handler_for(self, tool: str, key: str) -> Handler | None:
         """What shows a question of a tool, if a plugin does."""
@@ -324,15 +320,6 @@ class ChatEngine:
         """How a tool's questions to the model are handled."""
         plugin = self._plugins.get(tool)
         return plugin.sampling if plugin is not None and plugin.sampling is not None else self._sampling
-
-    async def abort(self, conversation: Conversation, call: ToolCall, reason: str) -> None:
-        """End a tool call, if it is in the journal."""
-        desk = mcp_of(self.hub).resumption
-        if not desk.durable.stopping:
-            await desk.durable.open()
-        kept = await desk.durable.journal.find(conversation.principal, conversation.key_of(call))
-        if kept is not None:
-            await desk.abort(kept.id, reason)
 
     # --- inside ------------------------------------------------------------------------------
 
@@ -370,31 +357,8 @@ class ChatEngine:
 
     def _ended(self, run: Run) -> None:
         """A run has ended: it is read from here for a moment longer, then from the store."""
-        self._in_use.pop(run.id, None)
         self._turns.give_back(run.principal)
         asyncio.get_running_loop().call_later(60.0, self._runs.pop, run.id, None)
-
-    async def _client(self, principal: Principal | None) -> Client:
-        """The hub's tools, as this person may use them: with the scopes of now, not those of last time."""
-        async with self._opening:
-            client = self._clients.get(principal)
-            if client is None:
-                target = Target(f"hub {self.hub.name}", lambda: HubWire(self.hub, principal))
-                client = Client(target, _Chatting(), Options(era="modern"))
-                await client.open()
-                self._clients[principal] = client
-                await self._close_idle()
-            self._clients.move_to_end(principal)
-            return client
-
-    async def _close_idle(self) -> None:
-        """Let go of those that nobody has used for the longest time, if there are too many."""
-        more = len(self._clients) - MAX_CLIENTS
-        if more > 0:
-            used = {*self._in_use.values(), next(reversed(self._clients.values()))}
-            idle = [who for who, client in self._clients.items() if client not in used]
-            for who in idle[:more]:
-                await self._clients.pop(who).close()
 
 
 def _by_method(plugins: Sequence[Plugin], hub: Hub) -> dict[str, Plugin]:
@@ -405,18 +369,6 @@ def _by_method(plugins: Sequence[Plugin], hub: Hub) -> dict[str, Plugin]:
             raise RegistrationError(f"{name} has two plugins")
         found[name] = plugin
     return found
-
-
-class _Chatting(Answering):
-    """What the chat can be asked: everything, as the page shows any form, and the model is at hand."""
-
-    def capabilities(self, *, modern: bool) -> dict[str, Any]:
-        return {
-            "elicitation": {"form": {}, "url": {}},
-            "sampling": {"tools": {}},
-            "roots": {},
-            "extensions": {NESTED: {}},
-        }
 
 
 __all__ = ["BadRequest", "Busy", "ChatEngine", "NoConversation", "TooManyConversations"]

@@ -13,7 +13,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from midcall.chat.engine import Busy, ChatEngine, NoConversation, TooManyConversations
-from midcall.chat.request import StopRequest, read_json, read_request
+from midcall.chat.messages import StopRequest, read_json, read_request
 from midcall.chat.runs import FarRun, Run
 from midcall.chat.store import Conflict
 from midcall.errors import JournalError, MidcallError, TooManyCalls
@@ -39,6 +39,27 @@ _STATUS: dict[type[MidcallError], int] = {
     NotJson: 415,
     JournalError: 503,
 }
+
+
+class ChatPart:
+    """The chat as a part of a hub's ASGI application (see `transports.http.Part`)."""
+
+    def __init__(self, engine: ChatEngine) -> None:
+        self._engine = engine
+
+    def routes(self) -> list[Route]:
+        from midcall.chat.agui import Agui  # noqa: PLC0415  it is built on this
+
+        return [*Ndjson(self._engine).routes(), *Agui(self._engine).routes()]
+
+    async def open(self) -> None:
+        await self._engine.open()
+
+    def stop(self) -> None:
+        self._engine.stop_all()
+
+    async def close(self) -> None:
+        await self._engine.close()
 
 
 class Ndjson:

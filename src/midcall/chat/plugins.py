@@ -1,4 +1,5 @@
-"""Plugins: how the typed questions of a method are shown in the chat.
+"""What an author may say of a method in the chat: how its typed questions are shown, and how its questions to
+the model are asked.
 
     booking = Plugin(Flights.book_flight).on(pick_flight, show_flights).on(pick_seat, show_seats)
 
@@ -6,19 +7,246 @@ A handler gets the question and a context; `await ctx.render("FlightList", fligh
 the page and gives what the person did there, and what the handler returns is the answer to the tool. It is
 run until it renders, and again from the top when the person has answered, perhaps by another process: then
 `render` gives that answer at once. So it should only show and transform, and leave work to the tool.
+
+A tool's question to a model is put to the chat's own one, by `Sampling`, with three hooks, each of which may
+be left out: `before` makes the request from what the tool asked, `act` asks the model, and `after` looks at
+what it said; raising `Retry` there asks again, with the reason added. A tool that wants a structured answer
+(a JSON Schema) gets one that fits, or an error after a few tries.
 """
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Self, TypeAlias
 
+import msgspec
 from msgspec import Struct
 
-from midcall.chat.sampling import Sampling
+from midcall.asking import json_in
+from midcall.branch import CHARACTERS
 from midcall.errors import RegistrationError
 from midcall.hub import Hub
 from midcall.items import to_builtins
-from midcall.questions import Question, Refusal
+from midcall.json_schema import compiled
+from midcall.models.base import (
+    Message,
+    Model,
+    ModelError,
+    ModelRequest,
+    Stopped,
+    TextPart,
+    ToolCall,
+    ToolDefinition,
+    Usage,
+)
+from midcall.questions import SCHEMA, USAGE, Question, Refusal
+
+MAX_TRIES = 3
+"""How often a model is asked for an answer that fits."""
+
+
+# --- questions to the model -----------------------------------------------------------------
+
+
+class Retry(Exception):
+    """Raised by `after`: the answer will not do, for this reason."""
+
+
+class _Misfit(Retry):
+    """It does not fit the schema."""
+
+
+class Reply(Struct, frozen=True):
+    """What a model said."""
+
+    text: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    reason: str = "stop"
+    usage: Usage = Usage()
+
+
+Before: TypeAlias = Callable[[ModelRequest], Awaitable[ModelRequest]]
+Act: TypeAlias = Callable[[ModelRequest, Model], Awaitable[Reply]]
+After: TypeAlias = Callable[[Reply, ModelRequest], Awaitable[Reply]]
+
+
+class Sampling(Struct, frozen=True):
+    """How a tool's questions to the model are handled."""
+
+    before: Before | None = None
+    act: Act | None = None
+    after: After | None = None
+    max_tokens: int | None = None
+    """The most that one answer may have."""
+
+    async def answer(
+        self, params: dict[str, Any], model: Model, spend: Callable[[Usage], None]
+    ) -> dict[str, Any]:
+        """The result of `sampling/createMessage`. Raises `ModelError`.
+
+        `spend` is told what each try has cost, whatever comes of it. A last answer that does not fit the
+        schema is given all the same: the tool looks at it itself.
+        """
+        request = request_from(params, self.max_tokens)
+        if request.schema is not None:
+            try:
+                compiled(request.schema)
+            except ValueError as error:
+                raise ModelError(f"The tool wants an answer that cannot be checked: {error}") from None
+        if self.before is not None:
+            request = await self.before(request)
+        usage, why = Usage(), Retry()
+        for _ in range(MAX_TRIES):
+            reply = await (self.act or ask_model)(request, model)
+            usage += reply.usage
+            spend(reply.usage)
+            try:
+                if self.after is not None:
+                    reply = await self.after(reply, request)
+                _check(reply, request)
+            except Retry as error:
+                why = error
+                messages = (
+                    *request.messages,
+                    Message("assistant", reply.text or "(nothing)"),
+                    Message("user", f"That will not do: {why}. Answer again."),
+                )
+                request = msgspec.structs.replace(request, messages=messages)
+            else:
+                return _result(reply, model, usage)
+        if isinstance(why, _Misfit):
+            return _result(reply, model, usage)
+        raise ModelError(f"{model.name} gave no answer that will do, in {MAX_TRIES} tries: {why}")
+
+
+async def ask_model(request: ModelRequest, model: Model) -> Reply:
+    """Ask a model and collect what it says."""
+    texts: list[str] = []
+    calls: list[ToolCall] = []
+    stopped = Stopped()
+    async for event in model.stream(request):
+        match event:
+            case TextPart(text):
+                texts.append(text)
+            case ToolCall():
+                calls.append(event)
+            case Stopped():
+                stopped = event
+    text = "".join(texts)
+    return Reply(text, tuple(calls), stopped.reason, cost(request, text, calls, stopped.usage))
+
+
+def cost(request: ModelRequest, text: str, calls: Iterable[ToolCall], told: Usage) -> Usage:
+    """What an answer has cost; estimated where the model does not tell, as a limit is to hold there too."""
+    if told.input or told.output:
+        return told
+    asked = len(request.system or "") + sum(len(message.content) for message in request.messages)
+    said = len(text) + sum(len(call.arguments) for call in calls)
+    return Usage(asked // CHARACTERS + 1, said // CHARACTERS + 1)
+
+
+def request_from(params: dict[str, Any], max_tokens: int | None = None) -> ModelRequest:
+    """The request to a model that the parameters of `sampling/createMessage` stand for."""
+    limits = [limit for limit in (params.get("maxTokens"), max_tokens) if isinstance(limit, int)]
+    tools = tuple(
+        ToolDefinition(str(tool["name"]), str(tool.get("description") or ""), tool.get("inputSchema") or {})
+        for tool in params.get("tools") or ()
+        if isinstance(tool, dict) and "name" in tool
+    )
+    choice = (params.get("toolChoice") or {}).get("mode", "auto")
+    schema = (params.get("_meta") or params.get("metadata") or {}).get(SCHEMA)
+    return ModelRequest(
+        messages=tuple(part for one in params.get("messages") or () for part in _messages(one)),
+        tools=tools,
+        system=params.get("systemPrompt"),
+        max_tokens=min(limits) if limits else None,
+        temperature=params.get("temperature"),
+        stop=tuple(params.get("stopSequences") or ()),
+        schema=schema if isinstance(schema, dict) else None,
+        tool_choice=choice if choice in ("auto", "required", "none") else "auto",
+    )
+
+
+def _messages(one: dict[str, Any]) -> list[Message]:
+    """A message of MCP, which may hold text, calls of tools and their results at once."""
+    content = one.get("content")
+    blocks = content if isinstance(content, list) else [content]
+    texts, calls, made = [], [], []
+    for block in blocks:
+        if isinstance(block, str):
+            texts.append(block)
+        elif isinstance(block, dict):
+            match block.get("type"):
+                case "text":
+                    texts.append(str(block.get("text", "")))
+                case "tool_use":
+                    arguments = msgspec.json.encode(block.get("input") or {}).decode()
+                    calls.append(ToolCall(str(block.get("id")), str(block.get("name")), arguments))
+                case "tool_result":
+                    inner = block.get("content") or ()
+                    text = "\n".join(str(part.get("text", "")) for part in inner if isinstance(part, dict))
+                    call_id, failed = str(block.get("toolUseId")), bool(block.get("isError"))
+                    made.append(Message("tool", text, tool_call_id=call_id, is_error=failed))
+                case kind:
+                    raise ModelError(f"The tool asks with something that is no text ({kind})")
+    if texts or calls:
+        speaks = one.get("role") == "assistant"
+        made.append(Message("assistant" if speaks else "user", "\n".join(texts), tuple(calls)))
+    return made
+
+
+def _check(reply: Reply, request: ModelRequest) -> None:
+    if request.schema is None or reply.tool_calls:
+        return
+    try:
+        value = msgspec.json.decode(json_in(reply.text))
+    except msgspec.DecodeError as error:
+        raise _Misfit(f"it must be JSON, and nothing else ({error})") from None
+    try:
+        fault = compiled(request.schema).fault(value)
+    except ValueError as error:
+        fault = str(error)
+    if fault is not None:
+        raise _Misfit(f"it does not fit the schema: {fault}")
+
+
+def _result(reply: Reply, model: Model, usage: Usage) -> dict[str, Any]:
+    blocks: list[dict[str, Any]] = [{"type": "text", "text": reply.text}] if reply.text else []
+    for call in reply.tool_calls:
+        try:
+            given = call.read_arguments()
+        except ValueError as error:
+            raise ModelError(f"{model.name} called {call.name} wrongly: {error}") from None
+        blocks.append({"type": "tool_use", "id": call.id, "name": call.name, "input": given})
+    reasons = {"stop": "endTurn", "length": "maxTokens", "tool_calls": "toolUse"}
+    return {
+        "role": "assistant",
+        "content": blocks[0] if len(blocks) == 1 else blocks or {"type": "text", "text": ""},
+        "model": model.name,
+        "stopReason": reasons.get(reply.reason, reply.reason),
+        "_meta": {USAGE: msgspec.to_builtins(usage)},
+    }
+
+
+class Meter:
+    """What a turn has cost so far, and may cost."""
+
+    def __init__(self, budget: int | None) -> None:
+        self.usage = Usage()
+        self._budget = budget
+
+    def spend(self, usage: Usage) -> None:
+        self.usage += usage
+
+    @property
+    def spent(self) -> bool:
+        return self._budget is not None and self.usage.input + self.usage.output >= self._budget
+
+    @property
+    def told(self) -> dict[str, int]:
+        return {"input": self.usage.input, "output": self.usage.output}
+
+
+# --- questions to the person ----------------------------------------------------------------
 
 
 class PluginQuestion(Struct, frozen=True):

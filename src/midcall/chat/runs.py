@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from midcall.chat.events import Event, Failure
+from midcall.chat.messages import Event, Failure
 from midcall.chat.store import ChatStore, Conflict, RunState
 from midcall.errors import JournalError
 from midcall.logs import Trouble

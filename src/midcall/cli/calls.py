@@ -286,6 +286,7 @@ async def _of_journal(args: argparse.Namespace) -> AsyncIterator[Office]:
 @asynccontextmanager
 async def _of_target(args: argparse.Namespace) -> AsyncIterator[Office]:
     """A journal and the code: this process is one of its workers, for the one call that is answered."""
+    from midcall.chat.tools import ChatCalls
     from midcall.cli.load import load_hub
     from midcall.journal.durable import DurableCalls
     from midcall.mcp import mcp_of
@@ -297,6 +298,7 @@ async def _of_target(args: argparse.Namespace) -> AsyncIterator[Office]:
     hub.durable.looks_after = False
     hub.durable.engine = None  # an engine would have this process go on with other calls too
     _ = mcp_of(hub)  # so that calls of MCP can go on
+    ChatCalls(hub).keep_with(hub.durable)  # the server may have a chat though the hub has none of its own
     try:
         await hub.durable.open()
         hub.durable.time_limit = args.wait or await _waits(hub.durable, args.id)

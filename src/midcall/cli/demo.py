@@ -168,7 +168,7 @@ async def _play(hub: "Hub", screen: "Screen") -> Exit:
     """A booking in the chat, with the first flight and the first free seat."""
     import json
 
-    from midcall.chat.request import ChatRequest, ElicitResponse, ElicitResult
+    from midcall.chat.messages import ChatRequest, ElicitResponse, ElicitResult
     from midcall.models.scripted import Scripted
 
     if not isinstance(hub.chat.model, Scripted):

@@ -144,7 +144,7 @@ class DurableCalls:
                 self.mail.open()
                 await self._take_keys(time.time() // PERIOD)
                 _ = self.subscriptions  # so that it is there to revive calls, and so are the others
-                for protocol in self.hub.protocols:
+                for protocol in (*self.hub.protocols, self.hub.chat):
                     if hasattr(protocol, "keep_with"):
                         protocol.keep_with(self)
                 if self.engine is not None:

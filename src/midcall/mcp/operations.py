@@ -45,7 +45,7 @@ from midcall.journal.state import Asked, asked_of, context_of, kind_of
 from midcall.mcp.elicitation import read_any_answer
 from midcall.mcp.request import McpError
 from midcall.mcp.results import decode_outcome, encode_outcome
-from midcall.mcp.resume import KIND, McpContext
+from midcall.mcp.resume import CHAT, KIND, McpContext
 from midcall.plexus import subscriptions
 from midcall.principal import Principal, check_scopes
 from midcall.questions import (
@@ -69,6 +69,8 @@ LONGEST = 10 * YEAR
 
 ASKING = ("waiting", "diverged")
 """Where a call stands that can be answered. One that has diverged may go on with other code."""
+
+NOBODY = "Nobody here can run this call"
 
 STANDS_STILL = "The call cannot go on: its code has changed since it asked. It is kept, with the answer"
 
@@ -153,11 +155,13 @@ class Operations:
         `WrongAnswer`; then nothing is changed.
         """
         if self._durable is None:
-            raise MidcallError("Nobody here can run this call")
+            raise MidcallError(NOBODY)
         here = self._calls.get(call_id)
         if here is not None and not is_journaled(here):
             raise NotWaiting(call_id, _status(here), "This call is not kept: only its caller can answer")
         record, _ = await self._load(call_id)
+        if kind_of(record) not in self._durable.kinds:
+            raise MidcallError(NOBODY)  # of a chat, which another server has
         if record.status not in ASKING:
             raise NotWaiting(call_id, record.status)
         waiting = {one.key: one for one in open_questions(record)}
@@ -239,6 +243,8 @@ class Operations:
         record, _, _ = from_export(exported)
         _check_import(record)
         if self._durable is not None:
+            if kind_of(record) not in self._durable.kinds:
+                raise BadExport(f"The call {record.id} cannot be run here: there is no chat")
             try:
                 _, found = self._durable.kinds[kind_of(record)](record)
             except (MidcallError, McpError) as error:
@@ -294,7 +300,7 @@ def _check_import(record: CallRecord) -> None:
                 raise BadExport(f"The call {record.id} says two things of who called what")
         elif kind_of(record) == subscriptions.KIND:
             msgspec.json.decode(context_of(record), type=subscriptions.Context)
-        else:
+        elif kind_of(record) != CHAT:
             raise BadExport(f"The call {record.id} is of a kind that midcall does not know")
         msgspec.json.decode(record.arguments or b"{}")
         if record.status == "waiting" and not msgspec.json.decode(record.questions, type=Asked).questions:
