@@ -58,7 +58,7 @@ class Initialize(Struct):
     client_info: dict[str, Any] = field(default_factory=dict, name="clientInfo")
 
 
-class Retry(Params):
+class RetryParams(Params):
     """What a request carries that comes back with answers."""
 
     input_responses: dict[Key, Raw] | None = field(default=None, name="inputResponses")
@@ -66,7 +66,7 @@ class Retry(Params):
     """Whatever is there is checked as a state, also `null`."""
 
 
-class Named(Retry, kw_only=True):
+class Named(RetryParams, kw_only=True):
     """`tools/call` and `prompts/get`."""
 
     name: Name
@@ -74,13 +74,13 @@ class Named(Retry, kw_only=True):
     task: Raw = Raw()
 
 
-class Located(Retry, kw_only=True):
+class Located(RetryParams, kw_only=True):
     """`resources/read`, and subscribing to one."""
 
     uri: Uri
 
 
-class Page(Params):
+class ListParams(Params):
     """A list."""
 
     cursor: Key | None = None
@@ -113,7 +113,7 @@ class CompletionContext(Struct):
     arguments: dict[str, str] = {}
 
 
-class Complete(Params, kw_only=True):
+class CompleteParams(Params, kw_only=True):
     """`completion/complete`."""
 
     ref: Reference

@@ -101,7 +101,7 @@ def _kinds(revision: str, form: bool, url: bool, sample: bool, roots: bool) -> f
     return frozenset(kinds)
 
 
-class Line(Protocol):
+class ResponseStream(Protocol):
     """Where the messages that belong to one request go: a pipe, or the stream of an HTTP response."""
 
     @property
@@ -176,7 +176,7 @@ class McpRequest(Struct, frozen=True):
 
     id: Id
     caller: Caller
-    line: Line
+    stream: ResponseStream
     meta: Meta
     server_info: dict[str, Any]
     span: "RequestSpan | None" = None
@@ -192,7 +192,7 @@ class McpRequest(Struct, frozen=True):
         except (TypeError, ValueError) as error:
             self.failed(error)
             return
-        self.line.respond(message)
+        self.stream.respond(message)
         if self.span is not None:
             self.span.end("tool_error" if result.get("isError") else None)
 
@@ -205,7 +205,7 @@ class McpRequest(Struct, frozen=True):
         if self.span is not None:
             code = str(error.code)
             self.span.end(code, error.message, {"rpc.response.status_code": code})
-        self.line.respond(
+        self.stream.respond(
             jsonrpc.error_response(self.id, error.code, error.message, error.data), status=error.status
         )
 
@@ -220,11 +220,11 @@ class McpRequest(Struct, frozen=True):
         """Answer nothing: the caller is gone, or wants no answer any more."""
         if self.span is not None:
             self.span.end("cancelled")
-        self.line.close()
+        self.stream.close()
 
     def notify(self, method: str, params: dict[str, Any]) -> None:
         """Send a notification that belongs to the request."""
-        self.line.send(jsonrpc.notification(method, to_json(params)))
+        self.stream.send(jsonrpc.notification(method, to_json(params)))
 
 
 # --- headers ----------------------------------------------------------------------------------------
