@@ -25,7 +25,7 @@ from midcall.mcp.dialects import Dialect
 from midcall.mcp.request import McpError
 from midcall.mcp.results import NO_OUTPUT, decode_outcome, encode_outcome, tool_result
 from midcall.questions import KINDS, AnyQuestion
-from midcall.trace import question_id
+from midcall.replay import question_id
 
 Report: TypeAlias = Callable[[str, float | None], None]
 """Gets what a tool says of its progress, with a percentage if it tells one."""

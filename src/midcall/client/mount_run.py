@@ -29,7 +29,7 @@ from midcall.items import Background, Log, Metadata, Progress, to_builtins, to_j
 from midcall.jsonrpc import INVALID_PARAMS
 from midcall.mcp.elicitation import ELICIT, URL_REQUIRED
 from midcall.mcp.request import LEVELS
-from midcall.trace import Trace
+from midcall.replay import Trace
 
 if TYPE_CHECKING:
     from midcall.client.mount import Mount

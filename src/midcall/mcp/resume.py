@@ -32,7 +32,7 @@ from midcall.mcp.results import decode_outcome, encode_outcome
 from midcall.mcp.session import Session
 from midcall.questions import AnyQuestion
 from midcall.registry import Resolved
-from midcall.trace import question_id
+from midcall.replay import question_id
 
 CLOSING = "The server is closing: try again"
 
