@@ -1,4 +1,4 @@
-"""Streamable HTTP: MCP at one endpoint, for both eras. PlainCall ASGI, as this is the hot path.
+"""Streamable HTTP: MCP at one endpoint, for both eras. Plain ASGI, as this is the hot path.
 
 A modern request is served from what it carries; its response is JSON, or a stream of events if
 something has to be said before the result. A legacy client has a session, found by its
