@@ -178,7 +178,7 @@ class Resumption:
         else:
             waiter.ready = False
             self._add(waiter, taken.id)
-            await self._join(waiter, context.ticket)
+            await self._join(waiter, context.ticket, Given())
 
     def _revive(self, record: CallRecord) -> tuple[InputRequired, Resolved]:
         context = _decode_context(context_of(record))
@@ -219,20 +219,28 @@ class Resumption:
             state = self.unseal(sealed, ticket)
             self._add(waiter, state.call_id)
         given = await self.read_answers(state.call_id, responses, state.places)
-        if given.answers:
-            try:
-                dialect = await self.durable.answer(state.call_id, given.answers, patience=0)
-            except (UnknownQuestion, WrongAnswer):
-                pass  # it has gone on in this moment: what it asks now is told
-            else:
-                if isinstance(dialect, InputRequired):
-                    self._make_ready(waiter, dialect, given.notes)
-                    return
-        if isinstance(live := self.durable.live.get(state.call_id), InputRequired):
-            live.note(given.notes)
-        await self._join(waiter, ticket, given.notes)
+        if not await self._give(waiter, given):
+            if isinstance(live := self.durable.live.get(state.call_id), InputRequired):
+                live.note(given.notes)
+            await self._join(waiter, ticket, given)
 
-    async def _join(self, waiter: Waiter, ticket: Ticket, notes: Mapping[str, str] = _NO_NOTES) -> None:
+    async def _give(self, waiter: Waiter, given: "Given") -> bool:
+        """Give answers to the call. False if it has gone on in this moment, or there are none."""
+        if not given.answers:
+            return False
+        try:
+            dialect = await self.durable.answer(waiter.call_id, given.answers, patience=0)
+        except UnknownQuestion:
+            return False
+        except WrongAnswer:
+            given.answers.clear()
+            return False
+        if isinstance(dialect, InputRequired):
+            self._make_ready(waiter, dialect, given.notes)
+            return True
+        return False
+
+    async def _join(self, waiter: Waiter, ticket: Ticket, given: "Given") -> None:
         """Answer a request with how the call stands: what it asks now, or what it came to.
 
         While it runs, wait for that, but not for ever; and if its worker is gone, go on with it here.
@@ -246,7 +254,11 @@ class Resumption:
                 raise invalid()
             record = found[0]
             if record.status == "waiting" and asked_of(record).questions and not is_answered(*found):
-                request.result(self.questions(record, ticket, notes))
+                if given.answers and time.monotonic() < end and given.is_for(record):
+                    if await self._give(waiter, given):
+                        return
+                    continue  # somebody else's answer to the same question is on its way into the journal
+                request.result(self.questions(record, ticket, given.notes))
                 return
             if record.status in WITH_OUTCOME:
                 request.deliver(decode_outcome(await self.outcome(record) or b"{}"))
@@ -458,6 +470,11 @@ class Given:
         """By the ids of their questions: another one may have the same key soon."""
         self.notes: dict[str, str] = {}
         """What was expected in place of the others, by key."""
+
+    def is_for(self, record: CallRecord) -> bool:
+        """Whether they are for a question that a call asks."""
+        asked = asked_of(record).questions.values()
+        return any(question_id(record.id, one.place) in self.answers for one in asked)
 
     def read(
         self,

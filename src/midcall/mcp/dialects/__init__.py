@@ -50,11 +50,11 @@ class Dialect:
 
     @property
     def full(self) -> bool:
-        return self.request is not None and self.request.line.full
+        return self.request is not None and self.request.stream.full
 
     async def drain(self) -> None:
         if self.request is not None:
-            await self.request.line.drain()
+            await self.request.stream.drain()
 
     def put(self, item: Item) -> None:
         if isinstance(item, Data):
