@@ -10,7 +10,6 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct
 
-from midcall.client.results import text_of
 from midcall.errors import JournalError, MidcallError, ToolError
 from midcall.items import Data, Done, Error, Item, Progress, Request, RequestCancelled
 from midcall.journal.contract import CallRecord
@@ -23,7 +22,7 @@ from midcall.mcp.catalog import Tool
 from midcall.mcp.dialects.base import Dialect
 from midcall.mcp.exchange import McpError
 from midcall.mcp.outcomes import decode_outcome, encode_outcome
-from midcall.mcp.results import NO_OUTPUT, tool_result
+from midcall.mcp.results import NO_OUTPUT, text_of, tool_result
 from midcall.questions import KINDS, AnyQuestion
 from midcall.trace import question_id
 

@@ -15,14 +15,13 @@ what it said; raising `Retry` there asks again, with the reason added. A tool th
 """
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Self, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
 from midcall.asking import json_in
-from midcall.branch import CHARACTERS
 from midcall.errors import RegistrationError
 from midcall.hub import Hub
 from midcall.items import to_builtins
@@ -37,6 +36,7 @@ from midcall.models.base import (
     ToolCall,
     ToolDefinition,
     Usage,
+    cost,
 )
 from midcall.questions import SCHEMA, USAGE, Question, Refusal
 
@@ -135,15 +135,6 @@ async def ask_model(request: ModelRequest, model: Model) -> Reply:
     return Reply(text, tuple(calls), stopped.reason, cost(request, text, calls, stopped.usage))
 
 
-def cost(request: ModelRequest, text: str, calls: Iterable[ToolCall], told: Usage) -> Usage:
-    """What an answer has cost; estimated where the model does not tell, as a limit is to hold there too."""
-    if told.input or told.output:
-        return told
-    asked = len(request.system or "") + sum(len(message.content) for message in request.messages)
-    said = len(text) + sum(len(call.arguments) for call in calls)
-    return Usage(asked // CHARACTERS + 1, said // CHARACTERS + 1)
-
-
 def request_from(params: dict[str, Any], max_tokens: int | None = None) -> ModelRequest:
     """The request to a model that the parameters of `sampling/createMessage` stand for."""
     limits = [limit for limit in (params.get("maxTokens"), max_tokens) if isinstance(limit, int)]
@@ -225,25 +216,6 @@ def _result(reply: Reply, model: Model, usage: Usage) -> dict[str, Any]:
         "stopReason": reasons.get(reply.reason, reply.reason),
         "_meta": {USAGE: msgspec.to_builtins(usage)},
     }
-
-
-class Meter:
-    """What a turn has cost so far, and may cost."""
-
-    def __init__(self, budget: int | None) -> None:
-        self.usage = Usage()
-        self._budget = budget
-
-    def spend(self, usage: Usage) -> None:
-        self.usage += usage
-
-    @property
-    def spent(self) -> bool:
-        return self._budget is not None and self.usage.input + self.usage.output >= self._budget
-
-    @property
-    def told(self) -> dict[str, int]:
-        return {"input": self.usage.input, "output": self.usage.output}
 
 
 # --- questions to the person ----------------------------------------------------------------

@@ -34,7 +34,7 @@ from midcall.chat import messages as told
 from midcall.chat.conversation import MESSAGE_ID, Conversation, Pending
 from midcall.chat.dialect import NotNow, OpenQuestion, Report, ToolAsks, ToolEnded
 from midcall.chat.messages import ChatRequest, ElicitRequest, ElicitResponse, Event, Failure
-from midcall.chat.plugins import Meter, PluginQuestion, Shown, cost, show
+from midcall.chat.plugins import PluginQuestion, Shown, show
 from midcall.chat.runs import Run, finished
 from midcall.chat.store import Conflict
 from midcall.chat.tools import GONE, NO_TOOLS, SessionLost, Tools
@@ -50,6 +50,8 @@ from midcall.models.base import (
     TextPart,
     ThinkingPart,
     ToolCall,
+    Usage,
+    cost,
 )
 from midcall.principal import Principal
 from midcall.questions import Roots, Sample
@@ -76,6 +78,25 @@ NO_ANSWER = {"action": "cancel"}
 
 class PluginFailed(MidcallError):
     """A handler failed: with the first answer that it cannot take, or before."""
+
+
+class Meter:
+    """What a turn has cost so far, and may cost."""
+
+    def __init__(self, budget: int | None) -> None:
+        self.usage = Usage()
+        self._budget = budget
+
+    def spend(self, usage: Usage) -> None:
+        self.usage += usage
+
+    @property
+    def spent(self) -> bool:
+        return self._budget is not None and self.usage.input + self.usage.output >= self._budget
+
+    @property
+    def told(self) -> dict[str, int]:
+        return {"input": self.usage.input, "output": self.usage.output}
 
 
 class Phase(StrEnum):
@@ -374,13 +395,13 @@ class TurnCalls:
 
     async def make(self, calls: Iterable[ToolCall]) -> None:
         """Make calls, each to its result or until it asks the person. Raises what may be tried again."""
-        await self._all(self._make(call) for call in calls)
+        await self._all([self._make(call) for call in calls])
 
     async def go_on(self, pendings: Iterable[Pending]) -> None:
         """Go on with calls, with what is answered of their questions; what is not, they ask again."""
-        await self._all(self._go_on(pending) for pending in pendings)
+        await self._all([self._go_on(pending) for pending in pendings])
 
-    async def _all(self, work: Iterable[Coroutine[Any, Any, None]]) -> None:
+    async def _all(self, work: Sequence[Coroutine[Any, Any, None]]) -> None:
         """Do it all, at once unless told otherwise; what one fails with is raised when all have ended."""
         failures: list[MidcallError] = []
 
@@ -390,7 +411,7 @@ class TurnCalls:
             except MidcallError as error:
                 failures.append(error)
 
-        if self._engine.parallel:
+        if self._engine.parallel and len(work) > 1:
             async with asyncio.TaskGroup() as group:
                 for one in work:
                     group.create_task(guarded(one))
