@@ -440,7 +440,7 @@ def test_what_asks_for_a_conversation_that_is_gone_ends_with_it() -> None:
             assert await engine.store.delete(listed.id, None)  # as another process would, just now
             desk.gate.set()
             assert only(await turn, "error")["code"] == "conflict"
-            (record,) = (await mcp_of(engine.hub).desk.durable.journal.list()).calls
+            (record,) = (await mcp_of(engine.hub).resumption.durable.journal.list()).calls
             assert record.status == "aborted"
 
     drive(main())

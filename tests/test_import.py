@@ -57,7 +57,7 @@ def operations() -> Operations:
     hub = Hub().register(Vault())
     hub.durable = DurableCalls(hub, MemoryJournal())
     hub.durable.looks_after = False
-    return Operations(hub.durable.journal, desk=mcp_of(hub).desk, calls=hub.calls)
+    return Operations(hub.durable.journal, durable=mcp_of(hub).resumption.durable, calls=hub.calls)
 
 
 # --- over HTTP ----------------------------------------------------------------------------------

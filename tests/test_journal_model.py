@@ -24,9 +24,9 @@ from journal_contract import Store
 from journal_model import MemoryStore
 from midcall.journal import durable, sweeper
 from midcall.journal.contract import ENDED, MOST_CLAIMS, Journal
-from midcall.mcp import desk
-from midcall.mcp.exchange import McpError
-from midcall.mcp.outcomes import encode_outcome
+from midcall.mcp import resume
+from midcall.mcp.request import McpError
+from midcall.mcp.results import encode_outcome
 from test_journal_sqlite import SqliteStore
 
 WORKERS = (10_000, 1, 0)
@@ -90,7 +90,7 @@ class Workers(RuleBasedStateMachine):
         self.patches = [
             mock.patch.object(sweeper, "SWEEP", 1e6),
             mock.patch.object(durable, "WRITING", 0.02),
-            mock.patch.object(desk, "PATIENCE", 0.05),
+            mock.patch.object(resume, "PATIENCE", 0.05),
             mock.patch.object(time, "time", self._time),
         ]
         self._real_time = time.time

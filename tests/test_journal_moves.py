@@ -45,8 +45,8 @@ class Worker:
         self.hub = Hub("moves").register(self.work)
         self.journal = journal
         self.durable = self.hub.durable = DurableCalls(self.hub, journal)
-        desk = mcp_of(self.hub).desk
-        self.office = Operations(journal, desk=desk, calls=self.hub.calls)
+        durable = mcp_of(self.hub).resumption.durable
+        self.office = Operations(journal, durable=durable, calls=self.hub.calls)
 
 
 class Caller:

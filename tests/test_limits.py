@@ -270,7 +270,7 @@ def test_of_very_many_names_only_some_are_compared(monkeypatch: pytest.MonkeyPat
 
 def test_an_unknown_tool_is_refused_over_mcp_without_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
     compared = Compared(monkeypatch)
-    assert mcp_of(Hub("plexus").register(Files())).running.tool("files.delet") is None
+    assert mcp_of(Hub("plexus").register(Files())).calls.tool("files.delet") is None
     assert compared.letters == 0
 
 

@@ -19,7 +19,7 @@ from midcall import Hub
 from midcall.journal import bounds, durable
 from midcall.journal.seal import KeyRing
 from midcall.mcp import McpExtension, mcp_of
-from midcall.mcp.legacy import Session
+from midcall.mcp.session import Session
 from midcall.principal import Principal
 from midcall.transports import http_sessions, sse
 from midcall.transports.mcp_http import McpEndpoint
@@ -321,9 +321,9 @@ def test_plain_calls_are_not_kept_for_anybody() -> None:
                 await visitor.modern("tools/call", {"name": name, "arguments": {}})
         asked = await visitor.modern("tools/call", {"name": "seek.prompt", "arguments": {}}, {})
         assert asked["result"]["isError"] is True
-        assert list(extension.desk.durable.live) == []
+        assert list(extension.resumption.durable.live) == []
         await visitor.hub.open()
-        assert await extension.desk.durable.journal.count() == {}
+        assert await extension.resumption.durable.journal.count() == {}
         await visitor.hub.close()
 
     drive(run())

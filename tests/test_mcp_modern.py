@@ -17,7 +17,7 @@ from mcp_app import make_hub
 from mcp_oracle import Oracle
 from mcp_peers import FORMS, META, MODERN, Client, Connect, HttpServer, http_server, over_stdio, text
 from midcall.journal import dialect
-from midcall.mcp import desk
+from midcall.mcp import resume
 from test_mcp_leaks import KEYS, Visitor
 
 TASKS = "io.modelcontextprotocol/tasks"
@@ -241,7 +241,7 @@ def test_a_cancelled_request_ends_its_call_unless_somebody_else_waits_for_it() -
 def test_a_retry_of_a_call_that_runs_on_is_sent_away_with_a_state_and_comes_back_for_the_outcome(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(desk, "PATIENCE", 0.1)
+    monkeypatch.setattr(resume, "PATIENCE", 0.1)
 
     async def run() -> None:
         hub = make_hub(keys=KEYS)

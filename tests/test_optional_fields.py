@@ -10,7 +10,7 @@ from driving import drive
 from mcp_app import Seek
 from mcp_peers import FORMS, LATEST, MODERN, Client, HttpServer, text
 from midcall import Request, connect
-from midcall.mcp.caller import TASKS
+from midcall.mcp.request import TASKS
 
 LEAST = {"dish": "pizza", "toppings": []}
 MOST: dict[str, Any] = {

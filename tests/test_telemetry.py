@@ -260,8 +260,8 @@ async def main(path, parked_calls):
     assert ended["content"][0]["text"] == "a b"
 
     asked, first, _ = await asked_by(one, params, "4" * 32)
-    desk = mcp_of(hubs[1]).desk
-    office = Operations(desk.durable.journal, desk=desk)
+    durable = mcp_of(hubs[1]).resumption.durable
+    office = Operations(durable.journal, durable=durable)
     (call,) = (await office.list(status=["waiting"]))["calls"]
     await office.answer(call["id"], {call["questions"][0]["key"]: "a"})
     exporter.clear()

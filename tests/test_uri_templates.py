@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from midcall import Hub, resource
-from midcall.mcp.catalog import Catalog
-from midcall.mcp.uri_template import AnyText, Parts
+from midcall.mcp.catalog import AnyText, Catalog, Parts
 
 PARTS = "x://{a}-{b}.{c}-{d}-{e}-{f}-{g}-{h}"
 HOSTILE = "x://" + "-a" * 50_000 + "/"

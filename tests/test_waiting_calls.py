@@ -262,7 +262,7 @@ def test_whoever_looks_sees_the_questions_of_all_branches_that_are_open_now(work
     async def main() -> None:
         worker, tools = await workshop.worker()
         peer = worker.peer()
-        operations = Operations(worker.journal, desk=worker.mcp.desk, calls=worker.hub.calls)
+        operations = Operations(worker.journal, durable=worker.mcp.resumption.durable, calls=worker.hub.calls)
 
         async def open_now() -> list[str]:
             (call,) = (await operations.list())["calls"]

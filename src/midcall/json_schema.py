@@ -35,6 +35,8 @@ _AGAIN = 4
 """How often jsonschema-rs looks at alternatives beside `unevaluatedProperties`."""
 
 # A pattern without references and looks around is linear; what goes back may do so a little.
+TOO_DEEP = "The JSON Schema is nested too deeply"
+
 _PATTERNS = jsonschema_rs.FancyRegexOptions(backtrack_limit=1000, size_limit=256_000, dfa_size_limit=256_000)
 
 
@@ -45,7 +47,7 @@ def compiled(schema: Mapping[str, Any]) -> "JsonSchema":
     except TypeError as error:
         raise ValueError(f"Not a JSON Schema: {error}") from None
     except RecursionError:
-        raise ValueError("The JSON Schema is nested too deeply") from None
+        raise ValueError(TOO_DEEP) from None
     if len(encoded) > MAX_SCHEMA or encoded.count(b'"pattern') > MAX_PATTERNS:
         raise ValueError("The JSON Schema is too large")
     return _compiled(encoded)
@@ -66,6 +68,8 @@ class JsonSchema:
                 encoded.decode(), retriever=_not_fetched, pattern_options=_PATTERNS
             )
         except (ValueError, jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError) as error:
+            if "recursion limit" in str(error):
+                raise ValueError(TOO_DEEP) from None
             raise ValueError(f"Not a JSON Schema: {_first_line(error)}") from None
 
     def fault(self, value: Any) -> str | None:

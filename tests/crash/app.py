@@ -267,8 +267,8 @@ class Admin:
     @method
     async def look(self, run: str) -> list[dict[str, Any]]:
         """The calls of a run as an administrator sees them: where they stand, and what they ask."""
-        desk = mcp_of(self._hub).desk
-        found = await Operations(desk.durable.journal, desk=desk, calls=self._hub.calls).list(limit=1000)
+        durable = mcp_of(self._hub).resumption.durable
+        found = await Operations(durable.journal, durable=durable, calls=self._hub.calls).list(limit=1000)
         kept = {one["id"] for one in await self.calls() if one["run"] == run}
         return [
             {"status": call["status"], "asks": [one["message"] for one in call["questions"]]}

@@ -5,6 +5,7 @@ Outcomes are kept in the form of MCP. This knows no conversation, and nothing of
 """
 
 import asyncio
+import functools
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -19,10 +20,9 @@ from midcall.journal.state import asked_of
 from midcall.jsonrpc import INTERNAL_ERROR
 from midcall.mcp import revisions
 from midcall.mcp.catalog import Tool
-from midcall.mcp.dialects.base import Dialect
-from midcall.mcp.exchange import McpError
-from midcall.mcp.outcomes import decode_outcome, encode_outcome
-from midcall.mcp.results import NO_OUTPUT, text_of, tool_result
+from midcall.mcp.dialects import Dialect
+from midcall.mcp.request import McpError
+from midcall.mcp.results import NO_OUTPUT, decode_outcome, encode_outcome, text_of, tool_result
 from midcall.questions import KINDS, AnyQuestion
 from midcall.trace import question_id
 
@@ -73,8 +73,7 @@ class ChatCall(Detached):
 
     def __init__(self, durable: DurableCalls, record: CallRecord, tool: Tool) -> None:
         super().__init__(durable, record, KINDS)
-        newest = revisions.MODERN[-1]
-        self._result = Dialect(None, lambda contents, failure: tool_result(contents, failure, tool, newest))
+        self._result = Dialect(None, functools.partial(tool_result, tool, revisions.MODERN[-1]))
         """Collects it."""
         self._outcome = b""
         self._progress = -1.0

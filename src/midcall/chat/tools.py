@@ -39,8 +39,8 @@ from midcall.jsonrpc import INTERNAL_ERROR
 from midcall.mcp import mcp_of
 from midcall.mcp.catalog import Tool
 from midcall.mcp.elicitation import answer_from, read_any_answer
-from midcall.mcp.exchange import McpError
-from midcall.mcp.outcomes import CHAT, encode_outcome
+from midcall.mcp.request import McpError
+from midcall.mcp.results import CHAT, encode_outcome
 from midcall.models.base import ToolDefinition
 from midcall.principal import Principal, check_scopes
 from midcall.questions import KINDS
@@ -116,7 +116,7 @@ class ChatCalls:
         durable.kinds[CHAT] = self._revive
 
     def _revive(self, record: CallRecord) -> tuple[ChatCall, Resolved]:
-        tool = mcp_of(self._hub).running.tool(record.name)
+        tool = mcp_of(self._hub).calls.tool(record.name)
         if tool is None:
             raise MethodNotFound(record.name)
         return ChatCall(self._durable, record, tool), tool.found

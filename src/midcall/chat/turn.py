@@ -40,8 +40,7 @@ from midcall.chat.store import Conflict
 from midcall.chat.tools import GONE, NO_TOOLS, SessionLost, Tools
 from midcall.errors import JournalError, MidcallError, TooManyCalls
 from midcall.items import to_json
-from midcall.mcp.elicitation import request_for
-from midcall.mcp.model_context import read_context, without_context
+from midcall.mcp.elicitation import read_context, request_for, without_context
 from midcall.models.base import (
     Message,
     ModelError,

@@ -297,12 +297,12 @@ async def _of_target(args: argparse.Namespace) -> AsyncIterator[Office]:
         hub.durable = DurableCalls(hub, _journal(args, create=False, sealed=args.encrypt_journal))
     hub.durable.looks_after = False
     hub.durable.engine = None  # an engine would have this process go on with other calls too
-    desk = mcp_of(hub).desk
-    ChatCalls(hub).keep_with(hub.durable)  # the server may have a chat though the hub has none of its own
+    _ = mcp_of(hub)  # so that calls of MCP can go on
+    ChatCalls(hub).keep_with(hub.durable)  # and those of a chat that only the server has
     try:
         await hub.durable.open()
         hub.durable.time_limit = args.wait or await _waits(hub.durable, args.id)
-        yield Operations(desk.durable.journal, desk=desk, calls=hub.calls, patience=float("inf"))
+        yield Operations(hub.durable.journal, durable=hub.durable, calls=hub.calls, patience=float("inf"))
     finally:
         await hub.close("The command was stopped", grace=1.0)
 

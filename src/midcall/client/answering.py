@@ -17,8 +17,8 @@ from midcall import jsonrpc
 from midcall.errors import Cancelled, Declined, NotSupported, RemoteError, WrongAnswer
 from midcall.invocation import Answerer
 from midcall.items import Metadata, Request, to_builtins
-from midcall.mcp.caller import TASKS
 from midcall.mcp.elicitation import ELICIT, QUESTION_KEY, ROOTS, SAMPLE, question_from, result_for
+from midcall.mcp.request import TASKS
 from midcall.questions import (
     CANCELLED,
     DECLINED,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from midcall.client.wire import About, Reader
 from midcall.connection import Connection
 from midcall.hub import Hub
-from midcall.mcp.extension import mcp_of
+from midcall.mcp.server import mcp_of
 from midcall.principal import Principal
 
 

@@ -18,8 +18,8 @@ from midcall.client.responses import Waiter
 from midcall.client.session import Session
 from midcall.client.targets import Target
 from midcall.errors import MidcallError, TooManyCalls, Unreachable
-from midcall.mcp.caller import TASKS
 from midcall.mcp.elicitation import ROOTS, SAMPLE
+from midcall.mcp.request import TASKS
 from midcall.questions import KINDS
 
 MOST = 32

@@ -27,8 +27,8 @@ from midcall.content import Passed, PassedError
 from midcall.errors import InvalidArguments, RemoteError, ToolError, Unreachable
 from midcall.items import Background, Log, Metadata, Progress, to_builtins, to_json
 from midcall.jsonrpc import INVALID_PARAMS
-from midcall.mcp.caller import LEVELS
 from midcall.mcp.elicitation import ELICIT, URL_REQUIRED
+from midcall.mcp.request import LEVELS
 from midcall.mcp.results import text_of
 from midcall.trace import Trace
 

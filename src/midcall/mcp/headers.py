@@ -10,7 +10,7 @@ from msgspec import Raw
 
 from midcall.mcp import revisions
 from midcall.mcp.catalog import Tool
-from midcall.mcp.exchange import McpError
+from midcall.mcp.request import McpError
 
 HEADER_MISMATCH = -32020
 

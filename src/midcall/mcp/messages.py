@@ -108,7 +108,7 @@ class Argument(Struct):
     value: str
 
 
-class Context(Struct):
+class CompletionContext(Struct):
     """What is known already."""
 
     arguments: dict[str, str] = {}
@@ -119,7 +119,7 @@ class Complete(Params, kw_only=True):
 
     ref: Reference
     argument: Argument
-    context: Context = field(default_factory=Context)
+    context: CompletionContext = field(default_factory=CompletionContext)
 
 
 class Filter(Struct):

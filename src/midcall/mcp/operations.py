@@ -1,8 +1,8 @@
 """Operations: what an administrator does with calls: list, look, answer, abort, and move to another journal.
 
 All of it is told in JSON, so that it is the same over HTTP and on the command line. A call that waits for an
-MCP client and one that waits on a WebSocket look alike from here. With a `Desk` answers can be given, as it
-runs the calls; without one there is only a journal to look into.
+MCP client and one that waits on a WebSocket look alike from here. With `DurableCalls`
+answers can be given, as they run the calls; without, there is only a journal to look into.
 """
 
 import base64
@@ -39,14 +39,13 @@ from midcall.journal.contract import (
     from_export,
 )
 from midcall.journal.dialect import Detached
-from midcall.journal.durable import PATIENCE
+from midcall.journal.durable import PATIENCE, DurableCalls
 from midcall.journal.seal import is_key, shared_keys
 from midcall.journal.state import Asked, asked_of, context_of, kind_of
-from midcall.mcp import desk as mcp_calls
-from midcall.mcp.desk import Desk
 from midcall.mcp.elicitation import read_any_answer
-from midcall.mcp.exchange import McpError
-from midcall.mcp.outcomes import CHAT, Context, decode_outcome, encode_outcome
+from midcall.mcp.request import McpError
+from midcall.mcp.results import CHAT, decode_outcome, encode_outcome
+from midcall.mcp.resume import KIND, McpContext
 from midcall.plexus import subscriptions
 from midcall.principal import Principal, check_scopes
 from midcall.questions import (
@@ -78,7 +77,7 @@ STANDS_STILL = "The call cannot go on: its code has changed since it asked. It i
 _LOOK = 0.5
 
 
-class Waiting(NamedTuple):
+class OpenQuestion(NamedTuple):
     """An open question of a call in the journal."""
 
     key: str
@@ -93,12 +92,12 @@ class Operations:
         self,
         journal: Journal,
         *,
-        desk: Desk | None = None,
+        durable: DurableCalls | None = None,
         calls: Calls | None = None,
         patience: float = PATIENCE,
     ) -> None:
         self.journal = journal
-        self._desk = desk
+        self._durable = durable
         self._calls = Calls() if calls is None else calls
         self._patience = patience
         """Seconds to wait for what a call does with its answers."""
@@ -155,13 +154,13 @@ class Operations:
         Gives the call as it stands after that. Raises `UnknownCall`, `NotWaiting`, `UnknownQuestion` or
         `WrongAnswer`; then nothing is changed.
         """
-        if self._desk is None:
+        if self._durable is None:
             raise MidcallError(NOBODY)
         here = self._calls.get(call_id)
         if here is not None and not is_journaled(here):
             raise NotWaiting(call_id, _status(here), "This call is not kept: only its caller can answer")
         record, _ = await self._load(call_id)
-        if kind_of(record) not in self._desk.durable.kinds:
+        if kind_of(record) not in self._durable.kinds:
             raise MidcallError(NOBODY)  # of a chat, which another server has
         if record.status not in ASKING:
             raise NotWaiting(call_id, record.status)
@@ -174,7 +173,7 @@ class Operations:
             given[one.request_id] = answer_to_wire(read_any_answer(one.question, answer))
         if not given:
             raise WrongAnswer(f"an answer to {', '.join(waiting)}")
-        if not await self._give(self._desk, record, given):
+        if not await self._give(self._durable, record, given):
             record, _ = await self._load(call_id)
             if record.status == "diverged":
                 raise NotWaiting(call_id, "diverged", STANDS_STILL)
@@ -184,10 +183,10 @@ class Operations:
             raise NotWaiting(call_id, "diverged", STANDS_STILL)
         return settled
 
-    async def _give(self, desk: Desk, record: CallRecord, answers: Mapping[str, Any]) -> bool:
+    async def _give(self, durable: DurableCalls, record: CallRecord, answers: Mapping[str, Any]) -> bool:
         """Have a call answered; false if it does not wait for that any more."""
         try:
-            return isinstance(await desk.durable.answer(record.id, answers), Detached)
+            return isinstance(await durable.answer(record.id, answers), Detached)
         except UnknownQuestion:
             return False
 
@@ -199,10 +198,10 @@ class Operations:
             return {**_active(here), "status": "aborted"}
         record, _ = await self._load(call_id)
         outcome = _aborted(record, reason)
-        if self._desk is None:
+        if self._durable is None:
             ended = await self.journal.end(call_id, "aborted", outcome, time.time() + KEEP)
         else:
-            ended = await self._desk.durable.abort(call_id, reason, outcome)
+            ended = await self._durable.abort(call_id, reason, outcome)
         if not ended:
             raise NotWaiting(call_id, record.status, f"Call {call_id} has ended already: {record.status}")
         await subscriptions.tell_holder(self.journal, replace(record, fence=record.fence + 1))
@@ -243,11 +242,11 @@ class Operations:
             raise BadExport("These are keys, not a call")
         record, _, _ = from_export(exported)
         _check_import(record)
-        if self._desk is not None:
-            if kind_of(record) not in self._desk.durable.kinds:
+        if self._durable is not None:
+            if kind_of(record) not in self._durable.kinds:
                 raise BadExport(f"The call {record.id} cannot be run here: there is no chat")
             try:
-                _, found = self._desk.durable.kinds[kind_of(record)](record)
+                _, found = self._durable.kinds[kind_of(record)](record)
             except (MidcallError, McpError) as error:
                 raise BadExport(f"The call {record.id} cannot be run here: {error}") from None
             check_scopes(found.name, found.method.extras, principal)
@@ -271,8 +270,8 @@ class Operations:
     # --- inside ------------------------------------------------------------------------------
 
     async def _open(self) -> None:
-        if self._desk is not None:
-            await self._desk.durable.open()
+        if self._durable is not None:
+            await self._durable.open()
 
     async def _load(self, call_id: str) -> tuple[CallRecord, Sequence[Entry]]:
         await self._open()
@@ -295,8 +294,8 @@ class Operations:
 def _check_import(record: CallRecord) -> None:
     """Raise `BadExport` if a record cannot be one that midcall has written, and so cannot be read again."""
     try:
-        if kind_of(record) == mcp_calls.KIND:
-            ticket = msgspec.json.decode(context_of(record), type=Context).ticket
+        if kind_of(record) == KIND:
+            ticket = msgspec.json.decode(context_of(record), type=McpContext).ticket
             if (ticket.target, ticket.principal) != (record.name, record.principal):
                 raise BadExport(f"The call {record.id} says two things of who called what")
         elif kind_of(record) == subscriptions.KIND:
@@ -316,14 +315,14 @@ def _check_import(record: CallRecord) -> None:
 # --- questions and answers ------------------------------------------------------------------------
 
 
-def open_questions(record: CallRecord) -> list[Waiting]:
+def open_questions(record: CallRecord) -> list[OpenQuestion]:
     """What a call in the journal waits for."""
     if record.status not in ASKING or not record.questions:
         return []
     asked = asked_of(record).questions
     keys = [one.key for one in asked.values()]
     return [
-        Waiting(
+        OpenQuestion(
             one.key if one.key and keys.count(one.key) == 1 else name,
             question_id(record.id, one.place),
             one.question,

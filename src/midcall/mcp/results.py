@@ -1,27 +1,33 @@
 """Results: what a call gave, as MCP says it.
 
 A stream of data becomes one result: nothing, one item, strings joined, or a JSON array. Pictures,
-sound and documents become content blocks of their own.
+sound and documents become content blocks of their own. What another server answered goes on as it came, but
+for what the caller's revision lacks.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from msgspec import Raw
+import msgspec
+from msgspec import Raw, Struct
 
-from midcall.content import Audio, Content, Document, Embedded, Link, Passed
+from midcall import jsonrpc
+from midcall.content import Audio, Content, Document, Embedded, Link, Passed, PassedError
 from midcall.errors import ProtocolError
 from midcall.items import Error, to_json
 from midcall.jsonrpc import INTERNAL_ERROR
 from midcall.mcp import revisions
 from midcall.mcp.catalog import Tool
-from midcall.mcp.exchange import McpError
-from midcall.mcp.passed import passed_contents, passed_result
+from midcall.mcp.request import McpError, Outcome
 
 ERROR_CODE = "dev.midcall/code"
 """Under which the metadata of a failed result say its error's code, if it has one of its own."""
 
 NO_OUTPUT = "(no output)"
+
+CHAT = "chat"
+"""The kind of the calls that a chat makes, whose outcomes are kept in the form of MCP."""
+
 CACHE_MS = 60_000
 
 
@@ -29,7 +35,7 @@ def text_block(text: str) -> dict[str, str]:
     return {"type": "text", "text": text}
 
 
-def tool_result(contents: Sequence[Any], failure: Error | None, tool: Tool, revision: str) -> dict[str, Any]:
+def tool_result(tool: Tool, revision: str, contents: Sequence[Any], failure: Error | None) -> dict[str, Any]:
     """The result of `tools/call`, as a caller of this revision knows it."""
     if failure is not None:
         if failure.code == ProtocolError.code:
@@ -136,3 +142,120 @@ def text_of(content: Any) -> str:
     """The text among content blocks."""
     texts = [one.get("text") for one in objects_in(content) if one.get("type") == "text"]
     return "\n".join(text for text in texts if isinstance(text, str))
+
+
+# --- what another server answered -----------------------------------------------------------------------
+
+
+NOT_FOUND = -32002
+"""The code of a resource that a legacy server does not have."""
+
+_BETWEEN = frozenset((jsonrpc.PARSE_ERROR, jsonrpc.INVALID_REQUEST, jsonrpc.METHOD_NOT_FOUND, -32020, -32022))
+"""Codes of what went wrong between this server and the other one: the caller's request was none of these."""
+
+
+def passed_result(passed: Passed, revision: str) -> dict[str, Any]:
+    """The result for a caller of this revision. Raises `McpError` if the other server gave an error."""
+    if passed.error is not None:
+        raise error_of(passed.error)
+    result = dict(passed.result)
+    if revision in revisions.LEGACY:
+        structured = result.get("structuredContent")
+        if structured is not None and (revision < revisions.LINKS or not _is_object(structured)):
+            del result["structuredContent"]
+        if revision < revisions.LINKS:
+            _say_older(result, revision)
+    return result
+
+
+def passed_contents(passed: Passed, *, modern: bool) -> dict[str, Any]:
+    """The result of `resources/read`. Raises `McpError`."""
+    error = passed.error
+    if error is None:
+        return dict(passed.result)
+    not_found = error.code == NOT_FOUND or (error.code == jsonrpc.INVALID_PARAMS and _names_uri(error))
+    if not_found:
+        error = PassedError(jsonrpc.INVALID_PARAMS if modern else NOT_FOUND, error.message, error.data)
+    raise error_of(error)
+
+
+def error_of(error: PassedError) -> McpError:
+    """The error for the caller."""
+    if error.code in _BETWEEN:
+        return McpError(jsonrpc.INTERNAL_ERROR, f"The server behind refused: {error.message}", error.data)
+    return McpError(error.code, error.message, error.data)
+
+
+def _names_uri(error: PassedError) -> bool:
+    return isinstance(error.data, dict) and "uri" in error.data
+
+
+def _is_object(value: Any) -> bool:
+    return bytes(value).lstrip()[:1] == b"{" if isinstance(value, Raw) else isinstance(value, dict)
+
+
+def _say_older(result: dict[str, Any], revision: str) -> None:
+    """Say what an old revision has no kind of content for in a kind that it has."""
+    if "content" in result:
+        result["content"] = [
+            _known_block(one, revision, number) for number, one in _listed(result["content"])
+        ]
+    if "messages" in result:
+        result["messages"] = [
+            {**one, "content": _known_block(one.get("content"), revision, number)}
+            if isinstance(one, dict)
+            else one
+            for number, one in _listed(result["messages"])
+        ]
+
+
+def _listed(value: Any) -> list[tuple[int, Any]]:
+    found = msgspec.json.decode(value) if isinstance(value, Raw) else value
+    return list(enumerate(found, 1)) if isinstance(found, list) else []
+
+
+def _known_block(block: Any, revision: str, number: int) -> Any:
+    match block:
+        case {"type": "resource_link", "uri": uri, "name": name}:
+            texts = (block.get("title") or name, block.get("description"), uri)
+            return {"type": "text", "text": ": ".join(str(text) for text in texts if text)}
+        case {"type": "audio", "data": data} if revision < revisions.AUDIO:
+            kind = block.get("mimeType", "audio/wav")
+            sound = {"uri": f"midcall:audio/{number}", "mimeType": kind, "blob": data}
+            return {"type": "resource", "resource": sound}
+    return block
+
+
+# --- what a call came to, as it is kept ------------------------------------------------------------
+
+
+class _KeptError(Struct):
+    code: int
+    message: str
+    data: Any = None
+    status: int = 200
+
+
+class _KeptOutcome(Struct, omit_defaults=True):
+    result: dict[str, Any] | None = None
+    error: _KeptError | None = None
+
+
+_decode_outcome = msgspec.json.Decoder(_KeptOutcome).decode
+
+
+def encode_outcome(outcome: Outcome) -> bytes:
+    """An outcome as it is kept. Raises `TypeError` or `ValueError` for what JSON cannot carry."""
+    if isinstance(outcome, McpError):
+        error = _KeptError(outcome.code, outcome.message, outcome.data, outcome.status)
+        return to_json(_KeptOutcome(error=error))
+    return to_json(_KeptOutcome(result=outcome))
+
+
+def decode_outcome(encoded: bytes) -> Outcome:
+    """A kept outcome."""
+    outcome = _decode_outcome(encoded)
+    if outcome.error is not None:
+        error = outcome.error
+        return McpError(error.code, error.message, error.data, status=error.status)
+    return outcome.result or {}

@@ -1,15 +1,28 @@
 """Tasks: calls that go on without their request, as a client that knows tasks sees them.
 
-A task is a call in the journal, under the same id; everything here is read from its record. `ttlMs` counts
+A task is a call in the journal, under the same id; what is told of it is read from its record. `ttlMs` counts
 from the creation, and is as long as the task is sure to be found.
 """
 
 import datetime as dt
-from typing import Any
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from midcall.journal.contract import CallRecord
-from midcall.mcp.exchange import McpError
-from midcall.mcp.outcomes import decode_outcome, input_requests
+from msgspec import Raw
+
+from midcall.errors import UnknownQuestion
+from midcall.journal.contract import WITH_OUTCOME, Busy, CallRecord, Gone, Settled
+from midcall.journal.dialect import Detached
+from midcall.journal.state import asked_of, is_answered
+from midcall.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS
+from midcall.mcp.dialects.input_required import InputRequired, input_requests
+from midcall.mcp.messages import TaskParams
+from midcall.mcp.request import McpError, McpRequest, require
+from midcall.mcp.results import decode_outcome
+
+if TYPE_CHECKING:
+    from midcall.mcp.resume import Resumption
 
 POLL_INTERVAL_MS = 500
 
@@ -23,6 +36,73 @@ _STATUS = {
     "expired": "cancelled",
     "poisoned": "failed",
 }
+
+_Work: TypeAlias = Callable[["Resumption", CallRecord], Awaitable[dict[str, Any]]]
+
+
+def get(resumption: "Resumption", request: McpRequest, params: TaskParams) -> None:
+    """`tasks/get`. Whoever asks for a task that nobody looks after has it go on."""
+    _serve(resumption, request, params, _get)
+
+
+def update(resumption: "Resumption", request: McpRequest, params: TaskParams) -> None:
+    """`tasks/update`: when it is answered, the answers are in the journal."""
+    _serve(resumption, request, params, partial(_update, responses=params.input_responses or {}))
+
+
+def cancel(resumption: "Resumption", request: McpRequest, params: TaskParams) -> None:
+    """`tasks/cancel`."""
+    _serve(resumption, request, params, _cancel)
+
+
+def _serve(resumption: "Resumption", request: McpRequest, params: TaskParams, work: _Work) -> None:
+    require(("tasks",), request.caller)
+
+    async def serve() -> None:
+        """Do something with a task of this caller, and answer with what it gives."""
+        await resumption.durable.open()
+        await resumption.durable.up_to_date(params.task_id)
+        found = await resumption.durable.journal.load(params.task_id)
+        if found is None or found[0].principal != request.caller.principal:
+            raise McpError(INVALID_PARAMS, f"Unknown task: {params.task_id}")
+        if is_answered(*found):
+            await resumption.take_up(found[0])
+        request.result(await work(resumption, found[0]))
+
+    resumption.spawn(request, serve)
+
+
+async def _get(resumption: "Resumption", record: CallRecord) -> dict[str, Any]:
+    if record.status in WITH_OUTCOME:
+        return shown(record, await resumption.outcome(record))
+    if record.status != "waiting" or not asked_of(record).questions:
+        await resumption.take_up(record)
+    return shown(record, None)
+
+
+async def _update(resumption: "Resumption", record: CallRecord, responses: dict[str, Raw]) -> dict[str, Any]:
+    given = await resumption.read_answers(record.id, responses)
+    dialect: Detached | Settled | Busy | Gone | None = None
+    if given.answers:
+        try:
+            dialect = await resumption.durable.answer(record.id, given.answers)
+        except UnknownQuestion:
+            return {}  # answered, or given up, in this moment: as for any other key that is not open
+        if isinstance(dialect, Busy):
+            raise McpError(INTERNAL_ERROR, "The task is busy: try again", {"recoverable": True})
+    elif given.notes:  # nothing was answered that could be read: have it asked again, with the reason
+        dialect = resumption.durable.live.get(record.id) or await resumption.take_up(record)
+    if isinstance(dialect, InputRequired):
+        dialect.note(given.notes)
+    return {}
+
+
+async def _cancel(resumption: "Resumption", record: CallRecord) -> dict[str, Any]:
+    await resumption.abort(record.id, "The task was cancelled")
+    return {}
+
+
+# --- how it is told -------------------------------------------------------------------------------
 
 
 def created(record: CallRecord) -> dict[str, Any]:

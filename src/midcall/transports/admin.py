@@ -126,8 +126,8 @@ class _Admin:
 
     @functools.cached_property
     def _operations(self) -> Operations:
-        desk = self._extension.desk
-        return Operations(desk.durable.journal, desk=desk, calls=self._extension.hub.calls)
+        durable = self._extension.resumption.durable
+        return Operations(durable.journal, durable=durable, calls=self._extension.hub.calls)
 
     async def list(self, request: Request) -> Response:
         asked = request.query_params

@@ -52,8 +52,8 @@ class CallsPage:
 
     @functools.cached_property
     def _operations(self) -> Operations:
-        desk = self._extension.desk
-        return Operations(desk.durable.journal, desk=desk, calls=self._extension.hub.calls, patience=2.0)
+        durable = self._extension.resumption.durable
+        return Operations(durable.journal, durable=durable, calls=self._extension.hub.calls, patience=2.0)
 
     def routes(self) -> list[Route]:
         return [
@@ -74,7 +74,7 @@ class CallsPage:
 
     async def _kept(self, mine: str | None) -> list[CallRecord]:
         """Calls in the journal. It can be asked for those of a name, but not for those of nobody."""
-        await self._extension.desk.durable.open()
+        await self._extension.resumption.durable.open()
         journal, found = self._operations.journal, list[CallRecord]()
         after: str | None = None
         for read in itertools.count(PAGE, PAGE):
@@ -103,7 +103,7 @@ class CallsPage:
         here = self._extension.hub.calls.get(id)
         if here is not None:
             return here.principal == mine
-        await self._extension.desk.durable.open()
+        await self._extension.resumption.durable.open()
         found = await self._operations.journal.load(id)
         return found is not None and found[0].principal == mine
 

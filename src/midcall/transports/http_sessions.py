@@ -5,9 +5,9 @@ import secrets
 import time
 
 from midcall.jsonrpc import BatchReply, Id
-from midcall.mcp.exchange import Plain
-from midcall.mcp.extension import McpExtension
-from midcall.mcp.legacy import Session
+from midcall.mcp.calls import PlainCall
+from midcall.mcp.server import McpExtension
+from midcall.mcp.session import Session
 from midcall.principal import Principal
 from midcall.shares import Owned
 from midcall.transports.sse import EventStream, HttpLine
@@ -97,7 +97,7 @@ class SessionLine(HttpLine):
         self._found.session.ended(self._id, self)
         super().respond(message, status=status)
 
-    def run(self, call: Plain) -> None:
+    def run(self, call: PlainCall) -> None:
         call.start()
 
 
@@ -130,7 +130,7 @@ class BatchLine:
     async def drain(self) -> None:
         await self._line.drain()
 
-    def run(self, call: Plain) -> None:
+    def run(self, call: PlainCall) -> None:
         call.start()
 
 

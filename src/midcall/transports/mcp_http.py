@@ -1,4 +1,4 @@
-"""Streamable HTTP: MCP at one endpoint, for both eras. Plain ASGI, as this is the hot path.
+"""Streamable HTTP: MCP at one endpoint, for both eras. PlainCall ASGI, as this is the hot path.
 
 A modern request is served from what it carries; its response is JSON, or a stream of events if
 something has to be said before the result. A legacy client has a session, found by its
@@ -22,11 +22,11 @@ from midcall.connection import MAX_MESSAGE
 from midcall.journal.contract import is_worker_name
 from midcall.jsonrpc import Batch, BatchReply, Envelope, Fault
 from midcall.mcp import revisions
-from midcall.mcp.exchange import Plain
-from midcall.mcp.extension import McpExtension
+from midcall.mcp.calls import PlainCall
 from midcall.mcp.headers import Headers
-from midcall.mcp.legacy import Session
 from midcall.mcp.messages import META
+from midcall.mcp.server import McpExtension
+from midcall.mcp.session import Session
 from midcall.principal import Principal
 from midcall.transports.auth import Authenticator
 from midcall.transports.event_writer import write_events
@@ -307,7 +307,7 @@ class _Watch:
 
     __slots__ = ("_call", "_receive", "_watching")
 
-    def __init__(self, call: Plain, receive: Receive) -> None:
+    def __init__(self, call: PlainCall, receive: Receive) -> None:
         self._call = call
         self._receive = receive
 

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 
 from midcall.inline import Pause
-from midcall.mcp.exchange import Plain
+from midcall.mcp.calls import PlainCall
 
 KEPT_EVENTS = 1000
 """How many events a stream keeps for a client that comes back."""
@@ -172,7 +172,7 @@ class HttpLine:
     __slots__ = ("_deciding", "plain", "response", "status", "stream")
 
     def __init__(self) -> None:
-        self.plain: Plain | None = None
+        self.plain: PlainCall | None = None
         """A call that the request's own task is to run."""
         self.response: bytes | None = None
         self.status = 200
@@ -213,7 +213,7 @@ class HttpLine:
         if self.stream is not None:
             await self.stream.drain()
 
-    def run(self, call: Plain) -> None:
+    def run(self, call: PlainCall) -> None:
         self.plain = call
 
     def new_stream(self) -> EventStream:

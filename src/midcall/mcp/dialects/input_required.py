@@ -8,7 +8,8 @@ A call may also go on as a task: then nobody waits, and what a segment came to i
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Raw
@@ -17,13 +18,15 @@ from midcall.errors import JournalError, MidcallError, NotSupported, WrongAnswer
 from midcall.items import Background, Done, Item, Request, RequestCancelled
 from midcall.journal.contract import CallRecord
 from midcall.journal.dialect import Detached
-from midcall.mcp.dialects.base import Dialect, Finish, Outcome
-from midcall.mcp.elicitation import answer_from, inexpressible, wants_tools
-from midcall.mcp.exchange import Exchange, McpError
-from midcall.mcp.outcomes import Context, deliver, encode_outcome
+from midcall.journal.state import asked_of
+from midcall.jsonrpc import INTERNAL_ERROR
+from midcall.mcp.dialects import Dialect, Finish
+from midcall.mcp.elicitation import answer_from, inexpressible, request_for
+from midcall.mcp.request import McpError, McpRequest, Outcome, error_for
+from midcall.mcp.results import encode_outcome
 
 if TYPE_CHECKING:
-    from midcall.mcp.desk import Desk
+    from midcall.mcp.resume import McpContext, Resumption
 
 
 class InputRequired(Detached):
@@ -31,26 +34,26 @@ class InputRequired(Detached):
 
     takes_passed = True
 
-    __slots__ = ("_desk", "_given", "_outcome", "_reply", "_span", "asked_in", "context")
+    __slots__ = ("_given", "_outcome", "_reply", "_resumption", "_span", "asked_in", "context")
 
     def __init__(
         self,
         record: CallRecord,
-        exchange: Exchange | None,
+        request: McpRequest | None,
         finish: Finish,
-        desk: "Desk",
-        context: Context,
+        resumption: "Resumption",
+        context: "McpContext",
         given: Mapping[str, Raw] | None,
     ) -> None:
-        super().__init__(desk.durable, record, context.kinds)
-        self._desk = desk
-        self._reply = Dialect(exchange, finish)
-        """Collects the result, and passes on progress and log to the request that waits."""
+        super().__init__(resumption.durable, record, context.kinds)
+        self._resumption = resumption
+        self._reply = Dialect(request, finish)
+        """Collects the result, and passes on progress and log to the latest request that waits."""
         self.context = context
         self._given = dict(given or {})
         """Answers that came with the first request, before anything was asked."""
         self._outcome: Outcome | None = None
-        self._span = exchange.span if exchange is not None else None
+        self._span = request.span if request is not None else None
         """Of the request that started the latest segment, if it is traced."""
         self.asked_in = ""
         """The span in which another process has asked, if that is known."""
@@ -91,50 +94,42 @@ class InputRequired(Detached):
                 self._reply.call = self.call
                 self._reply.put(item)
 
-    def _ask(self, request: Request) -> None:
-        question = request.request_type
-        reason = None if self.context.nested else inexpressible(question)
+    def _ask(self, asked: Request) -> None:
+        reason = inexpressible(asked.request_type, nested=self.context.nested, tools=self.context.tools)
         if reason is not None:
-            self._fail(request, NotSupported(reason))
+            if self.call is not None and self.call.questions is not None:
+                self.call.questions.fail(asked.request_id, NotSupported(reason))
             return
-        if wants_tools(question) and not self.context.tools:
-            self._fail(request, NotSupported("The model of this client cannot be given tools"))
-            return
-        key = request.key or ""
+        key = asked.key or ""
         if not key or key in self.open:
-            key = f"question-{request.place}"
-        self.ask(key, request)
+            key = f"question-{asked.place}"
+        self.ask(key, asked)
         if key in self._given:
-            self._answer(key, request, self._given.pop(key))
+            self._answer(key, asked, self._given.pop(key))
 
-    def _answer(self, key: str, request: Request, response: Raw) -> None:
+    def _answer(self, key: str, asked: Request, response: Raw) -> None:
         """An answer that came before its question."""
         try:
-            payload = answer_from(request.request_type, msgspec.json.decode(response))
+            payload = answer_from(asked.request_type, msgspec.json.decode(response))
             if self.call is not None:
-                self.call.answer(request.request_id, payload)
+                self.call.answer(asked.request_id, payload)
         except WrongAnswer as error:
             self.notes[key] = error.expected
         except (msgspec.DecodeError, RecursionError):
             pass
         else:
-            self.close(request.request_id)
-
-    def _fail(self, request: Request, error: Exception) -> None:
-        if self.call is not None and self.call.questions is not None:
-            self.call.questions.fail(request.request_id, error)
+            self.close(asked.request_id)
 
     def _finish(self) -> None:
         call, record = self.call, self.record
         if call is None:
             return
-        outcome = self._reply.outcome()
+        self._outcome = self._reply.outcome()
         try:
-            encoded = encode_outcome(outcome)
+            encoded = encode_outcome(self._outcome)
         except (TypeError, ValueError) as error:  # something that JSON cannot carry
-            outcome = McpError(-32603, str(error))
-            encoded = encode_outcome(outcome)
-        self._outcome = outcome
+            self._outcome = McpError(INTERNAL_ERROR, str(error))
+            encoded = encode_outcome(self._outcome)
         if self.journaled or self.is_task or self.about_to_write or record.idempotency_key is not None:
             self.end(call, encoded, record.expires if self.is_task else 0.0)  # as `ttlMs` has said
         else:
@@ -142,20 +137,25 @@ class InputRequired(Detached):
             self.ended()
             self.let_go()
 
-    # --- requests come -----------------------------------------------------------------------
+    def _go_on_as_task(self) -> None:
+        """From here on the caller asks for the outcome, if it knows tasks."""
+        request = self._reply.request
+        if not self.is_task and request is not None and request.caller.knows_tasks:
+            self.context = msgspec.structs.replace(self.context, task=True)
+            self._reply.request = None
+            self._resumption.begin_task(self)
 
-    def come_back(self, exchange: Exchange | None, notes: Mapping[str, str]) -> None:
-        """Whoever has answered waits for what comes of it. `notes` say what was wrong with other answers."""
+    # --- requests come and go ----------------------------------------------------------------
+
+    def come_back(self, request: McpRequest, notes: Mapping[str, str]) -> None:
+        """A request waits for what comes of its answers. `notes` say what was wrong with some of them."""
         self.note(notes)
-        if exchange is not None:
-            before, self._reply.exchange = self._reply.exchange, exchange
-            if before is not None and not self.gone:  # who has answered another question, and waits
-                self._desk.look_on(before, self.record, self.context.ticket)
-            self.supported = exchange.caller.kinds
-            if exchange.span is not None:
-                exchange.span.link(self.traceparent)
-                exchange.span.take_over(self._span)
-                self._span = exchange.span
+        self._reply.request = request
+        self.supported = request.caller.kinds
+        if request.span is not None:
+            request.span.link(self.traceparent)
+            request.span.take_over(self._span)
+            self._span = request.span
         if self.call is not None:
             self.call.supported = self.supported
 
@@ -164,48 +164,51 @@ class InputRequired(Detached):
         """The latest span, as others know it."""
         return self.asked_in if self._span is None else self._span.traceparent
 
-    def drop(self, exchange: Exchange, reason: str, *, cancelled: bool) -> None:
+    def drop(self, request: McpRequest, reason: str, *, cancelled: bool) -> None:
         """A caller has cancelled its request, or is gone: the call ends if it cannot come back for it."""
-        if self._reply.exchange is exchange:
-            self._reply.exchange = None
+        if self._reply.request is request:
+            self._reply.request = None
         findable = self.journaled or self.record.idempotency_key is not None
         if self.call is not None and (cancelled or not findable):
             self.call.abort(reason)
 
-    def _go_on_as_task(self) -> None:
-        """From here on the caller asks for the outcome, if it knows tasks."""
-        exchange = self._reply.exchange
-        if not self.is_task and exchange is not None and exchange.caller.knows_tasks:
-            self.context = msgspec.structs.replace(self.context, task=True)
-            self._reply.exchange = None
-            self._desk.begin_task(self, exchange)
-
-    def leave_to_task(self) -> None:
-        """The request that started the call has its answer: the call is a task."""
-        self._reply.exchange = None
-
     # --- what the base calls -----------------------------------------------------------------
 
     def waits(self) -> None:
-        self._tell(self._desk.questions(self.record, self.context.ticket))
+        self.tell(self._resumption.questions(self.record, self.context.ticket))
 
     def ended(self) -> None:
         if self._outcome is not None:
-            self._tell(self._outcome)
+            self.tell(self._outcome)
 
     def begin_again(self) -> None:
         self.open.clear()
 
     def released(self) -> None:
-        self._tell(self._desk.come_again(self.record, self.context.ticket))
+        self.tell(self._resumption.come_again(self.record, self.context.ticket))
 
     def troubled(self, error: JournalError) -> None:
-        self._tell(McpError(-32603, str(error), {"code": error.code, "recoverable": True}))
+        self.tell(error_for(error))
 
     def stopped(self, error: MidcallError) -> None:
-        self._tell(McpError(-32603, str(error), {"code": error.code, **error.data}))
+        self.tell(McpError(INTERNAL_ERROR, str(error), {"code": error.code, **error.data}))
 
-    def _tell(self, outcome: Outcome) -> None:
-        exchange, self._reply.exchange = self._reply.exchange, None
-        if exchange is not None:
-            deliver(exchange, outcome)
+    def tell(self, outcome: Outcome) -> None:
+        """Answer the requests that wait."""
+        self._reply.request = None
+        for request in self._resumption.take_ready(self):
+            request.deliver(outcome)
+
+
+_NO_NOTES: Mapping[str, str] = MappingProxyType({})
+
+
+def input_requests(record: CallRecord, notes: Mapping[str, str] = _NO_NOTES) -> dict[str, Any]:
+    """The open questions of a call, as a client is asked them; `notes` say what its answers should be."""
+    requests = {}
+    for key, one in asked_of(record).questions.items():
+        expected = notes.get(key) or one.note
+        note = f"(Not understood: expected {expected})\n" if expected else ""
+        method, params = request_for(one.question, note)
+        requests[key] = {"method": method, "params": params}
+    return requests

@@ -37,17 +37,17 @@ class RespondTool(ServerRequests):
     def supported(self) -> frozenset[str]:
         return PERSON_KINDS | super().supported
 
-    def ask(self, request: Request) -> None:
-        if request.request_type.kind not in PERSON_KINDS:
-            super().ask(request)
+    def ask(self, asked: Request) -> None:
+        if asked.request_type.kind not in PERSON_KINDS:
+            super().ask(asked)
             return
-        if self.exchange is None:
+        if self.request is None:
             return
         data: dict[str, Any] = {
             "type": "request",
-            "request_id": request.request_id,
-            "request_type": question_to_wire(request.request_type),
+            "request_id": asked.request_id,
+            "request_type": question_to_wire(asked.request_type),
         }
-        if request.timeout_ms is not None:
-            data["timeout_ms"] = request.timeout_ms
-        self.exchange.notify("notifications/message", {"level": "info", "logger": LOGGER, "data": data})
+        if asked.timeout_ms is not None:
+            data["timeout_ms"] = asked.timeout_ms
+        self.request.notify("notifications/message", {"level": "info", "logger": LOGGER, "data": data})

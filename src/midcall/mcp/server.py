@@ -5,7 +5,7 @@ to a legacy session, which begins with `initialize`. What follows is one table o
 choice of a dialect for a call.
 """
 
-import functools
+import contextlib
 import logging
 import sys
 from collections.abc import Callable, Sequence
@@ -17,25 +17,21 @@ from msgspec import UNSET, Raw
 
 from midcall import jsonrpc
 from midcall.connection import Connection
-from midcall.errors import MidcallError, NotAllowed, RateLimited
 from midcall.hub import Hub
 from midcall.items import to_json
 from midcall.journal.durable import DurableCalls, durable_calls
 from midcall.journal.seal import KeyRing
 from midcall.jsonrpc import Envelope, Id
-from midcall.mcp import messages, revisions
-from midcall.mcp.caller import LEVELS, TASKS, Caller
+from midcall.mcp import messages, revisions, tasks
+from midcall.mcp.calls import McpCalls
 from midcall.mcp.catalog import Catalog, for_legacy
-from midcall.mcp.desk import Desk
 from midcall.mcp.dialects import respond_tool
-from midcall.mcp.exchange import Exchange, Line, McpError
 from midcall.mcp.headers import Headers, check_headers
-from midcall.mcp.legacy import NOT_INITIALIZED, Session
-from midcall.mcp.listeners import LISTENER, Listeners, size_of
 from midcall.mcp.messages import Meta
+from midcall.mcp.request import LEVELS, TASKS, Caller, Line, McpError, McpRequest, error_for
 from midcall.mcp.results import cache_hints
-from midcall.mcp.running import Runner, require
-from midcall.mcp.speaker import McpSpeaker
+from midcall.mcp.resume import Resumption
+from midcall.mcp.session import LISTENER, NOT_INITIALIZED, Listeners, McpPeer, Session, size_of
 from midcall.principal import check_scopes
 
 log = logging.getLogger("midcall.mcp")
@@ -46,7 +42,7 @@ PAGE = 1000
 MAX_INITIALIZE = 64 * 1024
 
 
-_Handle: TypeAlias = "Callable[[McpExtension, Exchange, Any, Session], None]"
+_Handle: TypeAlias = "Callable[[McpExtension, McpRequest, Any, Session], None]"
 
 
 class _Method(NamedTuple):
@@ -73,9 +69,9 @@ class McpExtension:
         self._hub: Hub | None = None
         self.server_info: dict[str, Any] = {}
         self._catalog: Catalog | None = None
-        self._desk: Desk | None = None
+        self._resumption: Resumption | None = None
         self._listeners = Listeners()
-        self.running = Runner(self)
+        self.calls = McpCalls(self)
 
     def attach(self, hub: Hub) -> None:
         """Serve this hub."""
@@ -83,9 +79,9 @@ class McpExtension:
         self.server_info = {"name": hub.name, "version": hub.version}
         hub.watch(self._changed)
 
-    def connect(self, connection: Connection) -> McpSpeaker:
+    def connect(self, connection: Connection) -> McpPeer:
         """Speak MCP on a line."""
-        return McpSpeaker(self, connection)
+        return McpPeer(self, connection)
 
     @property
     def hub(self) -> Hub:
@@ -100,17 +96,17 @@ class McpExtension:
         return self._catalog
 
     @property
-    def desk(self) -> Desk:
-        if self._desk is None:
+    def resumption(self) -> Resumption:
+        if self._resumption is None:
             durable = durable_calls(self.hub)
             if self._time_limit is not None:
                 durable.time_limit = self._time_limit
-            self._desk = Desk(durable, self._keys, self.running.find)
-        return self._desk
+            self._resumption = Resumption(durable, self._keys, self.calls.find)
+        return self._resumption
 
     def keep_with(self, durable: DurableCalls) -> None:
         """Be ready to go on with calls of a journal, also of those that nobody comes back to."""
-        _ = self.desk
+        _ = self.resumption
 
     @property
     def names(self) -> frozenset[str]:
@@ -130,21 +126,11 @@ class McpExtension:
         id: Id = None if message.id is UNSET else message.id
         try:
             self._serve(message, id, line, session, headers)
-        except McpError as error:
-            refused = error
-        except NotAllowed as error:
-            refused = McpError(jsonrpc.code_for(error), str(error), error.data, status=403)
-        except RateLimited as error:
-            status = 200 if headers is None else 429  # to old clients, that is the end of their connection
-            refused = McpError(jsonrpc.code_for(error), str(error), error.data, status=status)
-        except MidcallError as error:
-            refused = McpError(jsonrpc.code_for(error), str(error), error.data or None)
-        except Exception:
-            log.exception("%s failed inside midcall", message.method)
-            refused = McpError(jsonrpc.INTERNAL_ERROR, "Internal error", status=500)
-        else:
-            return
-        Exchange(id, session.caller, line, _NO_META, self.server_info).error(refused)
+        except Exception as error:  # noqa: BLE001  whatever it is, the caller is told
+            refused = error_for(error)
+            if headers is None and refused.status == 429:
+                refused.status = 200  # to old clients, another one is the end of their connection
+            McpRequest(id, session.caller, line, _NO_META, self.server_info).error(refused)
 
     def _serve(
         self,
@@ -165,7 +151,7 @@ class McpExtension:
             fault = error
             meta = _meta_of(message)
         if headers is not None:
-            check_headers(headers, name, params, meta.revision, self.running.tool)
+            check_headers(headers, name, params, meta.revision, self.calls.tool)
         modern = headers is not None or meta.revision is not None
         caller = _modern_caller(meta, session.caller.principal) if modern else session.caller
         if method is None or not (method.modern if modern else method.legacy):
@@ -177,7 +163,7 @@ class McpExtension:
                 raise McpError(jsonrpc.INVALID_PARAMS, "Invalid params: too much for an initialize")
         if fault is not None:
             raise _invalid(fault)
-        method.handle(self, Exchange(id, caller, line, meta, self.server_info), params, session)
+        method.handle(self, McpRequest(id, caller, line, meta, self.server_info), params, session)
 
     def notice(self, message: Envelope, session: Session) -> None:
         """Take a notification."""
@@ -210,12 +196,12 @@ class McpExtension:
         running = session.running.pop(request_id, None)
         if running is None:
             return
-        exchange, dialect = running
-        if dialect is None:
-            self._listeners.remove(exchange)
+        request, started = running
+        if started is None:
+            self._listeners.remove(request)
         else:
-            dialect.drop(exchange, reason, cancelled=cancelled)
-        exchange.close()
+            started.drop(request, reason, cancelled=cancelled)
+        request.close()
 
     def response(self, message: Envelope, session: Session) -> None:
         """Take the client's response to a request of ours."""
@@ -254,7 +240,7 @@ class McpExtension:
             capabilities["extensions"] = {TASKS: {}}
         return capabilities
 
-    def _initialize(self, exchange: Exchange, params: messages.Initialize, session: Session) -> None:
+    def _initialize(self, request: McpRequest, params: messages.Initialize, session: Session) -> None:
         if not session.step("initialize"):
             raise McpError(jsonrpc.INVALID_REQUEST, "This session is initialized already")
         session.begin(params)
@@ -267,9 +253,9 @@ class McpExtension:
         instructions = self.instructions or self._of_servers_behind()
         if instructions:
             result["instructions"] = instructions
-        exchange.result(result)
+        request.result(result)
 
-    def _discover(self, exchange: Exchange, params: Any, session: Session) -> None:
+    def _discover(self, request: McpRequest, params: Any, session: Session) -> None:
         result: dict[str, Any] = {
             "supportedVersions": list(revisions.MODERN),
             "capabilities": self._capabilities(modern=True),
@@ -278,42 +264,42 @@ class McpExtension:
         instructions = self.instructions or self._of_servers_behind()
         if instructions:
             result["instructions"] = instructions
-        exchange.result(result)
+        request.result(result)
 
     def _of_servers_behind(self) -> str:
         """What mounted servers tell a model about themselves."""
         told = [(path, getattr(one, "instructions", None)) for path, one in self.hub.activations()]
         return "\n\n".join(f"{path}: {text}" if path else text for path, text in told if text)
 
-    def _ping(self, exchange: Exchange, params: Any, session: Session) -> None:
-        exchange.result({})
+    def _ping(self, request: McpRequest, params: Any, session: Session) -> None:
+        request.result({})
 
-    def _set_level(self, exchange: Exchange, params: messages.Level, session: Session) -> None:
+    def _set_level(self, request: McpRequest, params: messages.Level, session: Session) -> None:
         if params.level not in LEVELS:
             raise McpError(jsonrpc.INVALID_PARAMS, f"Unknown level: {params.level}")
         session.set_level(params.level)
-        exchange.result({})
+        request.result({})
 
     # --- lists -------------------------------------------------------------------------------
 
-    def _list_tools(self, exchange: Exchange, params: messages.Page, session: Session) -> None:
+    def _list_tools(self, request: McpRequest, params: messages.Page, session: Session) -> None:
         shown = [tool.shown for tool in self.catalog.tools.values()]
-        if not exchange.caller.modern:
+        if not request.caller.modern:
             shown = [for_legacy(one) for one in shown]
-        if not exchange.caller.modern and not exchange.caller.elicits:
+        if not request.caller.modern and not request.caller.elicits:
             shown = [*shown, respond_tool.DEFINITION]
-        self._page(exchange, "tools", shown, params.cursor)
+        self._page(request, "tools", shown, params.cursor)
 
-    def _list_resources(self, exchange: Exchange, params: messages.Page, session: Session) -> None:
-        self._page(exchange, "resources", [r.shown for r in self.catalog.resources.values()], params.cursor)
+    def _list_resources(self, request: McpRequest, params: messages.Page, session: Session) -> None:
+        self._page(request, "resources", [r.shown for r in self.catalog.resources.values()], params.cursor)
 
-    def _list_templates(self, exchange: Exchange, params: messages.Page, session: Session) -> None:
-        self._page(exchange, "resourceTemplates", [t.shown for t in self.catalog.templates], params.cursor)
+    def _list_templates(self, request: McpRequest, params: messages.Page, session: Session) -> None:
+        self._page(request, "resourceTemplates", [t.shown for t in self.catalog.templates], params.cursor)
 
-    def _list_prompts(self, exchange: Exchange, params: messages.Page, session: Session) -> None:
-        self._page(exchange, "prompts", [p.shown for p in self.catalog.prompts.values()], params.cursor)
+    def _list_prompts(self, request: McpRequest, params: messages.Page, session: Session) -> None:
+        self._page(request, "prompts", [p.shown for p in self.catalog.prompts.values()], params.cursor)
 
-    def _page(self, exchange: Exchange, name: str, shown: Sequence[Any], cursor: str | None) -> None:
+    def _page(self, request: McpRequest, name: str, shown: Sequence[Any], cursor: str | None) -> None:
         start = 0
         if cursor is not None:
             if not cursor.isdecimal() or len(cursor) > 9 or int(cursor) >= len(shown):
@@ -322,32 +308,32 @@ class McpExtension:
         result: dict[str, Any] = {name: shown[start : start + PAGE]}
         if start + PAGE < len(shown):
             result["nextCursor"] = str(start + PAGE)
-        exchange.result({**result, **cache_hints()} if exchange.caller.modern else result)
+        request.result({**result, **cache_hints()} if request.caller.modern else result)
 
     # --- subscriptions -----------------------------------------------------------------------
 
-    def _subscribe(self, exchange: Exchange, params: messages.Located, session: Session) -> None:
+    def _subscribe(self, request: McpRequest, params: messages.Located, session: Session) -> None:
         if params.uri not in session.watched:
             size = size_of((params.uri,))
             self._listeners.check_room(session.caller.principal, size)
             self._check_readable(params.uri, session)
             session.watched.add(params.uri)
             self._listeners.taken.take(session.caller.principal, size)
-        exchange.result({})
+        request.result({})
 
-    def _unsubscribe(self, exchange: Exchange, params: messages.Located, session: Session) -> None:
+    def _unsubscribe(self, request: McpRequest, params: messages.Located, session: Session) -> None:
         if params.uri in session.watched:
             session.watched.remove(params.uri)
             self._listeners.taken.give_back(session.caller.principal, size_of((params.uri,)))
-        exchange.result({})
+        request.result({})
 
-    def _listen(self, exchange: Exchange, params: messages.Listen, session: Session) -> None:
+    def _listen(self, request: McpRequest, params: messages.Listen, session: Session) -> None:
         uris = params.notifications.uris
         self._listeners.check_room(session.caller.principal, LISTENER + size_of(uris))
         for uri in uris:
             self._check_readable(uri, session)
-        session.admit(exchange, None)
-        self._listeners.add(exchange, params.notifications)
+        session.admit(request, None)
+        self._listeners.add(request, params.notifications)
 
     def _check_readable(self, uri: str, session: Session) -> None:
         """Who may not read a resource does not hear of its changes either. Raises `NotAllowed`."""
@@ -361,18 +347,14 @@ class McpExtension:
 
     # --- tasks -------------------------------------------------------------------------------
 
-    def _task_get(self, exchange: Exchange, params: messages.TaskParams, session: Session) -> None:
-        require(("tasks",), exchange.caller)
-        self.desk.task(exchange, params.task_id, self.desk.show_task)
+    def _task_get(self, request: McpRequest, params: messages.TaskParams, session: Session) -> None:
+        tasks.get(self.resumption, request, params)
 
-    def _task_update(self, exchange: Exchange, params: messages.TaskParams, session: Session) -> None:
-        require(("tasks",), exchange.caller)
-        update = functools.partial(self.desk.update_task, responses=params.input_responses or {})
-        self.desk.task(exchange, params.task_id, update)
+    def _task_update(self, request: McpRequest, params: messages.TaskParams, session: Session) -> None:
+        tasks.update(self.resumption, request, params)
 
-    def _task_cancel(self, exchange: Exchange, params: messages.TaskParams, session: Session) -> None:
-        require(("tasks",), exchange.caller)
-        self.desk.task(exchange, params.task_id, self.desk.cancel_task)
+    def _task_cancel(self, request: McpRequest, params: messages.TaskParams, session: Session) -> None:
+        tasks.cancel(self.resumption, request, params)
 
 
 def mcp_of(hub: Hub) -> McpExtension:
@@ -388,20 +370,60 @@ def mcp_of(hub: Hub) -> McpExtension:
 _NO_META = Meta()
 
 
-def _run(method: str, handle: Callable[[Runner, Exchange, Any, Session], None]) -> _Handle:
+def _run(method: str, handle: Callable[[McpCalls, McpRequest, Any, Session], None]) -> _Handle:
     """A handler that starts a call, unless that is too soon, in a span if the process uses OpenTelemetry."""
 
-    def run(extension: McpExtension, exchange: Exchange, params: Any, session: Session) -> None:
-        extension.hub.calls.admit(exchange.caller.principal)
+    def run(server: McpExtension, request: McpRequest, params: Any, session: Session) -> None:
+        server.hub.calls.admit(request.caller.principal)
         if "opentelemetry.trace" not in sys.modules:
-            handle(extension.running, exchange, params, session)
+            handle(server.calls, request, params, session)
             return
-        from midcall.mcp.tracing import traced  # noqa: PLC0415  slow to import, and seldom needed
-
-        with traced(extension, method, exchange, params) as exchange:
-            handle(extension.running, exchange, params, session)
+        request = _traced(server, method, request, params)
+        with contextlib.nullcontext() if request.span is None else request.span.current():
+            try:
+                handle(server.calls, request, params, session)
+            except Exception as error:  # noqa: BLE001  as in `take`, and the span ends with it
+                request.error(error_for(error))
 
     return run
+
+
+def _traced(server: McpExtension, method: str, request: McpRequest, params: Any) -> McpRequest:
+    """The same request with a span; without a tracer, as it is.
+
+    Spans are named and described as OpenTelemetry's conventions for MCP say.
+    """
+    from midcall import telemetry  # noqa: PLC0415  slow to import, and seldom needed
+
+    tracer = telemetry.tracer()
+    if tracer is None:
+        return request
+    name = f"{method} {_span_target(server, method, params)}".rstrip()
+    carrier = {key: getattr(request.meta, key) for key in telemetry.CARRIED}
+    span = telemetry.RequestSpan(tracer, name, _span_attributes(method, request, params), carrier)
+    return msgspec.structs.replace(request, span=span)
+
+
+def _span_target(server: McpExtension, method: str, params: Any) -> str:
+    """The tool or the prompt, if there is one: what clients make up is not to be the name of a span."""
+    if method == "tools/call":
+        tool = server.calls.tool(params.name)
+        return "" if tool is None else tool.found.name
+    return params.name if method == "prompts/get" and params.name in server.catalog.prompts else ""
+
+
+def _span_attributes(method: str, request: McpRequest, params: Any) -> dict[str, str]:
+    attributes = {"mcp.method.name": method, "mcp.protocol.version": request.caller.revision}
+    if request.id is not None:
+        attributes["jsonrpc.request.id"] = str(request.id)
+    match params:
+        case messages.Named(name=name) if method == "tools/call":
+            attributes |= {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name}
+        case messages.Named(name=name) | messages.Complete(ref=messages.Reference("ref/prompt", name)):
+            attributes["gen_ai.prompt.name"] = name
+        case messages.Located(uri=uri) | messages.Complete(ref=messages.Reference(uri=uri)):
+            attributes["mcp.resource.uri"] = uri
+    return attributes
 
 
 _TABLE: dict[str, _Method] = {
@@ -411,13 +433,15 @@ _TABLE: dict[str, _Method] = {
     "logging/setLevel": _Method(messages.reader(messages.Level), McpExtension._set_level, True, False),
     "server/discover": _Method(messages.reader(messages.Params), McpExtension._discover, False, True),
     "tools/list": _Method(messages.reader(messages.Page), McpExtension._list_tools, True, True),
-    "tools/call": _Method(messages.reader(messages.Named), _run("tools/call", Runner.call_tool), True, True),
+    "tools/call": _Method(
+        messages.reader(messages.Named), _run("tools/call", McpCalls.call_tool), True, True
+    ),
     "resources/list": _Method(messages.reader(messages.Page), McpExtension._list_resources, True, True),
     "resources/templates/list": _Method(
         messages.reader(messages.Page), McpExtension._list_templates, True, True
     ),
     "resources/read": _Method(
-        messages.reader(messages.Located), _run("resources/read", Runner.read_resource), True, True
+        messages.reader(messages.Located), _run("resources/read", McpCalls.read_resource), True, True
     ),
     "resources/subscribe": _Method(messages.reader(messages.Located), McpExtension._subscribe, True, False),
     "resources/unsubscribe": _Method(
@@ -425,10 +449,10 @@ _TABLE: dict[str, _Method] = {
     ),
     "prompts/list": _Method(messages.reader(messages.Page), McpExtension._list_prompts, True, True),
     "prompts/get": _Method(
-        messages.reader(messages.Named), _run("prompts/get", Runner.get_prompt), True, True
+        messages.reader(messages.Named), _run("prompts/get", McpCalls.get_prompt), True, True
     ),
     "completion/complete": _Method(
-        messages.reader(messages.Complete), _run("completion/complete", Runner.complete), True, True
+        messages.reader(messages.Complete), _run("completion/complete", McpCalls.complete), True, True
     ),
     "subscriptions/listen": _Method(messages.reader(messages.Listen), McpExtension._listen, False, True),
     "tasks/get": _Method(messages.reader(messages.TaskParams), McpExtension._task_get, False, True),

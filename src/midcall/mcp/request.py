@@ -1,0 +1,222 @@
+"""One MCP request: who sends it, what it can do, and the way back to it.
+
+A legacy caller said what it can do once, when its session began; a modern one says so in every request. The
+best way of asking is chosen from here, and nothing is sent that a caller did not declare.
+"""
+
+import functools
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from msgspec import Struct
+
+from midcall import jsonrpc
+from midcall.errors import JournalError, MidcallError, NotAllowed, RateLimited
+from midcall.items import to_json
+from midcall.jsonrpc import Id
+from midcall.mcp import revisions
+from midcall.mcp.messages import META, Capabilities, Meta
+
+if TYPE_CHECKING:
+    from midcall.mcp.calls import PlainCall
+    from midcall.telemetry import RequestSpan
+
+log = logging.getLogger("midcall.mcp")
+
+MISSING_CAPABILITY = -32021
+
+TASKS = "io.modelcontextprotocol/tasks"
+NESTED = "dev.midcall/nestedForms"
+"""Of a client that can show any form, where the protocol has only flat ones."""
+
+LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+
+_FORM_KINDS = frozenset(("confirm", "prompt", "select", "form", "custom"))
+
+
+class Caller(Struct, frozen=True):
+    """One caller, as far as the protocol knows it."""
+
+    revision: str
+    capabilities: Capabilities
+    log_level: str | None = None
+    """The least level of log that it wants; `None` for no log at all."""
+    client_info: dict[str, Any] | None = None
+    principal: str | None = None
+    """Whoever the transport has found out that it is."""
+    modern: bool = False
+
+    @property
+    def knows_tasks(self) -> bool:
+        return self.modern and TASKS in self.capabilities.extensions
+
+    @property
+    def shows_any_form(self) -> bool:
+        return NESTED in self.capabilities.extensions
+
+    @property
+    def gives_tools(self) -> bool:
+        """Whether its model may be given tools."""
+        return self.capabilities.sampling is not None and "tools" in self.capabilities.sampling
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """The kinds of question that it can answer by the protocol's own means."""
+        can = self.capabilities
+        return _kinds(
+            self.revision,
+            can.elicitation is not None and (can.elicitation.form is not None or can.elicitation.url is None),
+            can.elicitation is not None and can.elicitation.url is not None,
+            can.sampling is not None,
+            can.roots is not None,
+        )
+
+    @property
+    def elicits(self) -> bool:
+        """Whether it declares any way to ask its person."""
+        return bool(self.kinds & (_FORM_KINDS | {"url"}))
+
+    def hears(self, level: str) -> bool:
+        """Whether it wants log of this level."""
+        return self.log_level is not None and LEVELS.index(level) >= LEVELS.index(self.log_level)
+
+
+@functools.cache  # the same few callers come again and again
+def _kinds(revision: str, form: bool, url: bool, sample: bool, roots: bool) -> frozenset[str]:
+    kinds: set[str] = set()
+    if form and revision >= revisions.ELICITATION:
+        kinds |= _FORM_KINDS
+    if url and revision >= revisions.URL_ELICITATION:
+        kinds.add("url")
+    if sample:
+        kinds.add("sample")
+    if roots:
+        kinds.add("roots")
+    return frozenset(kinds)
+
+
+class Line(Protocol):
+    """Where the messages that belong to one request go: a pipe, or the stream of an HTTP response."""
+
+    @property
+    def full(self) -> bool:
+        """Whether the reader is behind."""
+
+    def send(self, message: bytes) -> None:
+        """Send a notification or a request that belongs to the request."""
+
+    def respond(self, message: bytes, *, status: int = 200) -> None:
+        """Send the response, after which nothing follows. `status` is for HTTP."""
+
+    def close(self) -> None:
+        """Nothing more is sent for the request, not even a response."""
+
+    async def drain(self) -> None:
+        """Wait while the reader is behind."""
+
+    def run(self, call: "PlainCall") -> None:
+        """Run a call whose result is the response."""
+
+
+def require(wanted: Sequence[str], caller: Caller) -> None:
+    """Refuse a caller who cannot do what is needed."""
+    missing: dict[str, Any] = {}
+    for name in wanted:
+        if name == "tasks":
+            if not caller.knows_tasks:
+                missing["extensions"] = {TASKS: {}}
+        elif getattr(caller.capabilities, name, None) is None:
+            missing[name] = {}
+    if missing:
+        text = f"The client must be able to do: {', '.join(wanted)}"
+        raise McpError(MISSING_CAPABILITY, text, {"requiredCapabilities": missing}, status=400)
+
+
+_SERVER_INFO = f"{META}serverInfo"
+
+
+class McpError(Exception):
+    """A request that is answered with an error of the protocol."""
+
+    def __init__(self, code: int, message: str, data: Any = None, *, status: int = 200) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.data = data
+        self.status = status
+
+
+Outcome: TypeAlias = dict[str, Any] | McpError
+"""What a request is answered with: a result, or an error."""
+
+
+def error_for(error: Exception) -> McpError:
+    """The error that a request is answered with, for whatever went wrong. What nobody expects is logged."""
+    match error:
+        case McpError():
+            return error
+        case JournalError():
+            data = {"code": error.code, "recoverable": True}
+            return McpError(jsonrpc.INTERNAL_ERROR, str(error), data)
+        case MidcallError():
+            status = 403 if isinstance(error, NotAllowed) else 429 if isinstance(error, RateLimited) else 200
+            return McpError(jsonrpc.code_for(error), str(error), error.data or None, status=status)
+    log.error("a request failed inside midcall", exc_info=error)
+    return McpError(jsonrpc.INTERNAL_ERROR, "Internal error", status=500)
+
+
+class McpRequest(Struct, frozen=True):
+    """One request of one caller."""
+
+    id: Id
+    caller: Caller
+    line: Line
+    meta: Meta
+    server_info: dict[str, Any]
+    span: "RequestSpan | None" = None
+    """Of a request that is traced; it ends with the answer."""
+
+    def result(self, result: dict[str, Any]) -> None:
+        """Answer with a result, which is complete unless it says otherwise."""
+        if self.caller.modern:
+            result.setdefault("resultType", "complete")
+            result.setdefault("_meta", {})[_SERVER_INFO] = self.server_info
+        try:
+            message = to_json(jsonrpc.Response("2.0", self.id, result))
+        except (TypeError, ValueError) as error:
+            self.failed(error)
+            return
+        self.line.respond(message)
+        if self.span is not None:
+            self.span.end("tool_error" if result.get("isError") else None)
+
+    def failed(self, error: Exception) -> None:
+        """Answer that there is no answer: something that JSON cannot carry."""
+        self.error(McpError(jsonrpc.INTERNAL_ERROR, str(error)))
+
+    def error(self, error: McpError) -> None:
+        """Answer with an error."""
+        if self.span is not None:
+            code = str(error.code)
+            self.span.end(code, error.message, {"rpc.response.status_code": code})
+        self.line.respond(
+            jsonrpc.error_response(self.id, error.code, error.message, error.data), status=error.status
+        )
+
+    def deliver(self, outcome: Outcome) -> None:
+        """Answer with a result, or with an error."""
+        if isinstance(outcome, McpError):
+            self.error(outcome)
+        else:
+            self.result(outcome)
+
+    def close(self) -> None:
+        """Answer nothing: the caller is gone, or wants no answer any more."""
+        if self.span is not None:
+            self.span.end("cancelled")
+        self.line.close()
+
+    def notify(self, method: str, params: dict[str, Any]) -> None:
+        """Send a notification that belongs to the request."""
+        self.line.send(jsonrpc.notification(method, to_json(params)))

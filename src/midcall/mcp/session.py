@@ -1,0 +1,281 @@
+"""Sessions: what a server knows of a client beside the present request.
+
+A legacy client has a session that begins with a handshake, as a table:
+
+    state           initialize      initialized     ping      anything else
+    uninitialized   → initializing  ignored         answered  -32002
+    initializing    refused         → ready         answered  answered
+    ready           refused         ignored         answered  answered
+
+Clients differ in when they send `initialized`, so requests are answered once `initialize` is. A session
+belongs to one connection on stdio and WebSocket (`McpPeer`), and to one `Mcp-Session-Id` over HTTP. Modern
+requests stand for themselves; what a modern client hears of beside them is a subscription (`Listeners`).
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+from msgspec import UNSET, Struct
+
+from midcall import jsonrpc
+from midcall.call import Call
+from midcall.connection import MAX_CALLS, Connection, Send
+from midcall.jsonrpc import CALL_FAILED, INVALID_REQUEST, BatchReply, Envelope, Id, Pending
+from midcall.mcp import revisions
+from midcall.mcp.messages import META, Capabilities, Filter, Initialize
+from midcall.mcp.request import Caller, Line, McpError, McpRequest
+from midcall.metrics import counts
+from midcall.principal import Principal
+from midcall.shares import Shares
+
+if TYPE_CHECKING:
+    from midcall.mcp.calls import PlainCall
+    from midcall.mcp.server import McpExtension
+
+NOT_INITIALIZED = -32002
+
+
+class Handshake(Enum):
+    """Where the handshake stands."""
+
+    UNINITIALIZED = "uninitialized"
+    INITIALIZING = "initializing"
+    READY = "ready"
+
+
+_NEXT = {
+    (Handshake.UNINITIALIZED, "initialize"): Handshake.INITIALIZING,
+    (Handshake.INITIALIZING, "initialized"): Handshake.READY,
+}
+
+
+_STRANGER = Caller(revisions.LATEST_LEGACY, Capabilities(), "debug")
+
+
+class Running(Protocol):
+    """What a request has started."""
+
+    @property
+    def call(self) -> Call | None:
+        """The call, if there is one by now."""
+
+    def drop(self, request: McpRequest, reason: str, *, cancelled: bool) -> None:
+        """The caller has cancelled its request, or is gone: nothing is sent to it any more."""
+
+
+class Session:
+    """What the server knows of a legacy client between its requests.
+
+    A modern request over HTTP has one for itself, so it is quickly made.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "caller",
+        "open",
+        "principal",
+        "requests",
+        "running",
+        "send",
+        "state",
+        "watched",
+    )
+
+    def __init__(self, send: Callable[[bytes], None], principal: Principal | None = None) -> None:
+        self.send = send
+        """Sends what belongs to no request: changes of lists and resources."""
+        self.state = Handshake.UNINITIALIZED
+        self.open = False
+        """Whether requests are answered."""
+        self.caller = (
+            _STRANGER if principal is None else msgspec.structs.replace(_STRANGER, principal=principal.name)
+        )
+        self.principal = principal
+        """Who sends the present request; over HTTP, its token may have other scopes than the last one."""
+        self.requests: Pending[Callable[[Envelope], None]] = Pending()
+        self.running: dict[Id, tuple[McpRequest, Running | None]] = {}
+        """The requests that have no response yet, by id, each with what it has started, if that is a call."""
+        self.watched: set[str] = set()
+
+    def step(self, event: str) -> bool:
+        """Take a step of the handshake; false if it does not fit here."""
+        following = _NEXT.get((self.state, event))
+        if following is not None:
+            self.state = following
+            self.open = True
+        return following is not None
+
+    def ended(self, id: Id, line: Line) -> None:
+        """A request has its response. (Another one with the same id may have been refused.)"""
+        running = self.running.get(id)
+        if running is not None and running[0].line is line:
+            del self.running[id]
+
+    def begin(self, asked: Initialize) -> None:
+        """Remember what the client said of itself."""
+        self.caller = Caller(
+            revisions.negotiate(asked.revision),
+            asked.capabilities,
+            "debug",
+            asked.client_info,
+            self.caller.principal,
+        )
+
+    def set_level(self, level: str) -> None:
+        """From now on, send only log of this level and above."""
+        caller = self.caller
+        self.caller = Caller(
+            caller.revision, caller.capabilities, level, caller.client_info, caller.principal
+        )
+
+    def admit(self, request: McpRequest, running: "Running | None") -> None:
+        """Note that a request runs; it is forgotten with its response."""
+        if request.id in self.running:
+            raise McpError(INVALID_REQUEST, "Invalid Request: a request with this id is running")
+        if len(self.running) >= MAX_CALLS:
+            raise McpError(CALL_FAILED, f"More than {MAX_CALLS} requests at once in one session")
+        self.running[request.id] = (request, running)
+
+
+# --- a connection of its own, or shared with the raw protocol: stdio and WebSocket ----------------------
+
+
+_MODERN = f"{META}protocolVersion".encode()
+
+
+class McpPeer:
+    """MCP with one peer."""
+
+    def __init__(self, extension: "McpExtension", connection: Connection) -> None:
+        self._extension = extension
+        self.connection = connection
+        self.session = Session(connection.send, connection.principal)
+        self._names = extension.names
+
+    def take(self, message: Envelope, reply: Send) -> bool:
+        """Take a message of MCP; false if it belongs to the raw protocol."""
+        if message.method is UNSET:
+            self._extension.response(message, self.session)
+            return True
+        if message.method not in self._names and _MODERN not in bytes(message.params):
+            return False
+        if message.id is UNSET:
+            self._extension.notice(message, self.session)
+        else:
+            self._extension.take(message, _Pipe(self, message.id, reply), self.session)
+        return True
+
+    def calls(self) -> Sequence[Call]:
+        started = [running.call for _, running in self.session.running.values() if running is not None]
+        return [call for call in started if call is not None]
+
+    def close(self, reason: str) -> None:
+        """The peer is gone. What waits for answers stays parked: they may come by another line."""
+        self._extension.gone(self.session, reason)
+
+
+class _Pipe(Struct, eq=False):
+    """The line of one request: all go to the same pipe."""
+
+    peer: McpPeer
+    id: Id
+    reply: Send
+
+    @property
+    def full(self) -> bool:
+        return self.peer.connection.full
+
+    def send(self, message: bytes) -> None:
+        self.peer.connection.send(message)
+
+    def respond(self, message: bytes, *, status: int = 200) -> None:
+        self.peer.session.ended(self.id, self)
+        self.reply(message)
+
+    def close(self) -> None:
+        if isinstance(self.reply, BatchReply):
+            self.reply.skip()
+
+    async def drain(self) -> None:
+        await self.peer.connection.drain()
+
+    def run(self, call: "PlainCall") -> None:
+        call.start(self.peer.connection.loop)
+
+
+# --- subscriptions --------------------------------------------------------------------------------------
+
+
+SUBSCRIBED = 64 * 1024 * 1024
+"""How many bytes all subscriptions may take; those of a caller with a name, a tenth."""
+
+LISTENER = 4096
+"""How many bytes an open `subscriptions/listen` counts for, beside its URIs."""
+
+SUBSCRIPTION = 256
+"""How many bytes a URI counts for, beside its own."""
+
+
+def size_of(uris: Iterable[str]) -> int:
+    """What subscriptions to these count for."""
+    return sum(len(uri) + SUBSCRIPTION for uri in uris)
+
+
+class Listeners:
+    """All open subscriptions of a server."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, tuple[McpRequest, Filter]] = {}
+        """By the identity of the request."""
+        self.taken = Shares()
+        """What subscriptions count for, those of legacy sessions included."""
+
+    def check_room(self, principal: str | None, size: int) -> None:
+        """Raise `McpError` if so much more of this caller is too much."""
+        if self.taken.is_full(principal, SUBSCRIBED, size):
+            counts.refused["too_many_subscriptions"] += 1
+            text = "More subscriptions than there is room for; end some of them first"
+            raise McpError(jsonrpc.CALL_FAILED, text)
+
+    def add(self, request: McpRequest, wanted: Filter) -> None:
+        """Open a subscription, and acknowledge what it will hear of."""
+        self._open[id(request)] = (request, wanted)
+        self.taken.take(request.caller.principal, LISTENER + size_of(wanted.uris))
+        flags = {
+            "toolsListChanged": wanted.tools,
+            "promptsListChanged": wanted.prompts,
+            "resourcesListChanged": wanted.resources,
+            "resourceSubscriptions": wanted.uris,
+        }
+        accepted = {name: value for name, value in flags.items() if value}
+        self._send(request, "notifications/subscriptions/acknowledged", {"notifications": accepted})
+
+    def remove(self, request: McpRequest) -> None:
+        """The caller has closed its subscription."""
+        closed = self._open.pop(id(request), None)
+        if closed is not None:
+            self.taken.give_back(request.caller.principal, LISTENER + size_of(closed[1].uris))
+
+    def changed(self, part: str) -> None:
+        """The list of tools, prompts or resources has changed."""
+        for request, wanted in tuple(self._open.values()):
+            if getattr(wanted, part):
+                self._send(request, f"notifications/{part}/list_changed", {})
+
+    def updated(self, uri: str) -> None:
+        """What is read at this URI has changed."""
+        for request, wanted in tuple(self._open.values()):
+            if uri in wanted.uris:
+                self._send(request, "notifications/resources/updated", {"uri": uri})
+
+    def close(self) -> None:
+        """The server ends: so do all subscriptions, in good order."""
+        for request, _ in tuple(self._open.values()):
+            self.remove(request)
+            request.result({"_meta": {f"{META}subscriptionId": request.id}})
+
+    @staticmethod
+    def _send(request: McpRequest, method: str, params: dict[str, Any]) -> None:
+        request.notify(method, {"_meta": {f"{META}subscriptionId": request.id}, **params})
