@@ -13,11 +13,9 @@ from typing import Any
 
 from midcall.chat.dialect import (
     ChatCall,
-    OpenQuestion,
     Report,
     ToolAsks,
     ToolEnded,
-    asked_by,
     asked_in,
     ended,
 )
@@ -38,7 +36,7 @@ from midcall.journal.state import is_answered, new_record
 from midcall.jsonrpc import INTERNAL_ERROR
 from midcall.mcp import mcp_of
 from midcall.mcp.catalog import Tool
-from midcall.mcp.elicitation import answer_from, read_any_answer
+from midcall.mcp.dialects import read_answers
 from midcall.mcp.request import McpError
 from midcall.mcp.results import CHAT, encode_outcome
 from midcall.models.base import ToolDefinition
@@ -186,50 +184,24 @@ class ChatCalls:
             else:
                 await durable.journal.wait(call_id, record.segment, LOOK)
 
-    async def answer(self, call_id: str, results: Mapping[str, Any], ids: Mapping[str, str]) -> None:
+    async def answer(self, call_id: str, results: Mapping[str, Any], places: Mapping[str, str]) -> None:
         """Answer questions of a call, by key: each with what an MCP client would give.
 
-        `ids` says which questions these are meant for, if that is known: another one may have the same key by
-        now. When this returns, the answers are in the journal. What cannot be read is asked again.
+        `places` says where they were asked, if that is known: another one may have the same key by now. When
+        this returns, the answers are in the journal. What cannot be read is asked again.
         """
         durable = self._durable
         await durable.open()
-        live = durable.live.get(call_id)
-        answers: dict[str, Any] = {}
-        notes: dict[str, str] = {}
-        for key, one in (await self._asked(call_id, live)).items():
-            if key not in results or ids.get(key, one.id) != one.id:
-                continue
-            try:
-                payload = answer_from(one.question, results[key])
-                if live is not None and live.call is not None and live.asks(one.id):
-                    live.call.check_answer(one.id, payload)
-                else:
-                    read_any_answer(one.question, payload)
-            except WrongAnswer as error:
-                notes[key] = error.expected
-            else:
-                answers[one.id] = payload
+        given = await read_answers(durable, call_id, results, places or None)
+        dialect: object = durable.live.get(call_id)
         with contextlib.suppress(UnknownQuestion, WrongAnswer):  # it has gone on in this moment
-            if answers:
-                await durable.answer(call_id, answers)
-        if notes:
-            await self._ask_again(call_id, notes)
-
-    async def _asked(self, call_id: str, live: Detached | None) -> dict[str, OpenQuestion]:
-        if live is not None and live.open:
-            return asked_by(live)
-        found = await self._durable.journal.load(call_id)
-        return {} if found is None else asked_in(found[0])
-
-    async def _ask_again(self, call_id: str, notes: Mapping[str, str]) -> None:
-        """Have questions asked again, with what was expected."""
-        dialect: object = self._durable.live.get(call_id)
-        if dialect is None and (found := await self._durable.journal.load(call_id)) is not None:
-            dialect = await self._durable.take_up(found[0])
+            if given.answers:
+                dialect = await durable.answer(call_id, given.answers)
+            elif given.notes and dialect is None and (found := await durable.journal.load(call_id)):
+                dialect = await durable.take_up(found[0])
         if isinstance(dialect, Detached):
-            dialect.note(notes)
-            self._durable.resume(dialect)
+            dialect.note(given.notes)
+            durable.resume(dialect)
 
     async def abort(self, principal: str | None, key: str, reason: str) -> None:
         """End the call that was made under a key, if there is one."""

@@ -469,7 +469,7 @@ class TurnCalls:
     async def _answer(self, pending: Pending) -> None:
         """Give a call the answers that there are. When this returns, they are in the journal."""
         if pending.answers:
-            await self._engine.calls.answer(pending.call_id, pending.answers, pending.ids)
+            await self._engine.calls.answer(pending.call_id, pending.answers, pending.places)
 
     async def _play(
         self,
@@ -550,7 +550,7 @@ class TurnCalls:
 
         What was asked before and is `unanswered` stays the same question.
         """
-        pending.ids = {key: one.id for key, one in asks.questions.items()}
+        pending.places = {key: one.place for key, one in asks.questions.items()}
         for key, one in asks.questions.items():
             match one.question:
                 case Sample():
