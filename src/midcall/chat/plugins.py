@@ -22,7 +22,8 @@ import msgspec
 from msgspec import Struct
 
 from midcall.asking import json_in
-from midcall.errors import RegistrationError
+from midcall.chat.messages import ElicitRequest
+from midcall.errors import MidcallError, RegistrationError
 from midcall.hub import Hub
 from midcall.items import to_builtins
 from midcall.json_schema import compiled
@@ -39,6 +40,9 @@ from midcall.models.base import (
     cost,
 )
 from midcall.questions import SCHEMA, USAGE, Question, Refusal
+
+NOT_UNDERSTOOD = "(Not understood: "
+"""How a question begins that is asked again, as over MCP."""
 
 MAX_TRIES = 3
 """How often a model is asked for an answer that fits."""
@@ -249,6 +253,10 @@ class Shown(BaseException):
         self.props = props
 
 
+class PluginFailed(MidcallError):
+    """A handler failed: with the first answer that it cannot take, or before."""
+
+
 class PluginContext:
     """What a handler can do."""
 
@@ -320,6 +328,32 @@ async def show(handler: Handler, question: PluginQuestion, answers: Sequence[Any
     if isinstance(value, Refusal):
         return {"action": "decline" if value.how == "Declined" else "cancel"}
     return {"action": "accept", "content": to_builtins(value)}
+
+
+def asked_again(question: ElicitRequest, failed: PluginFailed, round: int) -> ElicitRequest:
+    """A question whose answer its handler could not take, with the reason."""
+    reason = str(failed.__cause__) or type(failed.__cause__).__name__
+    start, part, number = question.elicit_id.partition("#")
+    return msgspec.structs.replace(
+        question,
+        message=f"{NOT_UNDERSTOOD}{' '.join(reason.split())})\n{question.message}",
+        elicit_id=f"{start.rpartition(':')[0]}:{round}{part}{number}",
+    )
+
+
+def without_reason(question: ElicitRequest) -> ElicitRequest:
+    """A question without the reason why it was asked again."""
+    before, _, message = question.message.partition("\n")
+    return (
+        msgspec.structs.replace(question, message=message) if before.startswith(NOT_UNDERSTOOD) else question
+    )
+
+
+def with_component(question: ElicitRequest, shown: Shown, number: int) -> ElicitRequest:
+    """A question as its handler shows it, after this many answers."""
+    elicit_id = question.elicit_id if not number else f"{question.elicit_id.split('#')[0]}#{number + 1}"
+    component = {"name": shown.component, "props": shown.props}
+    return msgspec.structs.replace(question, component=component, elicit_id=elicit_id)
 
 
 def _named(method: Callable[..., Any] | str) -> str:

@@ -44,8 +44,8 @@ from midcall.journal.seal import is_key, shared_keys
 from midcall.journal.state import Asked, asked_of, context_of, kind_of
 from midcall.mcp.elicitation import read_any_answer
 from midcall.mcp.request import McpError
-from midcall.mcp.results import CHAT, decode_outcome, encode_outcome
-from midcall.mcp.resume import KIND, McpContext
+from midcall.mcp.results import decode_outcome, encode_outcome
+from midcall.mcp.resume import CHAT, KIND, McpContext
 from midcall.plexus import subscriptions
 from midcall.principal import Principal, check_scopes
 from midcall.questions import (

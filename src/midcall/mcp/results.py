@@ -25,9 +25,6 @@ ERROR_CODE = "dev.midcall/code"
 
 NO_OUTPUT = "(no output)"
 
-CHAT = "chat"
-"""The kind of the calls that a chat makes, whose outcomes are kept in the form of MCP."""
-
 CACHE_MS = 60_000
 
 

@@ -35,6 +35,9 @@ CLOSING = "The server is closing: try again"
 
 KIND = "mcp"
 
+CHAT = "chat"
+"""The kind of the calls that the chat makes, whose outcomes are kept in the form of MCP."""
+
 
 CALL_ID = "dev.midcall/callId"
 """Under which the metadata of questions say by what id their call is kept."""
