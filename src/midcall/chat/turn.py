@@ -104,6 +104,12 @@ class Turn:
 
     def take_in(self) -> None:
         """Take in what the person did, before the first save; not what needs a handler, or ends a call."""
+        model = self._engine.model
+        self._run.emit(
+            told.SessionInfo(
+                self._run.id, self._conversation.id, {"name": model.name, "scripted": model.scripted}
+            )
+        )
         if self._request.plugin_abort is None:
             self._responses = [one for one in self._responses if not self._tools.take_at_once(one)]
         if self._text is not None and not self._conversation.unanswered():
@@ -115,12 +121,6 @@ class Turn:
 
     async def play(self) -> None:
         """Go through the phases, to the end or until the person is asked."""
-        model = self._engine.model
-        self._run.emit(
-            told.SessionInfo(
-                self._run.id, self._conversation.id, {"name": model.name, "scripted": model.scripted}
-            )
-        )
         try:
             await self._play()
         except asyncio.CancelledError:
