@@ -1,19 +1,30 @@
 """Dialects: how questions and answers travel, one file for each way.
 
 A dialect is the outlet of a call that an MCP request started. All of them collect the result and pass on
-progress and log, which is here; they differ in what they do with a question.
+progress and log, which is here; they differ in what they do with a question. Here is also how the answers are
+read of somebody who comes back.
 """
 
+import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import msgspec
+from msgspec import Raw
 
 from midcall.call import Call
 from midcall.connection import MAX_MESSAGE, TOO_LARGE
-from midcall.errors import ToolError
+from midcall.errors import ToolError, UnknownQuestion, WrongAnswer
 from midcall.items import Data, Done, Error, Item, Log, Progress, Request, RequestCancelled, to_json
+from midcall.journal.contract import CallRecord
+from midcall.journal.durable import DurableCalls
+from midcall.journal.state import asked_of
 from midcall.jsonrpc import INTERNAL_ERROR
+from midcall.mcp.elicitation import answer_from, read_any_answer
 from midcall.mcp.request import McpError, McpRequest, Outcome
+from midcall.questions import AnyQuestion
+from midcall.replay import question_id
 
 log = logging.getLogger("midcall.mcp")
 
@@ -50,11 +61,11 @@ class Dialect:
 
     @property
     def full(self) -> bool:
-        return self.request is not None and self.request.line.full
+        return self.request is not None and self.request.stream.full
 
     async def drain(self) -> None:
         if self.request is not None:
-            await self.request.line.drain()
+            await self.request.stream.drain()
 
     def put(self, item: Item) -> None:
         if isinstance(item, Data):
@@ -137,3 +148,61 @@ class Dialect:
         if item.percentage is not None:
             params["total"] = 100
         request.notify("notifications/progress", params)
+
+
+class Given:
+    """Answers of somebody who has come back, as far as they can be read."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Any] = {}
+        """By the ids of their questions: another one may have the same key soon."""
+        self.notes: dict[str, str] = {}
+        """What was expected in place of the others, by key."""
+
+    def is_for(self, record: CallRecord) -> bool:
+        """Whether they are for a question that a call asks."""
+        asked = asked_of(record).questions.values()
+        return any(question_id(record.id, one.place) in self.answers for one in asked)
+
+    def read(
+        self, key: str, request_id: str, question: AnyQuestion, response: Any, check: Callable[[Any], object]
+    ) -> None:
+        try:
+            given = msgspec.json.decode(response) if isinstance(response, Raw) else response
+            payload = answer_from(question, given)
+            check(payload)
+        except WrongAnswer as error:
+            self.notes[key] = error.expected
+        except (msgspec.DecodeError, RecursionError, UnknownQuestion):
+            pass
+        else:
+            self.answers[request_id] = payload
+
+
+async def read_answers(
+    durable: DurableCalls,
+    call_id: str,
+    responses: Mapping[str, Any],
+    places: Mapping[str, str] | None = None,
+) -> Given:
+    """What of the responses, by key, answers a question that is open, and what is wrong with the others.
+
+    With `places`, only questions count that are asked there: another one may have the same key by now.
+    """
+    given = Given()
+    if not responses:
+        return given
+    live = durable.live.get(call_id)
+    if live is not None and live.call is not None and live.open.keys() & responses.keys():
+        for key, asked in live.open.items():
+            if key in responses and (places is None or places.get(key) == asked.place):
+                check = functools.partial(live.call.check_answer, asked.request_id)
+                given.read(key, asked.request_id, asked.request_type, responses[key], check)
+        return given
+    found = await durable.journal.load(call_id)
+    if found is not None and found[0].questions:
+        for key, one in asked_of(found[0]).questions.items():
+            if key in responses and (places is None or places.get(key) == one.place):
+                fits = functools.partial(read_any_answer, one.question)
+                given.read(key, question_id(call_id, one.place), one.question, responses[key], fits)
+    return given
