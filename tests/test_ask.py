@@ -37,9 +37,8 @@ from midcall import (
 )
 from midcall.asking import Asking
 from midcall.questions import Confirm
-from midcall.recalled import asked, recall
+from midcall.replay import Trace, asked, recall_answers
 from midcall.testing import run
-from midcall.trace import Trace
 
 KINDS = {"confirm", "prompt", "select", "form", "url", "custom", "sample", "roots"}
 
@@ -500,10 +499,10 @@ def test_a_question_that_timed_out_while_no_process_ran_tells_the_whole_time(sec
 
     async def main():
         before = question()
-        recall(Trace("c", kept=True), [before])
+        recall_answers(Trace("c", kept=True), [before])
         before.since = time.time() - seconds - 60
         with pytest.raises(TimedOut, match=re.escape(f"Nobody answered in time (after {said})")):
-            recall(Trace("c", [asked(before)], kept=True), [question()])
+            recall_answers(Trace("c", [asked(before)], kept=True), [question()])
 
     drive(main())
 
@@ -511,10 +510,10 @@ def test_a_question_that_timed_out_while_no_process_ran_tells_the_whole_time(sec
 def test_a_question_that_is_asked_again_by_another_process_keeps_its_time():
     async def main():
         before = Asking(None, Confirm("?"), bool, 30, "normal")
-        recall(Trace("c", kept=True), [before])
+        recall_answers(Trace("c", kept=True), [before])
         before.since = time.time() - 10
         again = Asking(None, Confirm("?"), bool, 30, "normal")
-        recall(Trace("c", [asked(before)], kept=True), [again])
+        recall_answers(Trace("c", [asked(before)], kept=True), [again])
         assert (again.since, again.timeout) == (before.since, pytest.approx(30))
         assert asked(again) == asked(before)
 

@@ -22,7 +22,7 @@ from midcall.transports import http_server, mcp_http, sse
 from midcall.transports.auth import StaticKeys
 from midcall.transports.connection_limits import DEFAULTS, Limits
 from midcall.transports.http_sessions import HttpSession
-from midcall.transports.sse import HttpLine
+from midcall.transports.responses import HttpLine
 from peers import environment, free_port
 
 KEY = "ada-0123456789abcdef"

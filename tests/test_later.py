@@ -4,7 +4,7 @@ import asyncio
 import time
 
 from driving import LIMIT, drive
-from midcall.transports.later import Later
+from midcall.transports.mcp_http import Later
 
 
 def test_what_is_not_cancelled_is_called_in_order_and_not_before_its_time() -> None:

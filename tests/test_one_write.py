@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from midcall.transports import one_write
+from midcall.transports import http_protocol as one_write
 from test_open_stream import OWN, WAYS, Visitor, drive
 
 

@@ -20,7 +20,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from driving import LIMIT, until
 from mcp_peers import FORMS, LATEST, META, MODERN
 from midcall import Ask, Hub, method
-from midcall.transports import event_writer, open_stream, sse
+from midcall.transports import open_stream, sse
+from midcall.transports import responses as event_writer
 from midcall.transports.http import asgi_app
 from midcall.transports.http_server import server
 from midcall.transports.open_stream import OpenStream

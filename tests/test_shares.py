@@ -20,9 +20,8 @@ from mcp_peers import META, MODERN, Response
 from midcall import Ask, Hub, JournalFull, RateLimited, calls, connect_hub, method, resource, shares
 from midcall.chat import ChatEngine, engine
 from midcall.client import mount
-from midcall.journal.durable import DurableCalls
+from midcall.journal.durable import DurableCalls, Quota
 from midcall.journal.memory import MemoryJournal
-from midcall.journal.room import Room
 from midcall.journal.sqlite import SqliteJournal
 from midcall.mcp import mcp_of
 from midcall.mcp import session as mcp_session
@@ -662,7 +661,7 @@ def test_room_in_the_journal_is_looked_for_again_after_a_while() -> None:
     async def run() -> None:
         clock, journal = Clock(), MemoryJournal()
         await journal.open()
-        room = Room(journal, 50_000, clock=clock)
+        room = Quota(journal, 50_000, clock=clock)
         call = waiting_call(principal="bob", arguments=b"x" * 40_000)
         await room.check(call)
         await journal.create(call, (), b"asked")

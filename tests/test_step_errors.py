@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from driving import drive
 from midcall import steps
 from midcall.errors import StepFailed, StepInterrupted, ToolError
-from midcall.trace import Entry, Trace
+from midcall.replay import Entry, Trace
 
 
 class Plain(Exception):

@@ -14,7 +14,7 @@ from midcall.journal.dialect import Detached
 from midcall.journal.memory import MemoryJournal
 from midcall.journal.sqlite import SqliteJournal
 from midcall.journal.state import answers_for, asked_of
-from midcall.trace import question_id
+from midcall.replay import question_id
 from waiting_peers import TASKS, Peer, Worker, messages, text
 
 SOON = 0.02

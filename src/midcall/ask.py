@@ -57,7 +57,7 @@ from midcall.questions import (
     Url,
     as_options,
 )
-from midcall.trace import Trace
+from midcall.replay import Trace
 
 T = TypeVar("T")
 T1 = TypeVar("T1")

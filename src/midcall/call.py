@@ -24,9 +24,8 @@ from midcall.errors import Aborted, MidcallError, TransportLost, UnknownQuestion
 from midcall.items import Data, Done, Error, Item, Log, Metadata, Progress
 from midcall.open_questions import MISSING, SILENT, OpenQuestions, QuestionInfo, Wanted, timed_out
 from midcall.outlet import NOWHERE, Outlet
-from midcall.recalled import answered, asked, failed, recall, withdrawn
+from midcall.replay import Entry, Trace, answered, asked, failed, question_id, recall_answers, withdrawn
 from midcall.reports import Reports
-from midcall.trace import Entry, Trace, question_id
 
 log = logging.getLogger("midcall.call")
 
@@ -186,7 +185,7 @@ class Call(Struct, eq=False):
             self.questions = OpenQuestions(self, self.asking)
         if self.trace is None or not self.trace.kept:
             return await self.questions.ask(wanted)
-        answers = recall(self.trace, wanted)
+        answers = recall_answers(self.trace, wanted)
         if any(answer is SILENT for answer in answers):
             await _silence(wanted)
         missing = [n for n, answer in enumerate(answers) if answer is MISSING]

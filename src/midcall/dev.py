@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from midcall.replay import in_call
 from midcall.steps import in_step
-from midcall.trace import in_call
 
 log = logging.getLogger("midcall.dev")
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, TextIO
 
 import msgspec
 
-from midcall import trace
+from midcall import replay
 from midcall.printable import printable
 
 Format = Literal["text", "json"]
@@ -66,7 +66,7 @@ def about(record: logging.LogRecord) -> dict[str, Any]:
     """The call that a record is about: those of `FIELDS` that are known."""
     found = {field: getattr(record, field) for field in FIELDS if hasattr(record, field)}
     if "call" not in found:
-        running = trace.current()
+        running = replay.current()
         if running is not None:
             found = {"call": running.call_id, "method": running.method, "segment": running.segment}
     return {field: found[field] for field in FIELDS if found.get(field) not in (None, "")}

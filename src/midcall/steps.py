@@ -21,7 +21,7 @@ import msgspec
 
 from midcall.errors import StepFailed, StepInterrupted
 from midcall.items import to_json
-from midcall.trace import Entry, Trace
+from midcall.replay import Entry, Trace
 
 ATTEMPTS = 3
 """How often a step that may be repeated is tried."""

@@ -29,7 +29,7 @@ from midcall.errors import (
 from midcall.limits import MAX_KEY
 from midcall.mcp.elicitation import ELICIT, ROOTS, SAMPLE, question_from, request_for, result_for
 from midcall.questions import AnyQuestion, Form, Refusal, Url
-from midcall.trace import Trace
+from midcall.replay import Trace
 
 REJECTED = -1
 """What a server is told whose model or folders somebody has refused, as the specification has it."""

@@ -30,7 +30,7 @@ from midcall.jsonrpc import INVALID_PARAMS
 from midcall.mcp.elicitation import ELICIT, URL_REQUIRED
 from midcall.mcp.request import LEVELS
 from midcall.mcp.results import text_of
-from midcall.trace import Trace
+from midcall.replay import Trace
 
 if TYPE_CHECKING:
     from midcall.client.mount import Mount

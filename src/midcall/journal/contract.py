@@ -24,7 +24,7 @@ from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from midcall.errors import BadExport, BadPage, Fenced, JournalError
-from midcall.trace import Entry
+from midcall.replay import Entry
 
 Status: TypeAlias = Literal[
     "running", "waiting", "completed", "failed", "aborted", "expired", "diverged", "poisoned"

@@ -34,7 +34,7 @@ from midcall.items import Item, Request
 from midcall.journal.contract import KEEP, CallRecord, Claimed, Parking, Status
 from midcall.journal.state import Asked, after_segment, answers_for, encode_asked, is_next, waiting
 from midcall.metrics import counts
-from midcall.trace import Entry
+from midcall.replay import Entry
 
 if TYPE_CHECKING:
     from midcall.journal.dbos import Work
@@ -425,7 +425,7 @@ class Detached:
                 fence, segment = self.record.fence, self.record.segment
                 await journal.settle(record.id, fence, segment, outcome, parking, entries)
             else:
-                await self.durable.room.check(record)
+                await self.durable.quota.check(record)
                 await journal.create(record, entries, outcome)
                 self.journaled = True
             self.record = record
@@ -436,7 +436,7 @@ class Detached:
             self._give_back(entries)
             raise
         counts.segments["run"] += 1
-        self.durable.room.add(record.principal, len(outcome) + _size(entries))
+        self.durable.quota.add(record.principal, len(outcome) + _size(entries))
 
     async def _amend(self, parking: Parking) -> None:
         """Write down what the parked call waits for, as it has changed. Raises `Fenced` as `_settle` does."""
@@ -507,7 +507,7 @@ class Detached:
                     raise
                 else:
                     self.durable.trouble.ends()
-                    self.durable.room.add(self.record.principal, _size(entries))
+                    self.durable.quota.add(self.record.principal, _size(entries))
                     return
             await asyncio.sleep(PAUSES[min(tries, len(PAUSES) - 2)])
 

@@ -1,21 +1,26 @@
 """Durable calls: the calls of a hub that outlive their requests, and perhaps the process.
 
 Each has one object here, its detached dialect (see `dialect`), for as long as its coroutine is in this
-process. This is all of them together: how they begin, and how a call is found again when somebody comes
-back, by its id, with its coroutine or, where that is not here, run again from its journal. See `state` for
-the states of a call, and who may move it.
+process. This is all of them together: how they begin, and how a call is found again when somebody comes back,
+by its id, with its coroutine or, where that is not here, run again from its journal. See `state` for the
+states of a call, and who may move it.
 
 An answer goes one way, `answer`, wherever the call is: it is in the journal before the tool gets it, and
 before whoever gave it is told that it is taken.
 
-Calls that nobody comes back to are looked after by the sweeper.
+A coroutine that waits is *parked*, a cache of what is in the journal. There are not more of them than may be:
+the coldest are dropped, and such a call is run again when it is answered (`LiveCalls`). How much each caller
+has in the journal is counted, so that none of them fills it (`Quota`). Calls that nobody comes back to are
+looked after by the sweeper.
 """
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from midcall.call import Call
@@ -33,6 +38,7 @@ from midcall.errors import (
 from midcall.hub import Hub
 from midcall.inline import Inline
 from midcall.journal.contract import (
+    CALL_SIZE,
     ENDED,
     KEEP,
     Busy,
@@ -46,19 +52,31 @@ from midcall.journal.contract import (
 from midcall.journal.dialect import PAUSES, Detached
 from midcall.journal.mail import Mail
 from midcall.journal.memory import MemoryJournal
-from midcall.journal.parked import PARKED_CALLS, LiveCalls
-from midcall.journal.room import SHARE, Room
 from midcall.journal.seal import PERIOD, KeyRing, shared_ring
 from midcall.journal.state import answers_for, count_answers, is_answered, is_next, kind_of
 from midcall.journal.sweeper import Sweeper
 from midcall.logs import Trouble
 from midcall.metrics import counts
 from midcall.registry import Resolved
-from midcall.trace import Trace
+from midcall.replay import Trace
 
 if TYPE_CHECKING:
     from midcall.journal.dbos import DbosEngine, Work
     from midcall.plexus.subscriptions import Subscriptions
+
+SHARE = 1024 * 1024 * 1024
+"""How many bytes the calls of a caller with a name may take, those included that have ended."""
+
+RECOUNT = 60.0
+"""Seconds between two times that the journal is asked."""
+
+CALLERS = 10_000
+"""For how many callers it is remembered."""
+
+
+PARKED_CALLS = 2_000
+"""How many coroutines wait in memory; beyond that the coldest are dropped, and run again when answered."""
+
 
 log = logging.getLogger("midcall.journal")
 
@@ -101,7 +119,7 @@ class DurableCalls:
     ) -> None:
         self.hub = hub
         self.journal: Journal = journal or MemoryJournal()
-        self.room = Room(self.journal, share)
+        self.quota = Quota(self.journal, share)
         """How much of the journal each caller has taken."""
         self.mail = Mail(self.journal)
         """What this worker and the others post to each other."""
@@ -248,7 +266,7 @@ class DurableCalls:
     async def _create(self, dialect: Detached) -> CallRecord | None:
         record = dialect.record
         try:
-            await self.room.check(record)
+            await self.quota.check(record)
         except JournalFull:
             key = record.idempotency_key
             taken = None if key is None else await self.journal.find(record.principal, key)
@@ -506,3 +524,141 @@ def durable_calls(hub: Hub) -> DurableCalls:
         hub.durable = DurableCalls(hub)
     durable: DurableCalls = hub.durable
     return durable
+
+
+class LiveCalls:
+    """The calls of one process."""
+
+    def __init__(self, parked_calls: int) -> None:
+        self._most = parked_calls
+        self._calls: dict[str, Detached] = {}
+        self._parked: OrderedDict[str, Detached] = OrderedDict()
+        """The coldest first."""
+
+    def __iter__(self) -> Iterator[Detached]:
+        return iter(list(self._calls.values()))
+
+    @property
+    def parked(self) -> int:
+        """How many coroutines wait."""
+        return len(self._parked)
+
+    def get(self, call_id: str) -> Detached | None:
+        return self._calls.get(call_id)
+
+    def add(self, dialect: Detached) -> None:
+        """A call begins, or is to be run again."""
+        self._calls[dialect.record.id] = dialect
+
+    def park(self, dialect: Detached) -> None:
+        """A call waits, and anybody may go on with it."""
+        dialect.parked = True
+        dialect.end_work()
+        self._parked[dialect.record.id] = dialect
+        self.make_room()
+
+    def unpark(self, dialect: Detached, record: CallRecord) -> None:
+        """This worker runs the next segment, with the coroutine that is here."""
+        self._parked.pop(record.id, None)
+        dialect.parked = False
+        dialect.record = record
+        if dialect.call is not None and dialect.call.trace is not None:
+            dialect.call.trace.segment = record.segment
+
+    def forget(self, dialect: Detached) -> None:
+        """A call is not to be found here any more."""
+        for calls in (self._calls, self._parked):
+            if calls.get(dialect.record.id) is dialect:
+                del calls[dialect.record.id]
+        dialect.end_work()
+
+    def yield_to(self, call_id: str, fence: int) -> bool:
+        """Another worker has gone on with a call, by the claim of this fence: let go of what is parked here.
+
+        False if this worker has gone on with it since.
+        """
+        dialect = self._calls.get(call_id)
+        if dialect is None:
+            return True
+        if not dialect.parked or dialect.record.fence >= fence:
+            return False
+        dialect.discard()
+        return True
+
+    def is_free(self, record: CallRecord) -> bool:
+        """Whether to go on with a call that nobody looks after.
+
+        If it is parked here and its time is up, its own timer has not noticed: that stands still while the
+        machine sleeps. Run again from the journal, it does.
+        """
+        dialect = self._calls.get(record.id)
+        if dialect is None or dialect.record.fence != record.fence:
+            return True
+        if not dialect.parked or dialect.at_work:
+            return False
+        dialect.discard()
+        return True
+
+    def let_go(self) -> None:
+        """From now on nothing waits here."""
+        self._most = 0
+        self.make_room()
+
+    @property
+    def busy(self) -> bool:
+        """Whether any call runs, or is in the middle of a step while it waits."""
+        return any(not dialect.parked or dialect.at_work for dialect in self._calls.values())
+
+    def make_room(self) -> None:
+        """Drop the coldest, if there are too many."""
+        over = max(len(self._parked) - self._most, 0)
+        for coldest in list(itertools.islice(self._parked.values(), over)):
+            if coldest.at_work:
+                self._parked.move_to_end(coldest.record.id)
+            else:
+                coldest.discard()
+
+
+class Quota:
+    """What this worker knows of the room in a journal."""
+
+    def __init__(
+        self, journal: Journal, share: int = SHARE, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._journal = journal
+        self._share = share
+        self._clock = clock
+        self._taken: OrderedDict[str, tuple[int, float]] = OrderedDict()
+        """How much each caller has, and when to ask again."""
+        self._looking = asyncio.Lock()
+
+    async def check(self, call: CallRecord) -> None:
+        """Raise `JournalFull` if a call is too much for its caller; else it counts from now on."""
+        principal = call.principal
+        if principal is None:
+            return
+        if not self._is_known(principal):
+            async with self._looking:
+                if not self._is_known(principal):
+                    begun = self._clock()
+                    taken = await self._journal.held(principal)
+                    pause = max(RECOUNT, 100 * (self._clock() - begun))  # of many calls it takes long
+                    self._taken[principal] = (taken, self._clock() + pause)
+                    if len(self._taken) > CALLERS:
+                        self._taken.popitem(last=False)
+        size = CALL_SIZE + len(call.arguments) + len(call.context)
+        if self._taken[principal][0] + size > self._share:
+            counts.refused[JournalFull.code] += 1
+            raise JournalFull(
+                "The journal has no more room for this caller; answer what waits, or try again later"
+            )
+        self.add(principal, size)
+
+    def add(self, principal: str | None, size: int) -> None:
+        """So much more of a caller is written down."""
+        if principal is not None and principal in self._taken:
+            taken, until = self._taken[principal]
+            self._taken[principal] = (taken + size, until)
+
+    def _is_known(self, principal: str) -> bool:
+        return principal in self._taken and self._clock() < self._taken[principal][1]

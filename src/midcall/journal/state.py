@@ -57,8 +57,7 @@ from midcall.items import Request, to_json
 from midcall.journal.contract import CallRecord, Parking, Status
 from midcall.open_questions import MISSING
 from midcall.questions import AnyQuestion, Form, question_from_wire, question_to_wire, refusal_in
-from midcall.recalled import Deadline
-from midcall.trace import Entry, question_id
+from midcall.replay import Deadline, Entry, question_id
 
 Operation: TypeAlias = Literal["create", "claim", "settle", "release", "end", "sweep"]
 

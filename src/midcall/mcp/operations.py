@@ -55,8 +55,7 @@ from midcall.questions import (
     question_to_wire,
     refusal_in,
 )
-from midcall.recalled import Deadline, Failure
-from midcall.trace import question_id
+from midcall.replay import Deadline, Failure, question_id
 
 STATUSES: tuple[Status, ...] = get_args(Status)
 

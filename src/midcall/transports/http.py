@@ -34,11 +34,11 @@ from midcall.transports.calls_page import CallsPage
 from midcall.transports.http_sse import SseEndpoint
 from midcall.transports.mcp_http import McpEndpoint
 from midcall.transports.probes import Probes
+from midcall.transports.responses import without_respond
 from midcall.transports.restricted import Restricted
 from midcall.transports.security import NOSNIFF, Gate
 from midcall.transports.web import WebClient
 from midcall.transports.websocket import serve_websocket
-from midcall.transports.whole_response import without_respond
 from midcall.version import __version__
 
 SOCKETS = 10_000

@@ -30,9 +30,8 @@ from midcall.logs import is_no_frame
 from midcall.transports.auth import Authenticator
 from midcall.transports.connection_limits import DEFAULTS, Limits
 from midcall.transports.http import Application, Part, asgi_app
-from midcall.transports.one_write import OneWrite
+from midcall.transports.http_protocol import OneWrite, Together
 from midcall.transports.security import is_loopback, refuse_public_bind
-from midcall.transports.together import Together
 from midcall.transports.websocket_peer import WebSocketPeer
 
 if sys.platform != "win32":

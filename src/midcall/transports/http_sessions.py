@@ -10,7 +10,7 @@ from midcall.mcp.server import McpExtension
 from midcall.mcp.session import Session
 from midcall.principal import Principal
 from midcall.shares import Owned
-from midcall.transports.sse import EventStream, HttpLine
+from midcall.transports.responses import EventStream, HttpLine
 
 IDLE = 30 * 60.0
 """Seconds without a request after which a session ends, unless something runs in it."""

@@ -22,7 +22,7 @@ from midcall.hub import Hub
 from midcall.jsonrpc import Fault
 from midcall.principal import Principal
 from midcall.shares import Owned
-from midcall.transports.event_writer import EVENTS, KEEP_ALIVE
+from midcall.transports.responses import EVENTS, KEEP_ALIVE
 from midcall.transports.security import JSON, is_media_type
 from midcall.transports.websocket import OUTBOX_LIMIT, READ_LIMIT
 

@@ -10,6 +10,7 @@ nothing is kept any more of what came in.
 
 import asyncio
 import functools
+from collections import deque
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -29,14 +30,10 @@ from midcall.mcp.server import McpExtension
 from midcall.mcp.session import Session
 from midcall.principal import Principal
 from midcall.transports.auth import Authenticator
-from midcall.transports.event_writer import write_events
 from midcall.transports.http_sessions import BatchLine, HttpSession, HttpSessions, SessionLine
-from midcall.transports.later import Later
 from midcall.transports.relay import Post, Relay
+from midcall.transports.responses import INLINE, EventStream, HttpLine, send_whole, write_events
 from midcall.transports.security import JSON, NOSNIFF, is_media_type
-from midcall.transports.sse import EventStream, HttpLine
-from midcall.transports.together import INLINE
-from midcall.transports.whole_response import send_whole
 
 Extra: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
@@ -387,3 +384,50 @@ def _refusal(status: int, text: str) -> Answer:
 
 def _nowhere(message: bytes) -> None:
     """A modern client hears only of what it asked for."""
+
+
+class Later:
+    """What is to be called after so many seconds, unless it is cancelled before: one timer for all."""
+
+    __slots__ = ("_entries", "_loop", "_seconds")
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._entries: deque[Entry] = deque()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def call(self, function: Callable[[], None], loop: asyncio.AbstractEventLoop) -> "Entry":
+        """Call a function then; `cancel` what this gives if it is no longer to be called."""
+        if loop is not self._loop:  # what a loop that is gone was to call is not called
+            self._loop = loop
+            self._entries.clear()
+        entry = Entry(loop.time() + self._seconds, function)
+        if not self._entries:
+            loop.call_at(entry.due, self._look, loop)
+        self._entries.append(entry)
+        return entry
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        if loop is not self._loop:
+            return
+        now = loop.time()
+        while self._entries and (self._entries[0].function is None or self._entries[0].due <= now):
+            function = self._entries.popleft().function
+            if function is not None:
+                function()  # at once: until then it can be cancelled
+        if self._entries:
+            loop.call_at(self._entries[0].due, self._look, loop)
+
+
+class Entry:
+    """One call to come."""
+
+    __slots__ = ("due", "function")
+
+    def __init__(self, due: float, function: Callable[[], None]) -> None:
+        self.due = due
+        self.function: Callable[[], None] | None = function
+
+    def cancel(self) -> None:
+        """Do not call it."""
+        self.function = None

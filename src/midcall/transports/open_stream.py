@@ -15,8 +15,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from midcall.transports.connection_limits import SlowReaders
-from midcall.transports.event_writer import COMMENT, KEEP_ALIVE
-from midcall.transports.sse import EventStream
+from midcall.transports.responses import COMMENT, KEEP_ALIVE, EventStream
 
 READ_AHEAD = 64 * 1024
 """How many bytes of the requests that follow are taken before the stream has ended."""

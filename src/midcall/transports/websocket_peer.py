@@ -8,7 +8,7 @@ from typing import cast
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from midcall.transports.one_write import Gathering
+from midcall.transports.http_protocol import Gathering
 
 
 class WebSocketPeer(WebSocketsSansIOProtocol):

@@ -23,7 +23,7 @@ from midcall.jsonrpc import INTERNAL_ERROR
 from midcall.mcp.elicitation import answer_from, read_any_answer
 from midcall.mcp.request import McpError, McpRequest, Outcome
 from midcall.questions import AnyQuestion
-from midcall.trace import question_id
+from midcall.replay import question_id
 
 log = logging.getLogger("midcall.mcp")
 

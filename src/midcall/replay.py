@@ -1,4 +1,4 @@
-"""Trace: what a call has done so far, so that its body can be run again up to where it stands.
+"""What is in a journal of a call, and how its body is run again up to where it stands.
 
 Everything that a replay must give back has a **place** in the call: the first is `1`, then `2`, and so on;
 what runs beside it, as in `asyncio.gather`, counts for itself under `1/`, `2/`. A place is reached again in
@@ -6,22 +6,37 @@ the same way however fast the rest goes, so that a replay does not depend on the
 end. An **entry** says what was there (its fingerprint) and what it gave; if something else is met at its
 place, the code has changed, and the call stops with `Diverged`.
 
-Nothing is written before a store is given (`write_to`): until then entries are only kept. Knows no store
-and no question.
+Nothing is written before a store is given (`write_to`): until then entries are only kept. A trace knows no
+store; below it is what is kept of questions, and given back as their answers (`recall_answers`).
 """
 
 import asyncio
 import hashlib
 import sys
+import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 from weakref import ref
 
+import msgspec
 from msgspec import Struct
 
-from midcall.errors import Diverged
+from midcall import metrics
+from midcall.errors import (
+    AskError,
+    Cancelled,
+    Diverged,
+    MidcallError,
+    NotSupported,
+    TimedOut,
+    WrongAnswer,
+    WrongType,
+)
+from midcall.items import to_json
+from midcall.open_questions import MISSING, SILENT, Wanted, timed_out
+from midcall.questions import AnyQuestion, question_to_wire
 
 State: TypeAlias = Literal["begun", "given", "done", "failed"]
 """Where an entry stands. An answer that is `given` is in the journal, and not read yet."""
@@ -253,3 +268,101 @@ def _line() -> str:
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
         frame = frame.f_back
     return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+
+_SHOWN = 60
+"""How many characters of a question an error shows."""
+
+
+class Deadline(msgspec.Struct, omit_defaults=True):
+    """What is kept of a question that waits."""
+
+    until: float | None = None
+    since: float = 0.0
+    """When it was asked."""
+    withdrawn: bool = False
+    """Whether the code that had asked it was cancelled (by `asyncio.timeout`, or in a task group)."""
+
+
+class Failure(msgspec.Struct):
+    """What is kept of an error."""
+
+    code: str
+    message: str
+
+
+def fingerprint(question: AnyQuestion) -> str:
+    """What a question was: short enough to be shown, and another one for any other question."""
+    exact = hashlib.sha256(to_json(question_to_wire(question))).hexdigest()[:12]
+    message = question.message if len(question.message) <= _SHOWN else f"{question.message[:_SHOWN]}..."
+    return f"{question.kind} {message!r} ({exact})"
+
+
+def recall_answers(trace: Trace, wanted: Sequence[Wanted]) -> list[Any]:
+    """The values of answers that were given before, or `MISSING`. Raises what ended the round.
+
+    A question that waited already goes on to wait, until it would have timed out. One that was withdrawn is
+    `SILENT`: nobody is asked again.
+    """
+    entries = []
+    for one in wanted:
+        one.place = trace.place()
+        one.fingerprint = fingerprint(one.question)
+        entries.append(trace.recall(one.place, one.fingerprint))
+    return [_value(trace, one, entry) for one, entry in zip(wanted, entries, strict=True)]
+
+
+def _value(trace: Trace, wanted: Wanted, entry: Entry | None) -> Any:
+    if entry is None:
+        return MISSING
+    if entry.state == "done":
+        return wanted.read(msgspec.json.decode(entry.value))
+    if entry.state == "given":
+        try:
+            return wanted.read(msgspec.json.decode(entry.value))
+        except WrongAnswer as error:  # it could not be read before the call was run again
+            wanted.note = error.expected
+            return MISSING
+    if entry.state == "failed":
+        failure = msgspec.json.decode(entry.value, type=Failure)
+        raise _ERRORS.get(failure.code, AskError)(failure.message)
+    deadline = msgspec.json.decode(entry.value, type=Deadline)
+    wanted.since = deadline.since
+    if deadline.withdrawn:
+        return SILENT
+    if deadline.until is not None:
+        wanted.timeout = deadline.until - deadline.since
+        if deadline.until <= time.time():  # while no process ran
+            metrics.question_ended(wanted.question.kind, "timed_out", wanted.since)
+            late = timed_out(wanted)
+            trace.note(failed(wanted, late))
+            raise late
+    return MISSING
+
+
+_ERRORS: dict[str, type[MidcallError]] = {
+    kind.code: kind for kind in (TimedOut, Cancelled, NotSupported, WrongType)
+}
+
+
+def asked(wanted: Wanted) -> Entry:
+    """The entry of a question that begins to wait."""
+    until = None if wanted.timeout is None else wanted.since + wanted.timeout
+    return Entry(wanted.place, wanted.fingerprint, "begun", to_json(Deadline(until, wanted.since)))
+
+
+def withdrawn(wanted: Wanted) -> Entry:
+    """The entry of a question whose code was cancelled while it waited."""
+    return Entry(
+        wanted.place, wanted.fingerprint, "begun", to_json(Deadline(since=wanted.since, withdrawn=True))
+    )
+
+
+def answered(wanted: Wanted, payload: Any) -> Entry:
+    """The entry of a question that is answered, also with a refusal."""
+    return Entry(wanted.place, wanted.fingerprint, "done", to_json(payload))
+
+
+def failed(wanted: Wanted, error: MidcallError) -> Entry:
+    """The entry of a question that ends without an answer."""
+    return Entry(wanted.place, wanted.fingerprint, "failed", to_json(Failure(error.code, str(error))))

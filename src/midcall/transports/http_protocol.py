@@ -2,9 +2,11 @@
 
 uvicorn writes the head of a response and its body apart, and each is a system call, which costs more than
 all that a plain call does here. This gathers what is written in one turn of the event loop, and takes a
-response that is all there at once. A stream of events that stays open is handed to an `OpenStream`. And where
-uvicorn sets a timer after each response, for connections that stay idle, there is one that goes on, and that
-also ends connections whose client sends no request, or not all of it (see `connection_limits`).
+response that is all there at once. Most requests are answered without waiting for anything: they are run one
+after the other by one task (see `Inline`), and what they are answered with is written when all of them have
+run (`Together`). A stream of events that stays open is handed to an `OpenStream`. And where uvicorn sets a
+timer after each response, for connections that stay idle, there is one that goes on, and that also ends
+connections whose client sends no request, or not all of it (see `connection_limits`).
 """
 
 import asyncio
@@ -14,11 +16,36 @@ from typing import Any, Literal, cast
 from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from midcall.transports.event_writer import DETACH
+from midcall.inline import Body, Inline
+from midcall.transports.connection_limits import Limits, SlowReaders
 from midcall.transports.open_stream import OpenStream
-from midcall.transports.sse import EventStream
-from midcall.transports.together import INLINE, Together
-from midcall.transports.whole_response import RESPOND, Fields
+from midcall.transports.responses import DETACH, INLINE, RESPOND, EventStream, Fields
+
+
+class Together:
+    """Runs the requests of a server, and writes its responses."""
+
+    __slots__ = ("_writing", "leaving", "limits", "requests", "slow_readers")
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.slow_readers = SlowReaders(limits)
+        self.leaving = False
+        """Whether the server is to end: each response is the last one on its connection."""
+        self.requests = Inline[Body](lambda request, _: request, left=lambda request: request.close())
+        self._writing: list[Callable[[], None]] = []
+
+    def write_soon(self, write: Callable[[], None], loop: asyncio.AbstractEventLoop) -> None:
+        """Call this after all that is ready to run now."""
+        if not self._writing:
+            loop.call_soon(self._write)
+        self._writing.append(write)
+
+    def _write(self) -> None:
+        writing, self._writing = self._writing, []
+        for write in writing:
+            write()
+
 
 TOO_LARGE = "The head of the request is too large"
 
