@@ -1,7 +1,7 @@
 """MCP, sans I/O: the extension that serves a hub's methods to MCP clients of every revision.
 
 It knows the hub and its calls, and no transport: messages come in as envelopes and leave through a
-`Line`. Which way a question travels is decided for each request, from what the caller declared.
+`ResponseStream`. Which way a question travels is decided for each request, from what the caller declared.
 """
 
 from midcall.mcp.server import McpExtension, mcp_of

@@ -107,7 +107,7 @@ class McpCalls:
         resolved, finish = _prompting(prompt, request.caller.revision)
         self._start(request, session, resolved, bytes(params.arguments), finish, "prompts/get", params)
 
-    def complete(self, request: McpRequest, params: messages.Complete, session: Session) -> None:
+    def complete(self, request: McpRequest, params: messages.CompleteParams, session: Session) -> None:
         catalog = self._server.catalog
         of = params.ref.uri if params.ref.type == "ref/resource" else params.ref.name
         completer = catalog.completer(of, params.argument.name)
@@ -136,7 +136,7 @@ class McpCalls:
         wanted = completer.method.params["properties"]
         arguments = to_json({name: value for name, value in given.items() if name in wanted})
         resolved = Resolved(of, completer.method, completer.provenance)
-        self._start(request, session, resolved, arguments, finish, "completion/complete", params)
+        self._start(request, session, resolved, arguments, finish, "completion/complete", None)
 
     def _respond(self, request: McpRequest, params: messages.Named, session: Session) -> None:
         """`_plexus_respond`: an answer to a question that went out as a notification."""
@@ -204,7 +204,7 @@ class McpCalls:
         arguments: bytes,
         finish: Finish,
         method: str,
-        params: Any,
+        params: messages.RetryParams | None,
         talk: "Talk | None" = None,
     ) -> "Dialect | InputRequired | None":
         """Start the call by the best way of asking that this caller has, or go on with one that waits.
@@ -212,7 +212,7 @@ class McpCalls:
         `talk` is what is under way at another server. Gives the dialect of a call that was started.
         """
         hub, caller = self._server.hub, request.caller
-        if caller.modern and method != "completion/complete" and _may_wait(request, found, params):
+        if caller.modern and params is not None and _may_wait(request, found, params):
             return self._start_durable(request, session, found, arguments, finish, method, params, talk)
         dialect: Dialect
         if not found.method.interactive or caller.modern:
@@ -242,7 +242,7 @@ class McpCalls:
         arguments: bytes,
         finish: Finish,
         method: str,
-        params: Any,
+        params: messages.RetryParams,
         talk: "Talk | None",
     ) -> InputRequired | None:
         """Start a call that may have to be found again, or go on with one that waits."""
@@ -254,7 +254,7 @@ class McpCalls:
             resumption.retry(request, session, params.request_state, ticket, params.input_responses or {})
             return None
         task = bool(found.method.extras.get("long_running")) and caller.knows_tasks
-        uri = getattr(params, "uri", "")
+        uri = params.uri if isinstance(params, messages.Located) else ""
         kinds = caller.kinds
         context = McpContext(ticket, kinds, uri, task, caller.shows_any_form, caller.gives_tools)
         dialect = resumption.dialect(request, finish, context, arguments, params.input_responses)
@@ -283,7 +283,7 @@ class _Respond(msgspec.Struct):
     response_data: Any = UNSET
 
 
-def _may_wait(request: McpRequest, found: Resolved, params: Any) -> bool:
+def _may_wait(request: McpRequest, found: Resolved, params: messages.RetryParams) -> bool:
     """Whether the call of a modern caller may have to be found again."""
     return (
         found.method.interactive
@@ -338,7 +338,7 @@ _digest_known = functools.lru_cache(maxsize=1024)(_digest_anew)  # they come aga
 # --- plain calls --------------------------------------------------------------------------------------
 #
 # This is the hot path, so there is no dialect: the call hands over its result, and that is the response. How
-# it is run is up to the line (`Line.run`): soon, or at once in the task that serves the request.
+# it is run is up to the transport (`ResponseStream.run`): soon, or at once in the task of the request.
 
 
 def run_plain(request: McpRequest, session: Session, hub: Hub, tool: Tool, arguments: bytes) -> None:
@@ -347,7 +347,7 @@ def run_plain(request: McpRequest, session: Session, hub: Hub, tool: Tool, argum
     hub.calls.check_room(call)
     plain = PlainCall(request, session, hub, tool, call)
     call.on_result = plain.answer
-    request.line.run(plain)
+    request.stream.run(plain)
 
 
 class PlainCall(Struct, eq=False):
@@ -402,11 +402,11 @@ class PlainCall(Struct, eq=False):
 class Talk(Protocol):
     """A request to the other server (see `client.mount_talk`)."""
 
-    taker: Any
+    taker: object
     """Who is told of what happens."""
 
     @property
-    def outcome(self) -> Any: ...
+    def outcome(self) -> object: ...
 
     def cancel(self, reason: str) -> None: ...
 
@@ -422,7 +422,9 @@ class Remote(Protocol):
     def is_modern(self) -> bool:
         """Whether the other server is told with each request what its caller can be asked."""
 
-    def begin(self, call: Call, taker: Any, log_level: str | None, *, progress: bool) -> Talk | None:
+    def begin(
+        self, call: Call, taker: "RelayedCall", log_level: str | None, *, progress: bool
+    ) -> Talk | None:
         """Send the request of a call at once; nothing if the server is not there at the moment."""
 
     def read_report(self, method: str, params: dict[str, Any]) -> Progress | Log | None:

@@ -1,6 +1,5 @@
 """What comes in with MCP requests, as structs: unknown fields are ignored, raw parts stay raw."""
 
-from collections.abc import Callable
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
@@ -59,7 +58,7 @@ class Initialize(Struct):
     client_info: dict[str, Any] = field(default_factory=dict, name="clientInfo")
 
 
-class Retry(Params):
+class RetryParams(Params):
     """What a request carries that comes back with answers."""
 
     input_responses: dict[Key, Raw] | None = field(default=None, name="inputResponses")
@@ -67,7 +66,7 @@ class Retry(Params):
     """Whatever is there is checked as a state, also `null`."""
 
 
-class Named(Retry, kw_only=True):
+class Named(RetryParams, kw_only=True):
     """`tools/call` and `prompts/get`."""
 
     name: Name
@@ -75,13 +74,13 @@ class Named(Retry, kw_only=True):
     task: Raw = Raw()
 
 
-class Located(Retry, kw_only=True):
+class Located(RetryParams, kw_only=True):
     """`resources/read`, and subscribing to one."""
 
     uri: Uri
 
 
-class Page(Params):
+class ListParams(Params):
     """A list."""
 
     cursor: Key | None = None
@@ -114,7 +113,7 @@ class CompletionContext(Struct):
     arguments: dict[str, str] = {}
 
 
-class Complete(Params, kw_only=True):
+class CompleteParams(Params, kw_only=True):
     """`completion/complete`."""
 
     ref: Reference
@@ -149,18 +148,3 @@ class CancelledParams(Struct):
 
     request_id: Key | int | float = field(name="requestId")
     reason: str = ""
-
-
-def reader(kind: type) -> Callable[[Raw], Any]:
-    """What reads parameters of this kind. It raises `msgspec.DecodeError`."""
-    decode: Callable[[Any], Any] = msgspec.json.Decoder(kind).decode
-
-    def read(raw: Raw) -> Any:
-        return decode(raw if raw != _ABSENT else b"{}")
-
-    return read
-
-
-_ABSENT = Raw()
-read_any = reader(Params)
-read_cancelled = reader(CancelledParams)

@@ -76,7 +76,7 @@ STANDS_STILL = "The call cannot go on: its code has changed since it asked. It i
 _LOOK = 0.5
 
 
-class OpenQuestion(NamedTuple):
+class WaitingQuestion(NamedTuple):
     """An open question of a call in the journal."""
 
     key: str
@@ -314,14 +314,14 @@ def _check_import(record: CallRecord) -> None:
 # --- questions and answers ------------------------------------------------------------------------
 
 
-def open_questions(record: CallRecord) -> list[OpenQuestion]:
+def open_questions(record: CallRecord) -> list[WaitingQuestion]:
     """What a call in the journal waits for."""
     if record.status not in ASKING or not record.questions:
         return []
     asked = asked_of(record).questions
     keys = [one.key for one in asked.values()]
     return [
-        OpenQuestion(
+        WaitingQuestion(
             one.key if one.key and keys.count(one.key) == 1 else name,
             question_id(record.id, one.place),
             one.question,

@@ -24,7 +24,7 @@ from midcall.journal.durable import LOOK, PATIENCE, DurableCalls
 from midcall.journal.seal import BadSeal, KeyRing
 from midcall.journal.state import asked_of, context_of, is_answered, new_record
 from midcall.mcp import tasks
-from midcall.mcp.dialects import Finish, read_answers
+from midcall.mcp.dialects import Finish, Given, read_answers
 from midcall.mcp.dialects.input_required import InputRequired, input_requests
 from midcall.mcp.request import McpError, McpRequest, Outcome, error_for
 from midcall.mcp.results import decode_outcome, encode_outcome
@@ -175,7 +175,7 @@ class Resumption:
         else:
             waiter.ready = False
             self._add(waiter, taken.id)
-            await self._join(waiter, context.ticket)
+            await self._join(waiter, context.ticket, Given())
 
     def _revive(self, record: CallRecord) -> tuple[InputRequired, Resolved]:
         context = _decode_context(context_of(record))
@@ -216,20 +216,28 @@ class Resumption:
             state = self.unseal(sealed, ticket)
             self._add(waiter, state.call_id)
         given = await read_answers(self.durable, state.call_id, responses, state.places)
-        if given.answers:
-            try:
-                dialect = await self.durable.answer(state.call_id, given.answers, patience=0)
-            except (UnknownQuestion, WrongAnswer):
-                pass  # it has gone on in this moment: what it asks now is told
-            else:
-                if isinstance(dialect, InputRequired):
-                    self._make_ready(waiter, dialect, given.notes)
-                    return
-        if isinstance(live := self.durable.live.get(state.call_id), InputRequired):
-            live.note(given.notes)
-        await self._join(waiter, ticket, given.notes)
+        if not await self._give(waiter, given):
+            if isinstance(live := self.durable.live.get(state.call_id), InputRequired):
+                live.note(given.notes)
+            await self._join(waiter, ticket, given)
 
-    async def _join(self, waiter: Waiter, ticket: Ticket, notes: Mapping[str, str] = _NO_NOTES) -> None:
+    async def _give(self, waiter: Waiter, given: Given) -> bool:
+        """Give answers to the call. False if it has gone on in this moment, or there are none."""
+        if not given.answers:
+            return False
+        try:
+            dialect = await self.durable.answer(waiter.call_id, given.answers, patience=0)
+        except UnknownQuestion:
+            return False
+        except WrongAnswer:
+            given.answers.clear()
+            return False
+        if isinstance(dialect, InputRequired):
+            self._make_ready(waiter, dialect, given.notes)
+            return True
+        return False
+
+    async def _join(self, waiter: Waiter, ticket: Ticket, given: Given) -> None:
         """Answer a request with how the call stands: what it asks now, or what it came to.
 
         While it runs, wait for that, but not for ever; and if its worker is gone, go on with it here.
@@ -243,7 +251,11 @@ class Resumption:
                 raise invalid()
             record = found[0]
             if record.status == "waiting" and asked_of(record).questions and not is_answered(*found):
-                request.result(self.questions(record, ticket, notes))
+                if given.answers and time.monotonic() < end and given.is_for(record):
+                    if await self._give(waiter, given):
+                        return
+                    continue  # somebody else's answer to the same question is on its way into the journal
+                request.result(self.questions(record, ticket, given.notes))
                 return
             if record.status in WITH_OUTCOME:
                 request.deliver(decode_outcome(await self.outcome(record) or b"{}"))

@@ -1,8 +1,7 @@
-"""McpExtension: the methods of MCP, lifted into a hub. No I/O: messages come in, a `Line` takes them out.
+"""McpExtension: the methods of MCP for a hub. No I/O: messages come in, and leave by a `ResponseStream`.
 
 Both eras at once: a request that carries modern metadata is served from that alone; any other belongs
-to a legacy session, which begins with `initialize`. What follows is one table of methods, and the
-choice of a dialect for a call.
+to a legacy session, which begins with `initialize`. The table of all methods is below.
 """
 
 import contextlib
@@ -26,9 +25,18 @@ from midcall.mcp import messages, revisions, tasks
 from midcall.mcp.calls import McpCalls
 from midcall.mcp.catalog import Catalog, for_legacy
 from midcall.mcp.dialects import respond_tool
-from midcall.mcp.headers import Headers, check_headers
 from midcall.mcp.messages import Meta
-from midcall.mcp.request import LEVELS, TASKS, Caller, Line, McpError, McpRequest, error_for
+from midcall.mcp.request import (
+    LEVELS,
+    TASKS,
+    Caller,
+    Headers,
+    McpError,
+    McpRequest,
+    ResponseStream,
+    check_headers,
+    error_for,
+)
 from midcall.mcp.results import cache_hints
 from midcall.mcp.resume import Resumption
 from midcall.mcp.session import LISTENER, NOT_INITIALIZED, Listeners, McpPeer, Session, size_of
@@ -118,25 +126,25 @@ class McpExtension:
     def take(
         self,
         message: Envelope,
-        line: Line,
+        stream: ResponseStream,
         session: Session,
         headers: Headers | None = None,
     ) -> None:
         """Serve one request. With `headers` it is a modern one, and they must agree with it."""
         id: Id = None if message.id is UNSET else message.id
         try:
-            self._serve(message, id, line, session, headers)
+            self._serve(message, id, stream, session, headers)
         except Exception as error:  # noqa: BLE001  whatever it is, the caller is told
             refused = error_for(error)
             if headers is None and refused.status == 429:
                 refused.status = 200  # to old clients, another one is the end of their connection
-            McpRequest(id, session.caller, line, _NO_META, self.server_info).error(refused)
+            McpRequest(id, session.caller, stream, _NO_META, self.server_info).error(refused)
 
     def _serve(
         self,
         message: Envelope,
         id: Id,
-        line: Line,
+        stream: ResponseStream,
         session: Session,
         headers: Headers | None,
     ) -> None:
@@ -145,7 +153,7 @@ class McpExtension:
         fault: msgspec.DecodeError | None = None
         params: Any = None
         try:
-            params = (messages.read_any if method is None else method.read)(message.params)
+            params = (_read_any if method is None else method.read)(message.params)
             meta: Meta = getattr(params, "meta", _NO_META)
         except msgspec.DecodeError as error:
             fault = error
@@ -163,7 +171,7 @@ class McpExtension:
                 raise McpError(jsonrpc.INVALID_PARAMS, "Invalid params: too much for an initialize")
         if fault is not None:
             raise _invalid(fault)
-        method.handle(self, McpRequest(id, caller, line, meta, self.server_info), params, session)
+        method.handle(self, McpRequest(id, caller, stream, meta, self.server_info), params, session)
 
     def notice(self, message: Envelope, session: Session) -> None:
         """Take a notification."""
@@ -172,7 +180,7 @@ class McpExtension:
                 session.step("initialized")
             case "notifications/cancelled":
                 try:
-                    cancelled = messages.read_cancelled(message.params)
+                    cancelled = _read_cancelled(message.params)
                 except msgspec.DecodeError:
                     return
                 self.cancel(session, cancelled.request_id, cancelled.reason)
@@ -282,7 +290,7 @@ class McpExtension:
 
     # --- lists -------------------------------------------------------------------------------
 
-    def _list_tools(self, request: McpRequest, params: messages.Page, session: Session) -> None:
+    def _list_tools(self, request: McpRequest, params: messages.ListParams, session: Session) -> None:
         shown = [tool.shown for tool in self.catalog.tools.values()]
         if not request.caller.modern:
             shown = [for_legacy(one) for one in shown]
@@ -290,13 +298,13 @@ class McpExtension:
             shown = [*shown, respond_tool.DEFINITION]
         self._page(request, "tools", shown, params.cursor)
 
-    def _list_resources(self, request: McpRequest, params: messages.Page, session: Session) -> None:
+    def _list_resources(self, request: McpRequest, params: messages.ListParams, session: Session) -> None:
         self._page(request, "resources", [r.shown for r in self.catalog.resources.values()], params.cursor)
 
-    def _list_templates(self, request: McpRequest, params: messages.Page, session: Session) -> None:
+    def _list_templates(self, request: McpRequest, params: messages.ListParams, session: Session) -> None:
         self._page(request, "resourceTemplates", [t.shown for t in self.catalog.templates], params.cursor)
 
-    def _list_prompts(self, request: McpRequest, params: messages.Page, session: Session) -> None:
+    def _list_prompts(self, request: McpRequest, params: messages.ListParams, session: Session) -> None:
         self._page(request, "prompts", [p.shown for p in self.catalog.prompts.values()], params.cursor)
 
     def _page(self, request: McpRequest, name: str, shown: Sequence[Any], cursor: str | None) -> None:
@@ -344,17 +352,6 @@ class McpExtension:
             watch = getattr(readable.method, "watch", None)  # of a server behind, which is to tell
             if watch is not None:
                 watch(uri, session.caller.principal)
-
-    # --- tasks -------------------------------------------------------------------------------
-
-    def _task_get(self, request: McpRequest, params: messages.TaskParams, session: Session) -> None:
-        tasks.get(self.resumption, request, params)
-
-    def _task_update(self, request: McpRequest, params: messages.TaskParams, session: Session) -> None:
-        tasks.update(self.resumption, request, params)
-
-    def _task_cancel(self, request: McpRequest, params: messages.TaskParams, session: Session) -> None:
-        tasks.cancel(self.resumption, request, params)
 
 
 def mcp_of(hub: Hub) -> McpExtension:
@@ -419,45 +416,54 @@ def _span_attributes(method: str, request: McpRequest, params: Any) -> dict[str,
     match params:
         case messages.Named(name=name) if method == "tools/call":
             attributes |= {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name}
-        case messages.Named(name=name) | messages.Complete(ref=messages.Reference("ref/prompt", name)):
+        case messages.Named(name=name) | messages.CompleteParams(ref=messages.Reference("ref/prompt", name)):
             attributes["gen_ai.prompt.name"] = name
-        case messages.Located(uri=uri) | messages.Complete(ref=messages.Reference(uri=uri)):
+        case messages.Located(uri=uri) | messages.CompleteParams(ref=messages.Reference(uri=uri)):
             attributes["mcp.resource.uri"] = uri
     return attributes
 
 
+def _reader(kind: type) -> Callable[[Raw], Any]:
+    """What reads parameters of this kind. It raises `msgspec.DecodeError`."""
+    decode: Callable[[Any], Any] = msgspec.json.Decoder(kind).decode
+
+    def read(raw: Raw) -> Any:
+        return decode(raw if raw != _ABSENT else b"{}")
+
+    return read
+
+
+def _method(params: type, handle: _Handle, *, legacy: bool = True, modern: bool = True) -> _Method:
+    return _Method(_reader(params), handle, legacy, modern)
+
+
+def _task(handle: Callable[[Resumption, McpRequest, messages.TaskParams], None]) -> _Handle:
+    return lambda server, request, params, session: handle(server.resumption, request, params)
+
+
+_ABSENT = Raw()
+_read_any = _reader(messages.Params)
+_read_cancelled = _reader(messages.CancelledParams)
+
 _TABLE: dict[str, _Method] = {
-    # method: parameters, handler, legacy, modern
-    "initialize": _Method(messages.reader(messages.Initialize), McpExtension._initialize, True, False),
-    "ping": _Method(messages.reader(messages.Params), McpExtension._ping, True, False),
-    "logging/setLevel": _Method(messages.reader(messages.Level), McpExtension._set_level, True, False),
-    "server/discover": _Method(messages.reader(messages.Params), McpExtension._discover, False, True),
-    "tools/list": _Method(messages.reader(messages.Page), McpExtension._list_tools, True, True),
-    "tools/call": _Method(
-        messages.reader(messages.Named), _run("tools/call", McpCalls.call_tool), True, True
-    ),
-    "resources/list": _Method(messages.reader(messages.Page), McpExtension._list_resources, True, True),
-    "resources/templates/list": _Method(
-        messages.reader(messages.Page), McpExtension._list_templates, True, True
-    ),
-    "resources/read": _Method(
-        messages.reader(messages.Located), _run("resources/read", McpCalls.read_resource), True, True
-    ),
-    "resources/subscribe": _Method(messages.reader(messages.Located), McpExtension._subscribe, True, False),
-    "resources/unsubscribe": _Method(
-        messages.reader(messages.Located), McpExtension._unsubscribe, True, False
-    ),
-    "prompts/list": _Method(messages.reader(messages.Page), McpExtension._list_prompts, True, True),
-    "prompts/get": _Method(
-        messages.reader(messages.Named), _run("prompts/get", McpCalls.get_prompt), True, True
-    ),
-    "completion/complete": _Method(
-        messages.reader(messages.Complete), _run("completion/complete", McpCalls.complete), True, True
-    ),
-    "subscriptions/listen": _Method(messages.reader(messages.Listen), McpExtension._listen, False, True),
-    "tasks/get": _Method(messages.reader(messages.TaskParams), McpExtension._task_get, False, True),
-    "tasks/update": _Method(messages.reader(messages.TaskParams), McpExtension._task_update, False, True),
-    "tasks/cancel": _Method(messages.reader(messages.TaskParams), McpExtension._task_cancel, False, True),
+    "initialize": _method(messages.Initialize, McpExtension._initialize, modern=False),
+    "ping": _method(messages.Params, McpExtension._ping, modern=False),
+    "logging/setLevel": _method(messages.Level, McpExtension._set_level, modern=False),
+    "server/discover": _method(messages.Params, McpExtension._discover, legacy=False),
+    "tools/list": _method(messages.ListParams, McpExtension._list_tools),
+    "tools/call": _method(messages.Named, _run("tools/call", McpCalls.call_tool)),
+    "resources/list": _method(messages.ListParams, McpExtension._list_resources),
+    "resources/templates/list": _method(messages.ListParams, McpExtension._list_templates),
+    "resources/read": _method(messages.Located, _run("resources/read", McpCalls.read_resource)),
+    "resources/subscribe": _method(messages.Located, McpExtension._subscribe, modern=False),
+    "resources/unsubscribe": _method(messages.Located, McpExtension._unsubscribe, modern=False),
+    "prompts/list": _method(messages.ListParams, McpExtension._list_prompts),
+    "prompts/get": _method(messages.Named, _run("prompts/get", McpCalls.get_prompt)),
+    "completion/complete": _method(messages.CompleteParams, _run("completion/complete", McpCalls.complete)),
+    "subscriptions/listen": _method(messages.Listen, McpExtension._listen, legacy=False),
+    "tasks/get": _method(messages.TaskParams, _task(tasks.get), legacy=False),
+    "tasks/update": _method(messages.TaskParams, _task(tasks.update), legacy=False),
+    "tasks/cancel": _method(messages.TaskParams, _task(tasks.cancel), legacy=False),
 }
 
 
@@ -476,7 +482,7 @@ def _modern_caller(meta: Meta, principal: str | None) -> Caller:
 def _meta_of(message: Envelope) -> Meta:
     """The metadata of a request whose parameters do not fit otherwise."""
     try:
-        params: messages.Params = messages.read_any(message.params)
+        params: messages.Params = _read_any(message.params)
     except msgspec.DecodeError as error:
         raise _invalid(error) from None
     return params.meta

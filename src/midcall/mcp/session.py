@@ -25,7 +25,7 @@ from midcall.connection import MAX_CALLS, Connection, Send
 from midcall.jsonrpc import CALL_FAILED, INVALID_REQUEST, BatchReply, Envelope, Id, Pending
 from midcall.mcp import revisions
 from midcall.mcp.messages import META, Capabilities, Filter, Initialize
-from midcall.mcp.request import Caller, Line, McpError, McpRequest
+from midcall.mcp.request import Caller, McpError, McpRequest, ResponseStream
 from midcall.metrics import counts
 from midcall.principal import Principal
 from midcall.shares import Shares
@@ -107,10 +107,10 @@ class Session:
             self.open = True
         return following is not None
 
-    def ended(self, id: Id, line: Line) -> None:
+    def ended(self, id: Id, stream: ResponseStream) -> None:
         """A request has its response. (Another one with the same id may have been refused.)"""
         running = self.running.get(id)
-        if running is not None and running[0].line is line:
+        if running is not None and running[0].stream is stream:
             del self.running[id]
 
     def begin(self, asked: Initialize) -> None:

@@ -1,4 +1,4 @@
-"""Streamable HTTP: MCP at one endpoint, for both eras. PlainCall ASGI, as this is the hot path.
+"""Streamable HTTP: MCP at one endpoint, for both eras. Plain ASGI, as this is the hot path.
 
 A modern request is served from what it carries; its response is JSON, or a stream of events if
 something has to be said before the result. A legacy client has a session, found by its
@@ -24,8 +24,8 @@ from midcall.journal.contract import is_worker_name
 from midcall.jsonrpc import Batch, BatchReply, Envelope, Fault
 from midcall.mcp import revisions
 from midcall.mcp.calls import PlainCall
-from midcall.mcp.headers import Headers
 from midcall.mcp.messages import META
+from midcall.mcp.request import Headers
 from midcall.mcp.server import McpExtension
 from midcall.mcp.session import Session
 from midcall.principal import Principal

@@ -17,6 +17,7 @@ from midcall.call import Call
 from midcall.connection import MAX_MESSAGE, TOO_LARGE
 from midcall.errors import ToolError, UnknownQuestion, WrongAnswer
 from midcall.items import Data, Done, Error, Item, Log, Progress, Request, RequestCancelled, to_json
+from midcall.journal.contract import CallRecord
 from midcall.journal.durable import DurableCalls
 from midcall.journal.state import asked_of
 from midcall.jsonrpc import INTERNAL_ERROR
@@ -60,11 +61,11 @@ class Dialect:
 
     @property
     def full(self) -> bool:
-        return self.request is not None and self.request.line.full
+        return self.request is not None and self.request.stream.full
 
     async def drain(self) -> None:
         if self.request is not None:
-            await self.request.line.drain()
+            await self.request.stream.drain()
 
     def put(self, item: Item) -> None:
         if isinstance(item, Data):
@@ -157,6 +158,11 @@ class Given:
         """By the ids of their questions: another one may have the same key soon."""
         self.notes: dict[str, str] = {}
         """What was expected in place of the others, by key."""
+
+    def is_for(self, record: CallRecord) -> bool:
+        """Whether they are for a question that a call asks."""
+        asked = asked_of(record).questions.values()
+        return any(question_id(record.id, one.place) in self.answers for one in asked)
 
     def read(
         self, key: str, request_id: str, question: AnyQuestion, response: Any, check: Callable[[Any], object]

@@ -46,7 +46,7 @@ class ServerRequests(Dialect):
             params["_meta"] = {QUESTION_KEY: asked.key}
         id = self._session.requests.add(lambda response: self._answered(asked, response))
         self._waiting[asked.request_id] = id
-        self.request.line.send(jsonrpc.request(id, method, to_json(params)))
+        self.request.stream.send(jsonrpc.request(id, method, to_json(params)))
 
     def withdraw(self, cancelled: RequestCancelled) -> None:
         self._withdraw(cancelled.request_id, cancelled.reason)
