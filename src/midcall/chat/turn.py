@@ -29,7 +29,7 @@ import msgspec
 from midcall.chat import messages as told
 from midcall.chat.conversation import MESSAGE_ID, Conversation
 from midcall.chat.messages import ChatRequest, Event, Failure
-from midcall.chat.runs import Run, finished
+from midcall.chat.runs import Run
 from midcall.chat.store import Conflict
 from midcall.chat.tools import Meter, TurnCalls
 from midcall.errors import MidcallError
@@ -301,7 +301,8 @@ class Turn:
     async def _save(self) -> None:
         self._unsaved = False
         self._conversation.lsn = self._run.lsn
-        await finished(self._engine.store.save(self._conversation))
+        with self._run.uncut():
+            await self._engine.store.save(self._conversation)
 
 
 def _is_said(conversation: Conversation, request: ChatRequest) -> bool:
