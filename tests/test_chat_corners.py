@@ -14,7 +14,7 @@ from chatting import Person, Puppet, call, chat, kinds, only, questions, serving
 from driving import drive
 from midcall import Ask, AskError, BranchLimit, Hub, Question, RegistrationError, method
 from midcall.chat import ChatEngine, Plugin, PluginContext, PluginQuestion, Reply, Retry, Sampling
-from midcall.chat.messages import ChatRequest, Text
+from midcall.chat.messages import ChatRequest, ElicitResponse, ElicitResult, Text
 from midcall.chat.runs import Run
 from midcall.journal.durable import DurableCalls
 from midcall.journal.memory import MemoryJournal
@@ -35,6 +35,11 @@ class Desk:
     def __init__(self) -> None:
         self.begun, self.gate = asyncio.Event(), asyncio.Event()
         self.wiped = 0
+
+    @method(scopes=["admin"])
+    async def erase(self, ask: Ask) -> str:
+        """Erase."""
+        return f"erased {await ask.confirm('Erase?')}"
 
     @method(scopes=["admin"])
     async def wipe(self) -> str:
@@ -127,6 +132,28 @@ def test_a_person_has_the_scopes_of_now_and_not_those_of_the_first_time() -> Non
             assert "it needs the scope admin" in only(events, "tool_error")["message"]
             events = await told(engine, "go", Principal("ada", frozenset({"admin"})))
             assert only(events, "tool_result")["content"] == "wiped 2"
+        finally:
+            await engine.close()
+            await engine.hub.close()
+
+    drive(main())
+
+
+def test_who_has_lost_a_scope_does_not_go_on_with_what_needed_it() -> None:
+    async def main() -> None:
+        engine = ChatEngine(Hub("h").register(Desk()), Puppet(call("desk__erase"), "Well."))
+        try:
+            events = await told(engine, "go", Principal("ada", frozenset({"admin"})))
+            asked = only(events, "plugin_elicit_request")
+            answer = ElicitResponse(
+                asked["sessionId"], asked["elicitId"], ElicitResult("accept", {"confirmed": True})
+            )
+            request = ChatRequest(events[0]["conversationId"], plugin_elicit_responses=(answer,))
+            run = await engine.post(request, Principal("ada"))
+            events = [json.loads(line)["event"] async for line in run.lines()]
+            assert "it needs the scope admin" in only(events, "tool_error")["message"]
+            (ended,) = (await engine.hub.durable.journal.list()).calls
+            assert ended.status == "aborted"
         finally:
             await engine.close()
             await engine.hub.close()

@@ -29,7 +29,7 @@ import msgspec
 from midcall.chat import messages as told
 from midcall.chat.conversation import MESSAGE_ID, Conversation, load, save
 from midcall.chat.messages import ChatRequest, Event, Failure
-from midcall.chat.runs import Run, finished
+from midcall.chat.runs import Run
 from midcall.chat.tools import Meter, TurnCalls
 from midcall.errors import Conflict, MidcallError
 from midcall.models.base import (
@@ -300,7 +300,8 @@ class Turn:
     async def _save(self) -> None:
         self._unsaved = False
         self._conversation.lsn = self._run.lsn
-        await finished(save(self._engine.store, self._conversation))
+        with self._run.uncut():
+            await save(self._engine.store, self._conversation)
 
 
 def _is_said(conversation: Conversation, request: ChatRequest) -> bool:

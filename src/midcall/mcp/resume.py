@@ -221,7 +221,7 @@ class Resumption:
                 live.note(given.notes)
             await self._join(waiter, ticket, given)
 
-    async def _give(self, waiter: Waiter, given: "Given") -> bool:
+    async def _give(self, waiter: Waiter, given: Given) -> bool:
         """Give answers to the call. False if it has gone on in this moment, or there are none."""
         if not given.answers:
             return False
@@ -237,7 +237,7 @@ class Resumption:
             return True
         return False
 
-    async def _join(self, waiter: Waiter, ticket: Ticket, given: "Given") -> None:
+    async def _join(self, waiter: Waiter, ticket: Ticket, given: Given) -> None:
         """Answer a request with how the call stands: what it asks now, or what it came to.
 
         While it runs, wait for that, but not for ever; and if its worker is gone, go on with it here.
