@@ -21,9 +21,8 @@ from midcall.journal.state import asked_of
 from midcall.jsonrpc import INTERNAL_ERROR
 from midcall.mcp import revisions
 from midcall.mcp.catalog import Tool
-from midcall.mcp.dialects import Dialect
 from midcall.mcp.request import McpError
-from midcall.mcp.results import NO_OUTPUT, decode_outcome, encode_outcome, tool_result
+from midcall.mcp.results import NO_OUTPUT, Reply, decode_outcome, encode_outcome, tool_result
 from midcall.questions import KINDS, AnyQuestion
 from midcall.replay import question_id
 
@@ -75,7 +74,7 @@ class ChatCall(Detached):
     def __init__(self, durable: DurableCalls, record: CallRecord, tool: Tool) -> None:
         super().__init__(durable, record, KINDS)
         newest = revisions.MODERN[-1]
-        self._result = Dialect(None, functools.partial(tool_result, tool, newest))
+        self._result = Reply(None, functools.partial(tool_result, tool, newest))
         """Collects it."""
         self._outcome = b""
         self._progress = -1.0
@@ -110,7 +109,7 @@ class ChatCall(Detached):
     def put(self, item: Item) -> None:
         match item:
             case Data() | Error():
-                self._result.put(item)
+                self._result.add(item)
             case Request():
                 key = item.key or ""
                 self.ask(key if key and key not in self.open else f"question-{item.place}", item)
