@@ -18,7 +18,6 @@ from midcall.errors import BadExport, MidcallError
 from midcall.journal.durable import DurableCalls
 from midcall.journal.memory import MemoryJournal
 from midcall.journal.sqlite import SqliteJournal
-from midcall.mcp import mcp_of
 from midcall.mcp.operations import Operations
 from operating import Server, midcall
 
@@ -103,7 +102,7 @@ def test_who_has_no_chat_leaves_its_tool_calls_as_they_are() -> None:
         async with serving(first.chat) as port:
             (asked,) = questions(await Person(port).say("Send it."))
             assert asked["key"] == "to"
-            operations = Operations(journal, durable=mcp_of(second).resumption.durable)
+            operations = Operations(journal, durable=second.durable)
             (listed,) = (await operations.list())["calls"]
             with pytest.raises(MidcallError, match="Nobody here can run this call"):
                 await operations.answer(listed["id"], {"to": "Ada"})

@@ -18,7 +18,7 @@ import uvloop
 from websockets.asyncio.client import connect as open_socket
 
 from midcall import Hub, method
-from midcall.transports import http_server, mcp_http, sse
+from midcall.transports import http_server, mcp_http, responses
 from midcall.transports.auth import StaticKeys
 from midcall.transports.connection_limits import DEFAULTS, Limits
 from midcall.transports.http_sessions import HttpSession
@@ -568,20 +568,20 @@ def test_the_large_end_of_a_stream_is_kept_only_for_a_while(monkeypatch: pytest.
     async def main() -> None:
         session = HttpSession(None)
         stream = session.new_stream()
-        stream.put(b"x" * 2 * sse.KEPT_BYTES)
+        stream.put(b"x" * 2 * responses.KEPT_BYTES)
         stream.close()
         assert session.resume(f"{stream.id}-0") == (stream, 1)
         await until(lambda: not stream.since(0))
         assert session.resume(f"{stream.id}-0") == (None, 0)
 
-    monkeypatch.setattr(sse, "KEPT_TIME", 0.05)
+    monkeypatch.setattr(responses, "KEPT_TIME", 0.05)
     asyncio.run(main())
 
 
 def test_a_call_waits_for_a_reader_that_is_behind_by_few_but_large_events() -> None:
-    stream = sse.EventStream(None)
+    stream = responses.EventStream(None)
     stream.attach(0, lambda: None)
-    stream.put(b"x" * 2 * sse.KEPT_BYTES)
+    stream.put(b"x" * 2 * responses.KEPT_BYTES)
     assert stream.full
     stream.written(stream.end)
     assert not stream.full

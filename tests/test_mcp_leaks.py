@@ -21,7 +21,7 @@ from midcall.journal.seal import KeyRing
 from midcall.mcp import McpExtension, mcp_of
 from midcall.mcp.session import Session
 from midcall.principal import Principal
-from midcall.transports import http_sessions, sse
+from midcall.transports import http_sessions, responses
 from midcall.transports.mcp_http import McpEndpoint
 
 MANY = 10_000
@@ -270,26 +270,26 @@ def test_questions_that_end_in_any_way_leave_nothing_in_their_session() -> None:
 
 def test_a_stream_that_is_read_for_days_keeps_only_its_last_events() -> None:
     async def run() -> None:
-        stream = sse.EventStream("0")
+        stream = responses.EventStream("0")
         woken: list[int] = []
         turn = stream.attach(0, lambda: woken.append(stream.end))
         place = 0
-        for number in range(20 * sse.KEPT_EVENTS):
+        for number in range(20 * responses.KEPT_EVENTS):
             stream.put(b'{"n":%d}' % number)
             if number % 7 == 0:
                 assert f'"n":{place}}}'.encode() in stream.since(place).split(b"\n\n")[0]
                 place = stream.end
                 stream.written(place)
-        assert woken == list(range(1, 20 * sse.KEPT_EVENTS + 1))
-        assert stream.since(0).count(b"\n\n") <= sse.KEPT_EVENTS + 7
+        assert woken == list(range(1, 20 * responses.KEPT_EVENTS + 1))
+        assert stream.since(0).count(b"\n\n") <= responses.KEPT_EVENTS + 7
         assert stream.since(5) == stream.since(stream.first), "an old place goes on with what is kept"
         assert stream.since(5).count(b"\n\n") == stream.end - stream.first
         stream.left(turn)
         for _ in range(100):
             stream.put(b"x" * 100_000)
-        assert len(stream.since(0)) < 2 * sse.KEPT_BYTES
-        assert woken[-1] == 20 * sse.KEPT_EVENTS, "who has left is not woken"
-        stream.put(b"y" * 2 * sse.KEPT_BYTES)
+        assert len(stream.since(0)) < 2 * responses.KEPT_BYTES
+        assert woken[-1] == 20 * responses.KEPT_EVENTS, "who has left is not woken"
+        stream.put(b"y" * 2 * responses.KEPT_BYTES)
         assert stream.since(0).count(b"\n\n") == 1, "the last one is kept in any case"
 
     drive(run())

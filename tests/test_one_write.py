@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from midcall.transports import http_protocol as one_write
+from midcall.transports import http_protocol
 from test_open_stream import OWN, WAYS, Visitor, drive
 
 
@@ -108,13 +108,13 @@ def test_a_page_may_read_what_it_is_let_in_for(way: str) -> None:
 def test_midcalls_own_server_does_send_them_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the others here would all go one way."""
     sent: list[bool] = []
-    respond = one_write.OneWrite._respond
+    respond = http_protocol.OneWrite._respond
 
-    def noted(self: one_write.OneWrite, *args: object) -> bool:
+    def noted(self: http_protocol.OneWrite, *args: object) -> bool:
         sent.append(respond(self, *args))  # type: ignore[arg-type]
         return sent[-1]
 
-    monkeypatch.setattr(one_write.OneWrite, "_respond", noted)
+    monkeypatch.setattr(http_protocol.OneWrite, "_respond", noted)
 
     async def run(visitor: Visitor) -> None:
         sent.clear()

@@ -20,8 +20,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from driving import LIMIT, until
 from mcp_peers import FORMS, LATEST, META, MODERN
 from midcall import Ask, Hub, method
-from midcall.transports import open_stream, sse
-from midcall.transports import responses as event_writer
+from midcall.transports import open_stream, responses
 from midcall.transports.http import asgi_app
 from midcall.transports.http_server import server
 from midcall.transports.open_stream import OpenStream
@@ -445,7 +444,7 @@ def test_a_client_that_reads_slowly_is_not_written_to_without_bound_and_gets_the
         reply = await line.head()
         await until(lambda: visitor.desk.told == lines)  # nobody has read anything of it
         await line.rest(reply)
-        assert sse.KEPT_BYTES // size < len(reply.messages) < lines, "what does not fit is left out"
+        assert responses.KEPT_BYTES // size < len(reply.messages) < lines, "what does not fit is left out"
         assert reply.text == "said it all"
 
     drive(way, run)
@@ -455,7 +454,7 @@ def test_a_client_that_reads_slowly_is_not_written_to_without_bound_and_gets_the
 def test_a_comment_is_sent_from_time_to_time_while_nothing_happens(
     way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (event_writer, open_stream):
+    for module in (responses, open_stream):
         monkeypatch.setattr(module, "KEEP_ALIVE", 0.02)
 
     async def run(visitor: Visitor) -> None:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import Route
 
 from midcall.chat import messages
@@ -33,7 +33,7 @@ from midcall.chat.messages import (
     Said,
     read_json,
 )
-from midcall.chat.ndjson import principal_of, read_body, refused
+from midcall.chat.ndjson import Stream, principal_of, read_body, refused
 from midcall.chat.runs import FarRun, Line, Run
 from midcall.errors import MidcallError
 from midcall.limits import Key, Name
@@ -444,7 +444,7 @@ async def _only(event: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
 
 def _streamed(told: AsyncIterator[dict[str, Any]]) -> Response:
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(_lines(told), media_type="text/event-stream", headers=headers)
+    return Stream(_lines(told), media_type="text/event-stream", headers=headers)
 
 
 async def _lines(told: AsyncIterator[dict[str, Any]]) -> AsyncIterator[bytes]:

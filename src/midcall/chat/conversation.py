@@ -33,8 +33,8 @@ class Pending(Struct, omit_defaults=True):
     answers: dict[str, Any] = {}
     """What is answered already, by key."""
     round: int = 1
-    ids: dict[str, str] = {}
-    """The ids in the journal of what is asked, by key."""
+    places: dict[str, str] = {}
+    """Where in the call it is asked, by key: another question may have the same key soon."""
 
     @property
     def unanswered(self) -> dict[str, ElicitRequest]:

@@ -11,7 +11,6 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct
 
-from midcall.client.results import text_of
 from midcall.errors import JournalError, MidcallError, ToolError
 from midcall.items import Data, Done, Error, Item, Progress, Request, RequestCancelled
 from midcall.journal.contract import CallRecord
@@ -22,9 +21,8 @@ from midcall.jsonrpc import INTERNAL_ERROR
 from midcall.mcp import revisions
 from midcall.mcp.catalog import Tool
 from midcall.mcp.request import McpError
-from midcall.mcp.results import NO_OUTPUT, Reply, decode_outcome, encode_outcome, tool_result
+from midcall.mcp.results import NO_OUTPUT, Reply, decode_outcome, encode_outcome, text_of, tool_result
 from midcall.questions import KINDS, AnyQuestion
-from midcall.replay import question_id
 
 Report: TypeAlias = Callable[[str, float | None], None]
 """Gets what a tool says of its progress, with a percentage if it tells one."""
@@ -41,7 +39,8 @@ class ToolEnded(Struct, frozen=True):
 class OpenQuestion(Struct, frozen=True):
     """A question of a tool call that waits."""
 
-    id: str
+    place: str
+    """Where in the call it is asked."""
     question: AnyQuestion
     expected: str = ""
     """What would have been expected of the last answer, if that could not be read."""
@@ -73,8 +72,7 @@ class ChatCall(Detached):
 
     def __init__(self, durable: DurableCalls, record: CallRecord, tool: Tool) -> None:
         super().__init__(durable, record, KINDS)
-        newest = revisions.MODERN[-1]
-        self._result = Reply(None, functools.partial(tool_result, tool, newest))
+        self._result = Reply(None, functools.partial(tool_result, tool, revisions.MODERN[-1]))
         """Collects it."""
         self._outcome = b""
         self._progress = -1.0
@@ -164,7 +162,7 @@ class ChatCall(Detached):
 def asked_by(dialect: Detached) -> dict[str, OpenQuestion]:
     """What a call asks whose coroutine is here."""
     return {
-        name: OpenQuestion(one.request_id, one.request_type, dialect.notes.get(name, ""))
+        name: OpenQuestion(one.place, one.request_type, dialect.notes.get(name, ""))
         for name, one in dialect.open.items()
     }
 
@@ -172,7 +170,7 @@ def asked_by(dialect: Detached) -> dict[str, OpenQuestion]:
 def asked_in(record: CallRecord) -> dict[str, OpenQuestion]:
     """What a call in the journal asks."""
     return {
-        name: OpenQuestion(question_id(record.id, one.place), one.question, one.note)
+        name: OpenQuestion(one.place, one.question, one.note)
         for name, one in asked_of(record).questions.items()
     }
 

@@ -4,6 +4,7 @@ it has.
 Beside it stand the pages that a web client needs of a chat: what it is, and the conversations of a person.
 """
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,6 +12,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from midcall.chat.engine import Busy, ChatEngine, NoConversation, TooManyConversations
 from midcall.chat.messages import StopRequest, read_json, read_request
@@ -150,11 +152,38 @@ class Ndjson:
 
 def _streamed(run: Run | FarRun, after: int) -> Response:
     async def lines() -> AsyncIterator[bytes]:
-        async for line in run.lines(after):
-            yield line + b"\n"
+        async for new in run.batches(after):
+            yield b"\n".join((*new, b""))
 
     headers = {"X-Session-Id": run.id, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(lines(), media_type="application/x-ndjson", headers=headers)
+    return Stream(lines(), media_type="application/x-ndjson", headers=headers)
+
+
+class Stream(StreamingResponse):
+    """A response that goes on until it ends, or its reader is gone.
+
+    Starlette's own does the same with two tasks and a group of them, which costs more than the lines do.
+    """
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        writing = asyncio.current_task()
+        gone = False
+
+        async def listen() -> None:
+            nonlocal gone
+            await self.listen_for_disconnect(receive)
+            gone = True
+            if writing is not None:
+                writing.cancel()
+
+        listening = asyncio.create_task(listen())
+        try:
+            await self.stream_response(send)
+        except asyncio.CancelledError:
+            if not gone or writing is None or writing.uncancel():
+                raise
+        finally:
+            listening.cancel()
 
 
 def _session_id(request: Request) -> str:

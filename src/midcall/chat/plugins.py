@@ -15,15 +15,15 @@ what it said; raising `Retry` there asks again, with the reason added. A tool th
 """
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Self, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
 from midcall.asking import json_in
-from midcall.branch import CHARACTERS
-from midcall.errors import RegistrationError
+from midcall.chat.messages import ElicitRequest
+from midcall.errors import MidcallError, RegistrationError
 from midcall.hub import Hub
 from midcall.items import to_builtins
 from midcall.json_schema import compiled
@@ -37,8 +37,12 @@ from midcall.models.base import (
     ToolCall,
     ToolDefinition,
     Usage,
+    cost,
 )
 from midcall.questions import SCHEMA, USAGE, Question, Refusal
+
+NOT_UNDERSTOOD = "(Not understood: "
+"""How a question begins that is asked again, as over MCP."""
 
 MAX_TRIES = 3
 """How often a model is asked for an answer that fits."""
@@ -135,15 +139,6 @@ async def ask_model(request: ModelRequest, model: Model) -> Reply:
     return Reply(text, tuple(calls), stopped.reason, cost(request, text, calls, stopped.usage))
 
 
-def cost(request: ModelRequest, text: str, calls: Iterable[ToolCall], told: Usage) -> Usage:
-    """What an answer has cost; estimated where the model does not tell, as a limit is to hold there too."""
-    if told.input or told.output:
-        return told
-    asked = len(request.system or "") + sum(len(message.content) for message in request.messages)
-    said = len(text) + sum(len(call.arguments) for call in calls)
-    return Usage(asked // CHARACTERS + 1, said // CHARACTERS + 1)
-
-
 def request_from(params: dict[str, Any], max_tokens: int | None = None) -> ModelRequest:
     """The request to a model that the parameters of `sampling/createMessage` stand for."""
     limits = [limit for limit in (params.get("maxTokens"), max_tokens) if isinstance(limit, int)]
@@ -227,25 +222,6 @@ def _result(reply: Reply, model: Model, usage: Usage) -> dict[str, Any]:
     }
 
 
-class Meter:
-    """What a turn has cost so far, and may cost."""
-
-    def __init__(self, budget: int | None) -> None:
-        self.usage = Usage()
-        self._budget = budget
-
-    def spend(self, usage: Usage) -> None:
-        self.usage += usage
-
-    @property
-    def spent(self) -> bool:
-        return self._budget is not None and self.usage.input + self.usage.output >= self._budget
-
-    @property
-    def told(self) -> dict[str, int]:
-        return {"input": self.usage.input, "output": self.usage.output}
-
-
 # --- questions to the person ----------------------------------------------------------------
 
 
@@ -275,6 +251,10 @@ class Shown(BaseException):
         super().__init__(component)
         self.component = component
         self.props = props
+
+
+class PluginFailed(MidcallError):
+    """A handler failed: with the first answer that it cannot take, or before."""
 
 
 class PluginContext:
@@ -348,6 +328,32 @@ async def show(handler: Handler, question: PluginQuestion, answers: Sequence[Any
     if isinstance(value, Refusal):
         return {"action": "decline" if value.how == "Declined" else "cancel"}
     return {"action": "accept", "content": to_builtins(value)}
+
+
+def asked_again(question: ElicitRequest, failed: PluginFailed, round: int) -> ElicitRequest:
+    """A question whose answer its handler could not take, with the reason."""
+    reason = str(failed.__cause__) or type(failed.__cause__).__name__
+    start, part, number = question.elicit_id.partition("#")
+    return msgspec.structs.replace(
+        question,
+        message=f"{NOT_UNDERSTOOD}{' '.join(reason.split())})\n{question.message}",
+        elicit_id=f"{start.rpartition(':')[0]}:{round}{part}{number}",
+    )
+
+
+def without_reason(question: ElicitRequest) -> ElicitRequest:
+    """A question without the reason why it was asked again."""
+    before, _, message = question.message.partition("\n")
+    return (
+        msgspec.structs.replace(question, message=message) if before.startswith(NOT_UNDERSTOOD) else question
+    )
+
+
+def with_component(question: ElicitRequest, shown: Shown, number: int) -> ElicitRequest:
+    """A question as its handler shows it, after this many answers."""
+    elicit_id = question.elicit_id if not number else f"{question.elicit_id.split('#')[0]}#{number + 1}"
+    component = {"name": shown.component, "props": shown.props}
+    return msgspec.structs.replace(question, component=component, elicit_id=elicit_id)
 
 
 def _named(method: Callable[..., Any] | str) -> str:

@@ -106,13 +106,19 @@ class Run:
 
     async def lines(self, after: int = 0) -> AsyncIterator[bytes]:
         """The lines after a number, as they come; ends with the run."""
-        while True:
-            while after < len(self._lines):
-                yield self._lines[after]
-                after += 1
-            if self.ended:
-                return
-            await self._changed.wait()
+        async for new in self.batches(after):
+            for line in new:
+                yield line
+
+    async def batches(self, after: int = 0) -> AsyncIterator[Sequence[bytes]]:
+        """As `lines`, all that there are at a time."""
+        while not self.ended or after < len(self._lines):
+            if after == len(self._lines):
+                await self._changed.wait()
+            new = self._lines[after:]
+            after += len(new)
+            if new:
+                yield new
 
     def _wake(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
@@ -198,6 +204,12 @@ class FarRun:
         Lines that a worker told just before it died may not be written down. Whoever has them is told its end
         after them. While the store cannot be read, more is waited for.
         """
+        async for new in self.batches(after):
+            for line in new:
+                yield line
+
+    async def batches(self, after: int = 0) -> AsyncIterator[Sequence[bytes]]:
+        """As `lines`, all that there are at a time."""
         pause, over = POLL, False
         while not over:
             try:
@@ -208,8 +220,8 @@ class FarRun:
                 pause = min(2 * pause, DEAD_AFTER)
             else:
                 pause = POLL
-                for line in new:
-                    yield line
+                if new:
+                    yield new
                 after += len(new)
             if not over:
                 await asyncio.sleep(pause)

@@ -1,36 +1,58 @@
-"""The tools of a hub in its chat: what they are called there, and calls of them.
+"""The tools of a hub in its chat: what they are called there, calls of them, and what a turn does with those.
 
 A turn makes a call, and it or a later turn goes on with it, wherever the call is: in this process, in another
 worker, or nowhere at the moment. Each has an idempotency key, by which a turn that was cut off finds its
 calls again, and none is made twice.
+
+What a tool asks the model is answered at once. What it asks the person is noted in the conversation as
+pending, and gone on with in the turn that brings the answers. However a call ends, the conversation has a
+result for it, and none is left behind in the journal.
 """
 
+import asyncio
 import contextlib
 import hashlib
+import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+from midcall.chat import messages as told
+from midcall.chat.conversation import Conversation, Pending
 from midcall.chat.dialect import (
     ChatCall,
+    NotNow,
     OpenQuestion,
     Report,
     ToolAsks,
     ToolEnded,
-    asked_by,
     asked_in,
     ended,
 )
-from midcall.chat.runs import finished
+from midcall.chat.messages import ElicitRequest, ElicitResponse
+from midcall.chat.plugins import (
+    NOT_UNDERSTOOD,
+    PluginFailed,
+    PluginQuestion,
+    Shown,
+    asked_again,
+    show,
+    with_component,
+    without_reason,
+)
+from midcall.chat.runs import Run, finished
 from midcall.client.native import MOST_LETTERS, native_name
 from midcall.errors import (
+    JournalError,
     MethodNotFound,
     MidcallError,
     ToolError,
+    TooManyCalls,
     UnknownQuestion,
     WrongAnswer,
 )
 from midcall.hub import Hub
+from midcall.items import to_json
 from midcall.journal.contract import ENDED, WITH_OUTCOME, CallRecord, Gone
 from midcall.journal.dialect import Detached
 from midcall.journal.durable import LOOK, DurableCalls, durable_calls
@@ -38,19 +60,32 @@ from midcall.journal.state import is_answered, new_record
 from midcall.jsonrpc import INTERNAL_ERROR
 from midcall.mcp import mcp_of
 from midcall.mcp.catalog import Tool
-from midcall.mcp.elicitation import answer_from, read_any_answer
+from midcall.mcp.elicitation import read_answers, read_context, request_for, without_context
 from midcall.mcp.request import McpError
 from midcall.mcp.results import encode_outcome
 from midcall.mcp.resume import CHAT
-from midcall.models.base import ToolDefinition
+from midcall.models.base import Message, ModelError, ToolCall, ToolDefinition, Usage
 from midcall.principal import Principal, check_scopes
-from midcall.questions import KINDS
+from midcall.questions import KINDS, Roots, Sample
 from midcall.registry import Resolved
+
+if TYPE_CHECKING:
+    from midcall.chat.engine import ChatEngine
+
+log = logging.getLogger("midcall.chat")
 
 CAPABILITIES = frozenset(("elicitation", "sampling", "roots"))
 """What a tool may require of whoever calls it, and a chat has."""
 
 GONE = "The tool call is gone: it was ended, or its time was up"
+LOST = "Plugin session was lost. Please retry the operation."
+STOPPED = "Stopped by the person before it had a result."
+
+MAX_ROUNDS = 200
+"""How often a tool may ask in one turn without asking the person."""
+
+NO_ANSWER = {"action": "cancel"}
+"""What a tool gets whose question the model did not answer."""
 
 
 class SessionLost(MidcallError):
@@ -187,50 +222,24 @@ class ChatCalls:
             else:
                 await durable.journal.wait(call_id, record.segment, LOOK)
 
-    async def answer(self, call_id: str, results: Mapping[str, Any], ids: Mapping[str, str]) -> None:
+    async def answer(self, call_id: str, results: Mapping[str, Any], places: Mapping[str, str]) -> None:
         """Answer questions of a call, by key: each with what an MCP client would give.
 
-        `ids` says which questions these are meant for, if that is known: another one may have the same key by
-        now. When this returns, the answers are in the journal. What cannot be read is asked again.
+        `places` says where they were asked, if that is known: another one may have the same key by now. When
+        this returns, the answers are in the journal. What cannot be read is asked again.
         """
         durable = self._durable
         await durable.open()
-        live = durable.live.get(call_id)
-        answers: dict[str, Any] = {}
-        notes: dict[str, str] = {}
-        for key, one in (await self._asked(call_id, live)).items():
-            if key not in results or ids.get(key, one.id) != one.id:
-                continue
-            try:
-                payload = answer_from(one.question, results[key])
-                if live is not None and live.call is not None and live.asks(one.id):
-                    live.call.check_answer(one.id, payload)
-                else:
-                    read_any_answer(one.question, payload)
-            except WrongAnswer as error:
-                notes[key] = error.expected
-            else:
-                answers[one.id] = payload
+        given = await read_answers(durable, call_id, results, places or None)
+        dialect: object = durable.live.get(call_id)
         with contextlib.suppress(UnknownQuestion, WrongAnswer):  # it has gone on in this moment
-            if answers:
-                await durable.answer(call_id, answers)
-        if notes:
-            await self._ask_again(call_id, notes)
-
-    async def _asked(self, call_id: str, live: Detached | None) -> dict[str, OpenQuestion]:
-        if live is not None and live.open:
-            return asked_by(live)
-        found = await self._durable.journal.load(call_id)
-        return {} if found is None else asked_in(found[0])
-
-    async def _ask_again(self, call_id: str, notes: Mapping[str, str]) -> None:
-        """Have questions asked again, with what was expected."""
-        dialect: object = self._durable.live.get(call_id)
-        if dialect is None and (found := await self._durable.journal.load(call_id)) is not None:
-            dialect = await self._durable.take_up(found[0])
+            if given.answers:
+                dialect = await durable.answer(call_id, given.answers)
+            elif given.notes and dialect is None and (found := await durable.journal.load(call_id)):
+                dialect = await durable.take_up(found[0])
         if isinstance(dialect, Detached):
-            dialect.note(notes)
-            self._durable.resume(dialect)
+            dialect.note(given.notes)
+            durable.resume(dialect)
 
     async def abort(self, principal: str | None, key: str, reason: str) -> None:
         """End the call that was made under a key, if there is one."""
@@ -249,3 +258,365 @@ def _given_up(status: str) -> MidcallError:
         case "poisoned":
             return ToolError("This call was given up: it brought down each worker that ran it")
     return SessionLost(GONE)
+
+
+class Meter:
+    """What a turn has cost so far, and may cost."""
+
+    def __init__(self, budget: int | None) -> None:
+        self.usage = Usage()
+        self._budget = budget
+
+    def spend(self, usage: Usage) -> None:
+        self.usage += usage
+
+    @property
+    def spent(self) -> bool:
+        return self._budget is not None and self.usage.input + self.usage.output >= self._budget
+
+    @property
+    def told(self) -> dict[str, int]:
+        return {"input": self.usage.input, "output": self.usage.output}
+
+
+class TurnCalls:
+    """What one turn does with tools."""
+
+    def __init__(
+        self,
+        engine: "ChatEngine",
+        run: Run,
+        conversation: Conversation,
+        principal: Principal | None,
+        meter: Meter,
+    ) -> None:
+        self._engine = engine
+        self._run = run
+        self._conversation = conversation
+        self._principal = principal
+        self._meter = meter
+        self._tools = NO_TOOLS
+
+    def look_for_tools(self) -> Tools:
+        """The tools that the hub has now: those of mounted servers come and go."""
+        self._tools = self._engine.tools()
+        return self._tools
+
+    # --- all of them --------------------------------------------------------------------------
+
+    @property
+    def unmade(self) -> list[ToolCall]:
+        """Calls that have neither a result nor a question: new ones, or what a crash has left over."""
+        return [call for call in self._conversation.unanswered() if call.id not in self._conversation.pending]
+
+    @property
+    def answered(self) -> list[Pending]:
+        """Calls that can go on: with an answer to any of their questions, or cut off while they went on."""
+        return [
+            one
+            for one in self._conversation.pending.values()
+            if not one.questions or one.questions.keys() & one.answers.keys()
+        ]
+
+    async def make(self, calls: Iterable[ToolCall]) -> None:
+        """Make calls, each to its result or until it asks the person. Raises what may be tried again."""
+        await self._all([self._make(call) for call in calls])
+
+    async def go_on(self, pendings: Iterable[Pending]) -> None:
+        """Go on with calls, with what is answered of their questions; what is not, they ask again."""
+        await self._all([self._go_on(pending) for pending in pendings])
+
+    async def _all(self, work: Sequence[Coroutine[Any, Any, None]]) -> None:
+        """Do it all, at once unless told otherwise; what one fails with is raised when all have ended."""
+        failures: list[MidcallError] = []
+
+        async def guarded(one: Coroutine[Any, Any, None]) -> None:
+            try:
+                await one
+            except MidcallError as error:
+                failures.append(error)
+
+        if self._engine.parallel and len(work) > 1:
+            async with asyncio.TaskGroup() as group:
+                for one in work:
+                    group.create_task(guarded(one))
+        else:
+            for one in work:
+                await guarded(one)
+        if failures:
+            raise failures[0]
+
+    async def abort(self, pending: Pending, reason: str) -> None:
+        """End a call that waits."""
+        self._status(pending.call, "aborted")
+        await self._end(pending.call, reason)
+
+    async def stop(self) -> None:
+        """The person has stopped the turn: end everything that has no result."""
+        for pending in list(self._conversation.pending.values()):
+            await self.abort(pending, STOPPED)
+        for call in self._conversation.unanswered():
+            await self._end(call, STOPPED)
+
+    def lost(self, call_id: str) -> None:
+        """An answer for a call that does not wait any more."""
+        self.session_error(call_id, "SESSION_NOT_FOUND", GONE)
+        for call in self._conversation.unanswered():
+            if call.id == call_id:
+                self._failed(call, LOST)
+
+    def session_error(self, session_id: str, error: str, message: str) -> None:
+        self._run.emit(told.SessionError(session_id, session_id, error, message))
+
+    # --- one of them --------------------------------------------------------------------------
+
+    async def _make(self, call: ToolCall) -> None:
+        pending = Pending(call, round=0)
+
+        async def begin(report: Report) -> ToolEnded | ToolAsks:
+            tools = self._tools if call.name in self._tools else self.look_for_tools()
+            tool, key = tools.find(call.name), self._conversation.key_of(call)
+            arguments = to_json(call.read_arguments())
+            return await self._engine.calls.begin(tool, arguments, key, self._principal, report)
+
+        await self._play(pending, begin)
+
+    async def _go_on(self, pending: Pending) -> None:
+        async def answer(report: Report) -> ToolEnded | ToolAsks:
+            if not pending.call_id:  # of a conversation that was written before calls were known by their ids
+                key = self._conversation.key_of(pending.call)
+                pending.call_id = await self._engine.calls.find(self._conversation.principal, key)
+            await self._answer(pending)
+            self._status(pending.call, "running")
+            return await self._engine.calls.current(pending.call_id, report)
+
+        await self._play(pending, answer)
+
+    async def _answer(self, pending: Pending) -> None:
+        """Give a call the answers that there are. When this returns, they are in the journal."""
+        if pending.answers:
+            await self._engine.calls.answer(pending.call_id, pending.answers, pending.places)
+
+    async def _play(
+        self,
+        pending: Pending,
+        start: Callable[[Report], Coroutine[Any, Any, ToolEnded | ToolAsks]],
+    ) -> None:
+        """Do what is next of a call. Whatever goes wrong is its result, unless it may be tried again."""
+        call = pending.call
+
+        def report(message: str, percentage: float | None) -> None:
+            self._run.emit(told.ToolProgress(call.id, self._name(call), message, percentage))
+
+        try:
+            await self._settle(pending, await start(report), report)
+        except SessionLost:
+            self._conversation.pending.pop(call.id, None)
+            self.lost(call.id)
+        except (MidcallError, ValueError) as error:
+            if not _may_be_triedasked_again(error, pending):
+                await self._end(call, str(error))
+                return
+            if pending.call_id:
+                self._conversation.pending[call.id] = pending  # with its answers
+            raise NotNow(str(error)) from error  # under the same key, or with the same answers
+        except Exception:
+            # A call without a result would be made again, and fail again, with all that is ever said.
+            log.exception("a call of %s failed inside midcall", call.name)
+            await self._end(call, "Internal error")
+
+    async def _settle(self, pending: Pending, outcome: ToolEnded | ToolAsks, report: Report) -> None:
+        """Take what came of a round; answer what needs no person, and go on until one is needed."""
+        call = pending.call
+        for _ in range(MAX_ROUNDS):
+            if isinstance(outcome, ToolEnded):
+                break
+            unanswered = pending.unanswered
+            pending.call_id = outcome.call_id
+            pending.round += 1
+            pending.questions, pending.answers = {}, {}
+            pending.rendered = {key: pending.rendered.get(key, []) for key in unanswered}
+            await self._ask(pending, outcome, unanswered)
+            if pending.questions:
+                self._conversation.pending[call.id] = pending
+                self._status(call, "awaiting_elicit")
+                return
+            await self._answer(pending)
+            outcome = await self._engine.calls.current(pending.call_id, report)
+        else:
+            raise MidcallError(f"{self._name(call)} has asked {MAX_ROUNDS} times, and is given up")
+        if pending.round:
+            self._status(call, "failed" if outcome.is_error else "completed")
+        if outcome.is_error:
+            self._failed(call, outcome.content)
+            return
+        self._conversation.pending.pop(call.id, None)
+        self._conversation.say(Message("tool", outcome.content, tool_call_id=call.id))
+        self._run.emit(told.ToolResult(call.id, self._name(call), outcome.content, outcome.structured))
+
+    async def _end(self, call: ToolCall, reason: str) -> None:
+        """A call fails that has not ended by itself: first in the journal, so that none is left there."""
+        try:
+            key = self._conversation.key_of(call)
+            await finished(self._engine.calls.abort(self._conversation.principal, key, reason))
+        except asyncio.CancelledError:
+            self._failed(call, reason)
+            raise
+        self._failed(call, reason)
+
+    def _failed(self, call: ToolCall, message: str) -> None:
+        self._conversation.pending.pop(call.id, None)
+        self._conversation.say(Message("tool", f"Error: {message}", tool_call_id=call.id, is_error=True))
+        self._run.emit(told.ToolError(call.id, self._name(call), message))
+
+    # --- what it asks -------------------------------------------------------------------------
+
+    async def _ask(self, pending: Pending, asks: ToolAsks, unanswered: dict[str, ElicitRequest]) -> None:
+        """Have the model answer what is for it, and note what is for the person.
+
+        What was asked before and is `unanswered` stays the same question.
+        """
+        pending.places = {key: one.place for key, one in asks.questions.items()}
+        for key, one in asks.questions.items():
+            match one.question:
+                case Sample():
+                    pending.answers[key] = await self._sample(pending.call, one.question)
+                case Roots():
+                    pending.answers[key] = {"roots": []}
+                case _:
+                    question = self._question(pending, key, one)
+                    before = unanswered.get(key)
+                    if before is not None and _is_same(before, question):
+                        pending.questions[key] = before
+                    else:
+                        pending.rendered.pop(key, None)
+                        await self._show(pending, key, question)
+
+    async def _sample(self, call: ToolCall, question: Sample) -> dict[str, Any]:
+        """What the model says; if it says nothing, the tool is told so, and may do without."""
+        self._status(call, "awaiting_sample")
+        if self._meter.spent:
+            self._tell(call, "The turn has cost too much already to ask the model again")
+            return NO_ANSWER
+        name = self._name(call)
+        try:
+            sampling = self._engine.sampling_for(name)
+            _, params = request_for(question)
+            return await sampling.answer(params, self._engine.model, self._meter.spend)
+        except ModelError as error:
+            self._tell(call, f"The model gave no answer: {error}")
+            return NO_ANSWER
+        except Exception:
+            log.exception("the sampling of %s failed", name)
+            self._tell(call, "The model could not be asked")
+            return NO_ANSWER
+
+    def _question(self, pending: Pending, key: str, one: OpenQuestion) -> ElicitRequest:
+        note = f"{NOT_UNDERSTOOD}expected {one.expected})\n" if one.expected else ""
+        _, params = request_for(one.question, note)
+        call, message, schema = pending.call, str(params["message"]), params.get("requestedSchema")
+        return ElicitRequest(
+            session_id=call.id,
+            call_id=call.id,
+            tool_name=self._name(call),
+            elicit_id=f"{call.id}:{key}:{pending.round}",
+            key=key,
+            message=without_context(message),
+            schema=schema,
+            context=read_context(message, schema) or None,
+            mode="url" if "url" in params else None,
+            url=params.get("url"),
+        )
+
+    def take_at_once(self, response: ElicitResponse) -> bool:
+        """Take the person's answer to one question, if that needs no handler."""
+        pending = self._conversation.pending.get(response.session_id)
+        key = None if pending is None else _key_of(pending, response)
+        if pending is None or key is None:
+            return False
+        result = response.result
+        if result.action != "accept":
+            pending.answers[key] = {"action": result.action}
+        elif pending.questions[key].component is None:
+            content = {} if result.content is None else result.content
+            pending.answers[key] = {"action": "accept", "content": content}
+        else:
+            return False
+        return True
+
+    async def take(self, pending: Pending, response: ElicitResponse) -> None:
+        """Take the person's answer to one question; it is said if it is no answer to any."""
+        if self.take_at_once(response):
+            return
+        key = _key_of(pending, response)
+        if key is None:
+            waiting = [question.elicit_id for question in pending.unanswered.values()]
+            text = f"Elicitation ID mismatch: expected {' or '.join(waiting)}, got {response.elicit_id}"
+            self.session_error(response.session_id, "ELICIT_MISMATCH", text)
+            return
+        question = without_reason(pending.questions[key])
+        rendered = pending.rendered.setdefault(key, [])
+        rendered.append(response.result.content)
+        try:
+            await self._show(pending, key, question)
+        except PluginFailed as failed:
+            rendered.pop()
+            pending.round += 1
+            pending.questions[key] = asked_again(question, failed, pending.round)
+
+    async def _show(self, pending: Pending, key: str, question: ElicitRequest) -> None:
+        """Find out how a question is shown next, or that its handler needs nothing more."""
+        name = self._name(pending.call)
+        handler = self._engine.handler_for(name, key)
+        if handler is not None:
+            asked = PluginQuestion(
+                key, question.message, question.context or {}, question.schema or {}, name, pending.call.id
+            )
+            answers = pending.rendered.get(key, [])
+            try:
+                shown = await show(handler, asked, answers)
+            except Exception as error:
+                log.exception("the plugin of %s failed", name)
+                raise PluginFailed(f"The plugin of {name} failed: {error}") from error
+            if isinstance(shown, Shown):
+                question = with_component(question, shown, len(answers))
+            else:
+                pending.answers[key] = shown
+                if question.component is None:
+                    return
+        pending.questions[key] = question
+
+    # --- what is told -------------------------------------------------------------------------
+
+    def _name(self, call: ToolCall) -> str:
+        return self._tools.shown_name(call.name)
+
+    def _status(self, call: ToolCall, status: str) -> None:
+        self._run.emit(told.SessionStatus(call.id, call.id, self._name(call), status))
+
+    def _tell(self, call: ToolCall, message: str) -> None:
+        log.warning("%s: %s", call.name, message)
+        self._run.emit(told.ToolProgress(call.id, self._name(call), message))
+
+
+def _key_of(pending: Pending, response: ElicitResponse) -> str | None:
+    """Which question an answer is for, of those that have none yet."""
+    found = (key for key, one in pending.unanswered.items() if one.elicit_id == response.elicit_id)
+    return next(found, None)
+
+
+def _may_be_triedasked_again(error: Exception, pending: Pending) -> bool:
+    """Whether a call is not to be given up: the journal is away, or there is no room to go on with it."""
+    return isinstance(error, JournalError | NotNow) or (
+        isinstance(error, TooManyCalls) and bool(pending.call_id)
+    )
+
+
+def _is_same(one: ElicitRequest, other: ElicitRequest) -> bool:
+    """Whether the person is asked the same, in whichever round and however it is shown."""
+    return (one.message, one.schema, one.context, one.url) == (
+        other.message,
+        other.schema,
+        other.context,
+        other.url,
+    )

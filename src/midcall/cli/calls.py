@@ -298,7 +298,7 @@ async def _of_target(args: argparse.Namespace) -> AsyncIterator[Office]:
     hub.durable.looks_after = False
     hub.durable.engine = None  # an engine would have this process go on with other calls too
     _ = mcp_of(hub)  # so that calls of MCP can go on
-    ChatCalls(hub).keep_with(hub.durable)  # the server may have a chat though the hub has none of its own
+    ChatCalls(hub).keep_with(hub.durable)  # and those of a chat that only the server has
     try:
         await hub.durable.open()
         hub.durable.time_limit = args.wait or await _waits(hub.durable, args.id)

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Literal, TypeAlias
 
 from midcall.client.mirrored import Mirrored
-from midcall.client.results import objects_in
+from midcall.mcp.results import objects_in
 
 Part: TypeAlias = Literal["tools", "prompts", "resources", "templates"]
 

@@ -21,7 +21,6 @@ from midcall.client.line import ToolLine
 from midcall.client.mirrored import Mirrored
 from midcall.client.options import Options
 from midcall.client.responses import Waiter
-from midcall.client.results import objects_in
 from midcall.client.session import Session, in_time
 from midcall.client.subscriptions import Subscriptions, Updated
 from midcall.client.targets import Target
@@ -30,6 +29,7 @@ from midcall.errors import MidcallError, TimedOut, TransportLost
 from midcall.invocation import Answerer, Invocation
 from midcall.items import to_json
 from midcall.mcp import revisions
+from midcall.mcp.results import objects_in
 
 log = logging.getLogger("midcall.client")
 

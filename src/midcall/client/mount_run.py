@@ -22,13 +22,14 @@ from midcall.call import Call
 from midcall.client.line import read_progress
 from midcall.client.mount_ask import Answers, Round
 from midcall.client.mount_talk import Asks, Began, Talk
-from midcall.client.results import failure_of, text_of
+from midcall.client.results import failure_of
 from midcall.content import Passed, PassedError
 from midcall.errors import InvalidArguments, RemoteError, ToolError, Unreachable
 from midcall.items import Background, Log, Metadata, Progress, to_builtins, to_json
 from midcall.jsonrpc import INVALID_PARAMS
 from midcall.mcp.elicitation import ELICIT, URL_REQUIRED
 from midcall.mcp.request import LEVELS
+from midcall.mcp.results import text_of
 from midcall.replay import Trace
 
 if TYPE_CHECKING:

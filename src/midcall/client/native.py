@@ -12,8 +12,8 @@ from typing import Any
 
 from midcall.client.client import Client
 from midcall.client.request_schema import check_call
-from midcall.client.results import text_of
 from midcall.errors import MethodNotFound, MidcallError
+from midcall.mcp.results import text_of
 
 MOST_LETTERS = 64
 

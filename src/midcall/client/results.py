@@ -5,7 +5,7 @@ from typing import Any
 from msgspec import Struct
 
 from midcall.errors import MidcallError, ToolError
-from midcall.mcp.results import ERROR_CODE
+from midcall.mcp.results import ERROR_CODE, objects_in, text_of
 
 
 class ToolResult(Struct, frozen=True):
@@ -43,17 +43,6 @@ def failure_of(result: dict[str, Any]) -> ToolError:
     code = meta.get(ERROR_CODE) if isinstance(meta, dict) else None
     text = text_of(result.get("content")) or "The tool failed"
     return ToolError(text, code=code) if isinstance(code, str) else ToolError(text)
-
-
-def objects_in(value: Any) -> list[dict[str, Any]]:
-    """The objects of a list, whatever else a server may have put there."""
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
-
-
-def text_of(content: Any) -> str:
-    """The text among content blocks."""
-    texts = [one.get("text") for one in objects_in(content) if one.get("type") == "text"]
-    return "\n".join(text for text in texts if isinstance(text, str))
 
 
 def batch_result(call_id: str, outcome: dict[str, Any] | MidcallError) -> dict[str, Any]:

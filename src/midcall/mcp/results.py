@@ -26,6 +26,7 @@ ERROR_CODE = "dev.midcall/code"
 """Under which the metadata of a failed result say its error's code, if it has one of its own."""
 
 NO_OUTPUT = "(no output)"
+
 CACHE_MS = 60_000
 
 
@@ -129,6 +130,17 @@ def _message(part: Any, revision: str, number: int) -> Any:
 def cache_hints() -> dict[str, Any]:
     """How long a modern client may keep what it was told."""
     return {"ttlMs": CACHE_MS, "cacheScope": "private"}
+
+
+def objects_in(value: Any) -> list[dict[str, Any]]:
+    """The objects of a list, whatever else a server may have put there."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def text_of(content: Any) -> str:
+    """The text among content blocks."""
+    texts = [one.get("text") for one in objects_in(content) if one.get("type") == "text"]
+    return "\n".join(text for text in texts if isinstance(text, str))
 
 
 # --- while a call runs ----------------------------------------------------------------------------

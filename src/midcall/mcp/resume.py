@@ -25,13 +25,11 @@ from midcall.journal.seal import BadSeal, KeyRing
 from midcall.journal.state import asked_of, context_of, is_answered, new_record
 from midcall.mcp import tasks
 from midcall.mcp.dialects.input_required import InputRequired, input_requests
-from midcall.mcp.elicitation import answer_from, read_any_answer
+from midcall.mcp.elicitation import Given, read_answers
 from midcall.mcp.request import McpError, McpRequest, Outcome, error_for
 from midcall.mcp.results import Finish, decode_outcome, encode_outcome
 from midcall.mcp.session import Session
-from midcall.questions import AnyQuestion
 from midcall.registry import Resolved
-from midcall.replay import question_id
 
 CLOSING = "The server is closing: try again"
 
@@ -217,13 +215,13 @@ class Resumption:
         if state is None:
             state = self.unseal(sealed, ticket)
             self._add(waiter, state.call_id)
-        given = await self.read_answers(state.call_id, responses, state.places)
+        given = await read_answers(self.durable, state.call_id, responses, state.places)
         if not await self._give(waiter, given):
             if isinstance(live := self.durable.live.get(state.call_id), InputRequired):
                 live.note(given.notes)
             await self._join(waiter, ticket, given)
 
-    async def _give(self, waiter: Waiter, given: "Given") -> bool:
+    async def _give(self, waiter: Waiter, given: Given) -> bool:
         """Give answers to the call. False if it has gone on in this moment, or there are none."""
         if not given.answers:
             return False
@@ -239,7 +237,7 @@ class Resumption:
             return True
         return False
 
-    async def _join(self, waiter: Waiter, ticket: Ticket, given: "Given") -> None:
+    async def _join(self, waiter: Waiter, ticket: Ticket, given: Given) -> None:
         """Answer a request with how the call stands: what it asks now, or what it came to.
 
         While it runs, wait for that, but not for ever; and if its worker is gone, go on with it here.
@@ -291,31 +289,6 @@ class Resumption:
         if isinstance(claimed, InputRequired):
             self.durable.resume(claimed)
         return claimed
-
-    async def read_answers(
-        self, call_id: str, responses: Mapping[str, Raw], places: Mapping[str, str] | None = None
-    ) -> "Given":
-        """What of the responses answers a question that is open, and what is wrong with the others.
-
-        With `places`, only questions count that are asked there: another one may have the same key by now.
-        """
-        given = Given()
-        if not responses:
-            return given
-        live = self.durable.live.get(call_id)
-        if isinstance(live, InputRequired) and live.call is not None and live.open.keys() & responses:
-            for key, asked in live.open.items():
-                if key in responses and (places is None or places.get(key) == asked.place):
-                    check = partial(live.call.check_answer, asked.request_id)
-                    given.read(key, asked.request_id, asked.request_type, responses[key], check)
-            return given
-        found = await self.durable.journal.load(call_id)
-        if found is not None and found[0].questions:
-            for key, one in asked_of(found[0]).questions.items():
-                if key in responses and (places is None or places.get(key) == one.place):
-                    fits = partial(read_any_answer, one.question)
-                    given.read(key, question_id(call_id, one.place), one.question, responses[key], fits)
-        return given
 
     async def outcome(self, record: CallRecord) -> bytes | None:
         """What an ended call came to."""
@@ -459,39 +432,6 @@ class Resumption:
     @property
     def _keys(self) -> KeyRing | None:
         return self._given_keys or self.durable.keys
-
-
-class Given:
-    """Answers of a client, as far as they can be read."""
-
-    def __init__(self) -> None:
-        self.answers: dict[str, Any] = {}
-        """By the ids of their questions: another one may have the same key soon."""
-        self.notes: dict[str, str] = {}
-        """What was expected in place of the others, by key."""
-
-    def is_for(self, record: CallRecord) -> bool:
-        """Whether they are for a question that a call asks."""
-        asked = asked_of(record).questions.values()
-        return any(question_id(record.id, one.place) in self.answers for one in asked)
-
-    def read(
-        self,
-        key: str,
-        request_id: str,
-        question: AnyQuestion,
-        response: Raw,
-        check: Callable[[Any], object],
-    ) -> None:
-        try:
-            payload = answer_from(question, msgspec.json.decode(response))
-            check(payload)
-        except WrongAnswer as error:
-            self.notes[key] = error.expected
-        except (msgspec.DecodeError, RecursionError, UnknownQuestion):
-            pass
-        else:
-            self.answers[request_id] = payload
 
 
 async def _guarded(request: McpRequest, work: Callable[[], Awaitable[None]]) -> None:

@@ -17,6 +17,7 @@ from midcall.journal.dialect import Detached
 from midcall.journal.state import asked_of, is_answered
 from midcall.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS
 from midcall.mcp.dialects.input_required import InputRequired, input_requests
+from midcall.mcp.elicitation import read_answers
 from midcall.mcp.messages import TaskParams
 from midcall.mcp.request import McpError, McpRequest, require
 from midcall.mcp.results import decode_outcome
@@ -81,7 +82,7 @@ async def _get(resumption: "Resumption", record: CallRecord) -> dict[str, Any]:
 
 
 async def _update(resumption: "Resumption", record: CallRecord, responses: dict[str, Raw]) -> dict[str, Any]:
-    given = await resumption.read_answers(record.id, responses)
+    given = await read_answers(resumption.durable, record.id, responses)
     dialect: Detached | Settled | Busy | Gone | None = None
     if given.answers:
         try:

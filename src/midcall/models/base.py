@@ -5,12 +5,13 @@ calls when they are whole, and one `Stopped` at the end. A provider is one file 
 own wire and nothing of hubs, chats or tools that run.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
+from midcall.branch import CHARACTERS
 from midcall.errors import MidcallError
 
 MAX_DEPTH = 100
@@ -110,6 +111,15 @@ class Stopped(Struct, frozen=True):
     usage: Usage = Usage()
     extra: dict[str, Any] = {}
     """What the provider wants back in `Message.extra`."""
+
+
+def cost(request: ModelRequest, text: str, calls: Iterable[ToolCall], told: Usage) -> Usage:
+    """What an answer has cost; estimated where the model does not tell, as a limit is to hold there too."""
+    if told.input or told.output:
+        return told
+    asked = len(request.system or "") + sum(len(message.content) for message in request.messages)
+    said = len(text) + sum(len(call.arguments) for call in calls)
+    return Usage(asked // CHARACTERS + 1, said // CHARACTERS + 1)
 
 
 ModelEvent: TypeAlias = TextPart | ThinkingPart | ToolCall | Stopped
