@@ -18,6 +18,7 @@ from driving import drive, until
 from journal_contract import waiting_call
 from mcp_peers import META, MODERN, Response
 from midcall import Ask, Hub, JournalFull, RateLimited, calls, connect_hub, method, resource, shares
+from midcall.calls import Owned, RateLimit
 from midcall.chat import ChatEngine, engine
 from midcall.client import mount
 from midcall.journal.durable import DurableCalls, Quota
@@ -27,7 +28,6 @@ from midcall.mcp import mcp_of
 from midcall.mcp import session as mcp_session
 from midcall.metrics import counts, families_of, render
 from midcall.principal import Principal
-from midcall.shares import Owned, RateLimit
 from midcall.transports import http as transport
 from midcall.transports import http_sessions, http_sse
 from midcall.transports.auth import StaticKeys

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from midcall.calls import Shares
 from midcall.chat.conversation import MAX_ID, Conversation, Listed, is_id, load, new_conversation, save
 from midcall.chat.messages import BadRequest, ChatRequest
 from midcall.chat.plugins import Handler, Plugin, Sampling
@@ -25,7 +26,6 @@ from midcall.mcp import mcp_of
 from midcall.metrics import counts
 from midcall.models.base import Message, Model
 from midcall.principal import Principal
-from midcall.shares import Shares
 
 if TYPE_CHECKING:
     from midcall.chat.ndjson import ChatPart

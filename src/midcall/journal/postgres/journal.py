@@ -57,8 +57,7 @@ from midcall.journal.postgres.rows import (
 from midcall.journal.postgres.schema import check_name, migrate
 from midcall.journal.postgres.session import Line, worker_name
 from midcall.journal.postgres.sql import Statements
-from midcall.journal.seal import KeyRing
-from midcall.journal.values import Values
+from midcall.journal.seal import KeyRing, Values
 
 if TYPE_CHECKING:
     from midcall.journal.postgres.reach import Connection

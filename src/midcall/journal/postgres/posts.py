@@ -15,7 +15,7 @@ from midcall.errors import JournalError
 from midcall.journal.postgres.reach import Reach
 from midcall.journal.postgres.session import Line
 from midcall.journal.postgres.sql import Statements
-from midcall.journal.values import Values
+from midcall.journal.seal import Values
 
 if TYPE_CHECKING:
     from midcall.journal.postgres.reach import Connection
