@@ -141,9 +141,12 @@ class ChatEngine:
         async with self._opening:
             self.closing = False
             if not self._is_open:
-                self.calls.keep_with(durable_calls(self.hub))
+                durable = durable_calls(self.hub)
+                self.calls.keep_with(durable)
+                if self._own_journal is durable.journal:
+                    self._own_journal = None
                 if self._own_journal is None:
-                    await durable_calls(self.hub).open()
+                    await durable.open()
                 else:
                     await self._own_journal.open()
                     self._sweeping = asyncio.create_task(self._sweep(self._own_journal))

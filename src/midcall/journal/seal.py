@@ -1,14 +1,13 @@
-"""Seals: state that is handed to a client and comes back, and what a journal keeps, unread and unchanged.
+"""Seals: what is handed to a client, and what a journal keeps, unread and unchanged.
 
-AES-256-GCM under a ring of keys (`KeyRing`): the first key seals, each of them opens, so that keys can be
-changed while sealed state is still on its way. Keys come from `MIDCALL_KEYS` (base64, separated by
-commas, the newest first), or are made once and kept in a file of the user's state directory.
+AES-256-GCM under a ring of keys: the first key seals, each of them opens, so that keys can be changed while
+sealed state is still on its way. Keys come from `MIDCALL_KEYS` (base64, separated by commas, the newest
+first), or are made once and kept in a file of the user's state directory.
 
-A journal keeps what it must not read (`Values`) as it is, or sealed. The first byte says which. A sealed
-value is bound to its place: one that was moved to another call, or to another column, does not open. A
-journal that is sealed takes nothing that is not, so that whoever can write to it, but has no key, cannot
-say what was called or answered. `plain_too` takes both, to bring what was plain before into a sealed
-journal.
+The first byte of a value in a journal says whether it is sealed. A sealed value is bound to its place: one
+that was moved to another call, or to another column, does not open. A journal that is sealed takes nothing
+that is not, so that whoever can write to it, but has no key, cannot say what was called, answered or said.
+`plain_too` takes both, to bring what was plain before into a sealed journal.
 """
 
 import base64
@@ -30,6 +29,9 @@ from msgspec import msgpack
 from midcall.errors import JournalError
 from midcall.journal.contract import ConversationRecord
 from midcall.journal.files import warn_if_exposed
+
+_encode = msgpack.Encoder().encode
+_decode_lines = msgpack.Decoder(list[bytes]).decode
 
 _TO_URL = bytes.maketrans(b"+/", b"-_")
 _FROM_URL = bytes.maketrans(b"-_+/", b"+/  ")
@@ -159,8 +161,7 @@ def _key_id(key: bytes) -> bytes:
     return hashlib.sha256(b"midcall key id" + key).digest()[:_KEY_ID]
 
 
-_encode = msgpack.Encoder().encode
-_decode_lines = msgpack.Decoder(list[bytes]).decode
+# --- the values of a journal ------------------------------------------------------------------
 
 _PLAIN, _SEALED = b"\0", b"\1"
 

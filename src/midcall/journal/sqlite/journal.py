@@ -135,7 +135,7 @@ _N, _ID, _CREATED, _EXPIRES, _STATUS, _SEGMENT, _FENCE, _OWNER, _CLAIMS = 0, 1, 
 class SqliteJournal:
     """A worker on a file. With `seal`, what callers and tools have said is encrypted under the newest key.
 
-    What is not encrypted is refused then, unless `plain_too` (see `values`).
+    What is not encrypted is refused then, unless `plain_too` (see `seal`).
     """
 
     def __init__(
