@@ -20,9 +20,8 @@ from midcall.journal.state import asked_of
 from midcall.jsonrpc import INTERNAL_ERROR
 from midcall.mcp import revisions
 from midcall.mcp.catalog import Tool
-from midcall.mcp.dialects import Dialect
 from midcall.mcp.request import McpError
-from midcall.mcp.results import NO_OUTPUT, decode_outcome, encode_outcome, text_of, tool_result
+from midcall.mcp.results import NO_OUTPUT, Reply, decode_outcome, encode_outcome, text_of, tool_result
 from midcall.questions import KINDS, AnyQuestion
 
 Report: TypeAlias = Callable[[str, float | None], None]
@@ -73,7 +72,7 @@ class ChatCall(Detached):
 
     def __init__(self, durable: DurableCalls, record: CallRecord, tool: Tool) -> None:
         super().__init__(durable, record, KINDS)
-        self._result = Dialect(None, functools.partial(tool_result, tool, revisions.MODERN[-1]))
+        self._result = Reply(None, functools.partial(tool_result, tool, revisions.MODERN[-1]))
         """Collects it."""
         self._outcome = b""
         self._progress = -1.0
@@ -108,7 +107,7 @@ class ChatCall(Detached):
     def put(self, item: Item) -> None:
         match item:
             case Data() | Error():
-                self._result.put(item)
+                self._result.add(item)
             case Request():
                 key = item.key or ""
                 self.ask(key if key and key not in self.open else f"question-{item.place}", item)

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from midcall.chat.messages import Event, Failure
-from midcall.chat.store import ChatStore, Conflict, RunState
-from midcall.errors import JournalError
+from midcall.errors import Conflict, JournalError
+from midcall.journal.contract import Conversations, RunRecord
 from midcall.logs import Trouble
 
 log = logging.getLogger("midcall.chat")
@@ -68,7 +68,7 @@ class Run:
         id: str,
         conversation_id: str,
         principal: str | None,
-        store: ChatStore,
+        store: Conversations,
         trouble: Trouble,
         closing: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -201,7 +201,7 @@ class FarRun:
     """A run of another process, read from the store."""
 
     def __init__(
-        self, state: RunState, store: ChatStore, closing: Callable[[], bool] = lambda: False
+        self, state: RunRecord, store: Conversations, closing: Callable[[], bool] = lambda: False
     ) -> None:
         """`closing` says whether the process is about to end."""
         self.id = state.id

@@ -60,8 +60,7 @@ from midcall.journal.state import is_answered, new_record
 from midcall.jsonrpc import INTERNAL_ERROR
 from midcall.mcp import mcp_of
 from midcall.mcp.catalog import Tool
-from midcall.mcp.dialects import read_answers
-from midcall.mcp.elicitation import read_context, request_for, without_context
+from midcall.mcp.elicitation import read_answers, read_context, request_for, without_context
 from midcall.mcp.request import McpError
 from midcall.mcp.results import encode_outcome
 from midcall.mcp.resume import CHAT

@@ -30,13 +30,21 @@ from midcall.journal.contract import CallRecord
 from midcall.limits import MAX_STATE, Key
 from midcall.mcp import messages, revisions
 from midcall.mcp.catalog import Readable, Template, Tool, tool_of
-from midcall.mcp.dialects import Dialect, Finish, respond_tool
+from midcall.mcp.dialects import Dialect, respond_tool
 from midcall.mcp.dialects.input_required import InputRequired
 from midcall.mcp.dialects.respond_tool import RespondTool
 from midcall.mcp.dialects.server_requests import ServerRequests
 from midcall.mcp.elicitation import URL_REQUIRED
 from midcall.mcp.request import Caller, McpError, McpRequest, error_for, require
-from midcall.mcp.results import passed_result, prompt_result, resource_result, text_block, tool_result
+from midcall.mcp.results import (
+    Finish,
+    Reply,
+    passed_result,
+    prompt_result,
+    resource_result,
+    text_block,
+    tool_result,
+)
 from midcall.mcp.resume import McpContext, Ticket, Waiter, invalid
 from midcall.mcp.session import Session
 from midcall.outlet import NOWHERE
@@ -453,7 +461,7 @@ class RelayedCall:
         self._remote = cast("Remote", tool.found.method)
         self._start = start
         self._talk: Talk | None = None
-        self._reporter: Dialect | None = None
+        self._reporter: Reply | None = None
         self.call: Call = hub.prepare(tool.found, arguments, NOWHERE, principal=request.caller.principal)
 
     def send(self) -> None:
@@ -502,9 +510,9 @@ class RelayedCall:
         report = self._remote.read_report(method, params)
         if report is not None and self.request is not None:
             if self._reporter is None:
-                self._reporter = Dialect(self.request, _nothing)
+                self._reporter = Reply(self.request, _nothing)
                 self._reporter.call = self.call
-            self._reporter.put(report)
+            self._reporter.add(report)
 
     def _go_the_long_way(self, request: McpRequest, talk: Talk | None) -> None:
         self._leave(Status.RUNNING)

@@ -10,13 +10,16 @@ whoever shows it. *Flat forms* are the JSON Schema of a model as MCP can ask for
 """
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
-from midcall.errors import WrongAnswer
+from midcall.errors import UnknownQuestion, WrongAnswer
+from midcall.journal.contract import CallRecord
+from midcall.journal.state import asked_of
 from midcall.questions import (
     SCHEMA,
     Answer,
@@ -37,6 +40,10 @@ from midcall.questions import (
     Url,
     read_answer,
 )
+from midcall.replay import question_id
+
+if TYPE_CHECKING:
+    from midcall.journal.durable import DurableCalls
 
 ELICIT = "elicitation/create"
 SAMPLE = "sampling/createMessage"
@@ -274,6 +281,67 @@ def _sampling(question: Sample) -> dict[str, Any]:
     if question.temperature is not None:
         params["temperature"] = question.temperature
     return params
+
+
+# --- answers of somebody who comes back -------------------------------------------------------------
+
+
+class Given:
+    """Answers of somebody who has come back, as far as they can be read."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Any] = {}
+        """By the ids of their questions: another one may have the same key soon."""
+        self.notes: dict[str, str] = {}
+        """What was expected in place of the others, by key."""
+
+    def is_for(self, record: CallRecord) -> bool:
+        """Whether they are for a question that a call asks."""
+        asked = asked_of(record).questions.values()
+        return any(question_id(record.id, one.place) in self.answers for one in asked)
+
+    def read(
+        self, key: str, request_id: str, question: AnyQuestion, response: Any, check: Callable[[Any], object]
+    ) -> None:
+        try:
+            given = msgspec.json.decode(response) if isinstance(response, Raw) else response
+            payload = answer_from(question, given)
+            check(payload)
+        except WrongAnswer as error:
+            self.notes[key] = error.expected
+        except (msgspec.DecodeError, RecursionError, UnknownQuestion):
+            pass
+        else:
+            self.answers[request_id] = payload
+
+
+async def read_answers(
+    durable: "DurableCalls",
+    call_id: str,
+    responses: Mapping[str, Any],
+    places: Mapping[str, str] | None = None,
+) -> Given:
+    """What of the responses, by key, answers a question that is open, and what is wrong with the others.
+
+    With `places`, only questions count that are asked there: another one may have the same key by now.
+    """
+    given = Given()
+    if not responses:
+        return given
+    live = durable.live.get(call_id)
+    if live is not None and live.call is not None and live.open.keys() & responses.keys():
+        for key, asked in live.open.items():
+            if key in responses and (places is None or places.get(key) == asked.place):
+                check = partial(live.call.check_answer, asked.request_id)
+                given.read(key, asked.request_id, asked.request_type, responses[key], check)
+        return given
+    found = await durable.journal.load(call_id)
+    if found is not None and found[0].questions:
+        for key, one in asked_of(found[0]).questions.items():
+            if key in responses and (places is None or places.get(key) == one.place):
+                fits = partial(read_any_answer, one.question)
+                given.read(key, question_id(call_id, one.place), one.question, responses[key], fits)
+    return given
 
 
 # --- model context --------------------------------------------------------------------------------------

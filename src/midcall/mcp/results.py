@@ -5,20 +5,22 @@ sound and documents become content blocks of their own. What another server answ
 for what the caller's revision lacks.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import Raw, Struct
 
 from midcall import jsonrpc
+from midcall.call import Call
+from midcall.connection import MAX_MESSAGE, TOO_LARGE
 from midcall.content import Audio, Content, Document, Embedded, Link, Passed, PassedError
-from midcall.errors import ProtocolError
-from midcall.items import Error, to_json
+from midcall.errors import ProtocolError, ToolError
+from midcall.items import Data, Error, Item, Log, Progress, to_json
 from midcall.jsonrpc import INTERNAL_ERROR
 from midcall.mcp import revisions
 from midcall.mcp.catalog import Tool
-from midcall.mcp.request import McpError, Outcome
+from midcall.mcp.request import McpError, McpRequest, Outcome
 
 ERROR_CODE = "dev.midcall/code"
 """Under which the metadata of a failed result say its error's code, if it has one of its own."""
@@ -139,6 +141,97 @@ def text_of(content: Any) -> str:
     """The text among content blocks."""
     texts = [one.get("text") for one in objects_in(content) if one.get("type") == "text"]
     return "\n".join(text for text in texts if isinstance(text, str))
+
+
+# --- while a call runs ----------------------------------------------------------------------------
+
+
+Finish: TypeAlias = Callable[[Sequence[Any], Error | None], dict[str, Any]]
+"""Makes the result of the request from what the call gave. Raises `McpError` for an error."""
+
+
+class Reply:
+    """What goes back to a request: progress and log while its call runs, and at the end the result."""
+
+    __slots__ = ("_progress", "_size", "call", "contents", "failure", "finish", "request")
+
+    def __init__(self, request: McpRequest | None, finish: Finish) -> None:
+        self.request = request
+        self.finish = finish
+        self.contents: list[Any] = []
+        self.failure: Error | None = None
+        self.call: Call | None = None
+        self._progress = -1.0
+        self._size = 0
+
+    @property
+    def log_level(self) -> str | None:
+        """The least level of log that is wanted, or none."""
+        return self.request.caller.log_level if self.request is not None else None
+
+    @property
+    def full(self) -> bool:
+        return self.request is not None and self.request.stream.full
+
+    async def drain(self) -> None:
+        if self.request is not None:
+            await self.request.stream.drain()
+
+    def add(self, item: Item) -> None:
+        """Take what the call emits, but for its questions and its end."""
+        if isinstance(item, Data):
+            self._collect(item.content)
+        elif isinstance(item, Error):
+            self.failure = item
+        elif isinstance(item, Progress | Log) and self.request is not None:
+            self._report(self.request, item)
+
+    def _collect(self, content: Any) -> None:
+        """Keep a piece of the result; a stream without an end is stopped here."""
+        if self.contents:
+            self._size += len(content) if isinstance(content, str | bytes) else len(to_json(content))
+            if self._size > MAX_MESSAGE:
+                self.contents.clear()
+                raise ToolError(TOO_LARGE, code="result_too_large")
+        self.contents.append(content)
+
+    def outcome(self) -> Outcome:
+        """The result of the call, or the error that the request is answered with."""
+        try:
+            return self.finish(self.contents, self.failure)
+        except McpError as error:
+            return error
+        except (TypeError, ValueError) as error:  # something that JSON cannot carry
+            return McpError(INTERNAL_ERROR, str(error))
+
+    def go_on_after(self, before: "Reply") -> None:
+        """Another one has told how far the call is, up to here."""
+        self._progress = before._progress
+
+    def _report(self, request: McpRequest, item: Progress | Log) -> None:
+        if isinstance(item, Log):
+            if request.caller.hears(item.level):
+                data = item.message if item.data is None else item.data
+                if item.message and item.data is not None:
+                    data = {"message": item.message, "data": item.data}
+                params: dict[str, Any] = {
+                    "level": item.level,
+                    "logger": self.call.name if self.call else "",
+                    "data": data,
+                }
+                request.notify("notifications/message", params)
+            return
+        token = request.meta.progress_token
+        if token is None:
+            return
+        value = item.percentage if item.percentage is not None else self._progress + 1
+        if value <= self._progress:
+            return  # the protocol knows progress only upwards
+        self._progress = value
+        params = {"progressToken": token, "progress": value, "message": item.message}
+        if item.percentage is not None:
+            params["total"] = 100
+        request.notify("notifications/progress", params)
 
 
 # --- what another server answered -----------------------------------------------------------------------

@@ -20,10 +20,9 @@ from midcall.journal.contract import CallRecord
 from midcall.journal.dialect import Detached
 from midcall.journal.state import asked_of
 from midcall.jsonrpc import INTERNAL_ERROR
-from midcall.mcp.dialects import Dialect, Finish
 from midcall.mcp.elicitation import answer_from, inexpressible, request_for
 from midcall.mcp.request import McpError, McpRequest, Outcome, error_for
-from midcall.mcp.results import encode_outcome
+from midcall.mcp.results import Finish, Reply, encode_outcome
 
 if TYPE_CHECKING:
     from midcall.mcp.resume import McpContext, Resumption
@@ -47,7 +46,7 @@ class InputRequired(Detached):
     ) -> None:
         super().__init__(resumption.durable, record, context.kinds)
         self._resumption = resumption
-        self._reply = Dialect(request, finish)
+        self._reply = Reply(request, finish)
         """Collects the result, and passes on progress and log to the latest request that waits."""
         self.context = context
         self._given = dict(given or {})
@@ -74,7 +73,7 @@ class InputRequired(Detached):
     async def drain(self) -> None:
         await self._reply.drain()
 
-    def go_on_after(self, before: Dialect) -> None:
+    def go_on_after(self, before: Reply) -> None:
         """Another one has told how far the call is, up to here."""
         self._reply.go_on_after(before)
 
@@ -92,7 +91,7 @@ class InputRequired(Detached):
                 self._finish()
             case _:
                 self._reply.call = self.call
-                self._reply.put(item)
+                self._reply.add(item)
 
     def _ask(self, asked: Request) -> None:
         reason = inexpressible(asked.request_type, nested=self.context.nested, tools=self.context.tools)

@@ -10,9 +10,10 @@ from midcall.errors import Cancelled, NotSupported, UnknownQuestion, WrongAnswer
 from midcall.items import Request, RequestCancelled, to_json
 from midcall.jsonrpc import Envelope
 from midcall.mcp import revisions
-from midcall.mcp.dialects import Dialect, Finish
+from midcall.mcp.dialects import Dialect
 from midcall.mcp.elicitation import QUESTION_KEY, answer_from, inexpressible, request_for
 from midcall.mcp.request import McpRequest
+from midcall.mcp.results import Finish
 from midcall.mcp.session import Session
 
 
