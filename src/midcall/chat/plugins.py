@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Struct
 
 from midcall.asking import json_in
-from midcall.chat.messages import ElicitRequest
+from midcall.chat.conversation import ElicitRequest
 from midcall.errors import MidcallError, RegistrationError
 from midcall.hub import Hub
 from midcall.items import to_builtins

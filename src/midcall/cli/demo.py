@@ -171,7 +171,7 @@ async def _play(chat: "ChatEngine", screen: "Screen") -> Exit:
     """A booking in the chat, with the first flight and the first free seat."""
     import json
 
-    from midcall.chat.messages import ChatRequest, ElicitResponse, ElicitResult
+    from midcall.chat.conversation import ChatRequest, ElicitResponse, ElicitResult
     from midcall.models.scripted import Scripted
 
     if not isinstance(chat.model, Scripted):
