@@ -46,11 +46,12 @@ from midcall.journal.contract import (
     page_start,
     to_export,
 )
+from midcall.journal.files import Turn
 from midcall.journal.seal import KeyRing
 from midcall.journal.sqlite.conversations import SqliteConversations
 from midcall.journal.sqlite.file import Database, check, reading, writing
 from midcall.journal.sqlite.takeover import take_over
-from midcall.journal.sqlite.workers import LifeSign, Turn, WorkerSockets
+from midcall.journal.sqlite.workers import LifeSign, WorkerSockets
 from midcall.journal.trouble import trouble
 from midcall.journal.values import NOTHING, Values
 
