@@ -14,7 +14,7 @@ from chatting import Person, Puppet, call, chat, kinds, only, questions, serving
 from driving import drive
 from midcall import Ask, AskError, BranchLimit, Hub, Question, RegistrationError, method
 from midcall.chat import ChatEngine, Plugin, PluginContext, PluginQuestion, Reply, Retry, Sampling
-from midcall.chat.messages import ChatRequest, ElicitResponse, ElicitResult, Text
+from midcall.chat.conversation import ChatRequest, ElicitResponse, ElicitResult, Text
 from midcall.chat.runs import Run
 from midcall.journal.durable import DurableCalls
 from midcall.journal.memory import MemoryJournal

@@ -21,7 +21,7 @@ from typing import Any, Self, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from midcall.chat.messages import ElicitRequest
+from midcall.chat.conversation import ElicitRequest
 from midcall.errors import MidcallError, RegistrationError
 from midcall.hub import Hub
 from midcall.items import to_builtins

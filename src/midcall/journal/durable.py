@@ -521,8 +521,7 @@ def durable_calls(hub: Hub) -> DurableCalls:
     """The durable calls of a hub, which are kept in memory if it was given no journal."""
     if hub.durable is None:
         hub.durable = DurableCalls(hub)
-    durable: DurableCalls = hub.durable
-    return durable
+    return hub.durable
 
 
 class LiveCalls:
