@@ -199,10 +199,10 @@ class InputRequired(Detached):
             request.deliver(outcome)
 
 
-_NO_NOTES: Mapping[str, str] = MappingProxyType({})
+NO_NOTES: Mapping[str, str] = MappingProxyType({})
 
 
-def input_requests(record: CallRecord, notes: Mapping[str, str] = _NO_NOTES) -> dict[str, Any]:
+def input_requests(record: CallRecord, notes: Mapping[str, str] = NO_NOTES) -> dict[str, Any]:
     """The open questions of a call, as a client is asked them; `notes` say what its answers should be."""
     requests = {}
     for key, one in asked_of(record).questions.items():
