@@ -23,8 +23,8 @@ from midcall.journal.durable import LOOK, PATIENCE, DurableCalls
 from midcall.journal.seal import BadSeal, KeyRing
 from midcall.journal.state import asked_of, context_of, is_answered, new_record
 from midcall.mcp import tasks
-from midcall.mcp.dialects.input_required import NO_NOTES, InputRequired, input_requests
-from midcall.mcp.elicitation import Given, read_answers
+from midcall.mcp.dialects.input_required import InputRequired
+from midcall.mcp.elicitation import NO_NOTES, Given, input_requests, read_answers
 from midcall.mcp.request import McpError, McpRequest, Outcome, error_for
 from midcall.mcp.results import Finish, decode_outcome, encode_outcome
 from midcall.mcp.session import Session
