@@ -1,8 +1,9 @@
 """Any sequence of operations does on a store what it does in memory.
 
-Three workers act on a handful of calls, in an order that hypothesis makes up; they die, or stand still until
-they count as gone and then go on. Every answer, and every call after each operation, must be the same as
-that of a `MemoryJournal` that went through the same. A backend plugs in as for `journal_contract`.
+Three workers act on a handful of calls, conversations and runs, in an order that hypothesis makes up; they die,
+or stand still until they count as gone and then go on. Every answer, and everything that is kept after each
+operation, must be the same as that of a `MemoryJournal` that went through the same. A backend plugs in as for
+`journal_contract`.
 """
 
 from contextlib import AbstractAsyncContextManager
@@ -19,6 +20,9 @@ from midcall.journal.contract import (
     Busy,
     CallRecord,
     Claimed,
+    Conflict,
+    ConversationRecord,
+    Conversations,
     Entry,
     Gone,
     Journal,
@@ -30,7 +34,7 @@ from midcall.journal.contract import (
 )
 from midcall.journal.memory import MemoryJournal
 
-WORKERS, CALLS = 3, 4
+WORKERS, CALLS, TALKS = 3, 4, 3
 LONG_AGO, FAR_AWAY = 1000.0, 1e11
 
 workers = st.integers(0, WORKERS - 1)
@@ -125,6 +129,42 @@ class Look(Struct, frozen=True):
     limit: int
 
 
+class Save(Struct, frozen=True):
+    worker: int
+    talk: int
+    principal: str | None
+    offset: int
+    """From the version that is next."""
+    body: bytes
+    waiting: bool
+
+
+class Delete(Struct, frozen=True):
+    worker: int
+    talk: int
+    principal: str | None
+
+
+class BeginRun(Struct, frozen=True):
+    worker: int
+    run: int
+    principal: str | None
+
+
+class AppendLines(Struct, frozen=True):
+    worker: int
+    run: int
+    offset: int
+    """From the line that is next."""
+    lines: list[bytes]
+    ended: bool
+
+
+class StopRun(Struct, frozen=True):
+    worker: int
+    run: int
+
+
 class Lose(Struct, frozen=True):
     """The worker dies, or stands still; another one takes its place."""
 
@@ -132,7 +172,8 @@ class Lose(Struct, frozen=True):
     freeze: bool
 
 
-Operation = Create | TakeSegment | Append | Settle | Release | End | Sweep | Look | Lose
+Talking = Save | Delete | BeginRun | AppendLines | StopRun
+Operation = Create | TakeSegment | Append | Settle | Release | End | Sweep | Look | Lose | Talking
 creations = st.builds(
     Create,
     workers,
@@ -146,6 +187,22 @@ creations = st.builds(
     entries,
 )
 claims = st.builds(TakeSegment, workers, calls, offsets, entries)
+talks = st.integers(0, TALKS - 1)
+versions = st.sampled_from([0, 0, 0, 0, -1, 1])
+lines = st.lists(st.sampled_from([b"a", b"b"]), max_size=3)
+saves = st.builds(Save, workers, talks, principals, versions, values, st.booleans())
+additions = st.builds(
+    AppendLines, workers, talks, st.sampled_from([0, 0, 0, 0, -1, -2, 1]), lines, st.booleans()
+)
+talking: st.SearchStrategy[Talking] = st.one_of(
+    saves,
+    saves,
+    st.builds(Delete, workers, talks, principals),
+    st.builds(BeginRun, workers, talks, principals),
+    additions,
+    additions,
+    st.builds(StopRun, workers, talks),
+)
 mostly_not = st.sampled_from([False, False, False, True])
 mostly = st.sampled_from([True, True, True, False])
 operations: st.SearchStrategy[Operation] = st.one_of(
@@ -169,6 +226,10 @@ operations: st.SearchStrategy[Operation] = st.one_of(
         st.integers(1, 3),
     ),
     st.builds(Lose, workers, st.booleans()),
+    talking,
+    talking,
+    talking,
+    talking,
 )
 
 
@@ -195,7 +256,7 @@ class Side:
         """Do it, and give what came of it in a form that both sides share."""
         try:
             return self._seen(await self._do(operation))
-        except JournalError as error:
+        except (JournalError, Conflict) as error:
             return type(error).__name__
 
     async def _do(self, operation: Operation) -> Any:
@@ -241,6 +302,30 @@ class Side:
                 return await worker.sweep()
             case Look(_, status, principal, limit):
                 return await self._look(worker, status, principal, limit)
+            case Save(_, talk, principal, offset, body, waiting):
+                kept = await worker.conversations.load(f"talk {talk}", principal)
+                version = (0 if kept is None else kept.version) + 1 + offset
+                record = ConversationRecord(
+                    id=f"talk {talk}",
+                    principal=principal,
+                    version=version,
+                    updated=float(10 * talk + version),
+                    waiting=waiting,
+                    run="r" if waiting else None,
+                    title=body.hex(),
+                    body=body,
+                )
+                return await worker.conversations.save(record)
+            case Delete(_, talk, principal):
+                return await worker.conversations.delete(f"talk {talk}", principal)
+            case BeginRun(_, run, principal):
+                return await worker.conversations.begin_run(f"run {run}", "c", principal)
+            case AppendLines(_, run, offset, given, ended):
+                state = await worker.conversations.run(f"run {run}")
+                first = max((0 if state is None else state.lines) + 1 + offset, 1)
+                return await worker.conversations.append(f"run {run}", first, given, ended=ended)
+            case StopRun(_, run):
+                return await worker.conversations.stop_run(f"run {run}")
             case Lose(number, freeze):
                 if freeze:
                     await self.store.freeze(worker)
@@ -263,9 +348,9 @@ class Side:
         return [seen, due, found, await worker.count()]
 
     async def state(self) -> dict[str, Any]:
-        """All calls with their entries and outcomes."""
+        """All calls with their entries and outcomes, conversations and runs."""
         worker = self.workers[0]
-        found: dict[str, Any] = {}
+        found: dict[str, Any] = await self._talks(worker.conversations)
         for call in range(CALLS):
             exported = await worker.export(f"call {call}")
             loaded = await worker.load(f"call {call}")
@@ -277,6 +362,22 @@ class Side:
                     exported["entries"],
                     exported["outcomes"],
                 )
+        return found
+
+    async def _talks(self, store: Conversations) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for principal in (None, "ann"):
+            found[f"talks of {principal}"] = [
+                *await store.list(principal),
+                *[await store.load(f"talk {talk}", principal) for talk in range(TALKS)],
+            ]
+        found["held"] = (await store.held("ann"))[0]
+        for run in range(TALKS):
+            state = await store.run(f"run {run}")
+            found[f"run {run}"] = (
+                state and replace(state, seen=0.0, now=0.0),
+                [list(await store.lines(f"run {run}", after)) for after in range(4)],
+            )
         return found
 
     def _actor(self, worker: Journal, late: bool) -> Journal:

@@ -10,7 +10,7 @@ _DONE = re.compile(rb"SELECT 1\0|s\0\0\0\x04")
 """How an answer ends."""
 
 
-WRITTEN = re.compile(rb"(INSERT 0|UPDATE|DELETE|SELECT) \d+\0|COMMIT\0")
+WRITTEN = re.compile(rb"(INSERT 0|UPDATE|DELETE|SELECT) \d+\0|COMMIT\0|s\0\0\0\x04")
 """How an answer ends to any statement."""
 
 NONSENSE = b"\xff\0\0\0\x04"

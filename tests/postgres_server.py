@@ -22,8 +22,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import asyncpg
 
 from ports import free_port
 
@@ -238,6 +242,19 @@ def _text(path: Path) -> str:
 
 
 # --- by hand --------------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def fresh_database() -> AsyncIterator[str]:
+    """A database of its own, empty, on the shared server."""
+    url, name = shared(), f"test_{secrets.token_hex(8)}"
+    admin = await asyncpg.connect(url)
+    try:
+        await admin.execute(f"CREATE DATABASE {name}")
+        yield urlunsplit(urlsplit(url)._replace(path=f"/{name}"))
+    finally:
+        await admin.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+        await admin.close()
 
 
 def main(words: list[str]) -> int:

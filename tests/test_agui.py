@@ -23,8 +23,8 @@ from midcall import Ask, Hub, method
 from midcall.activations.flights import Flights, search, taken_seats
 from midcall.activations.flights_plugin import RULES, flights_plugin
 from midcall.chat import ChatEngine, agui
-from midcall.chat.sqlite_store import SqliteStore
-from midcall.chat.store import MemoryStore
+from midcall.journal.memory import MemoryJournal
+from midcall.journal.sqlite import SqliteJournal
 from midcall.models.base import ModelError, ModelRequest, ThinkingPart
 from midcall.models.scripted import Scripted
 from midcall.transports.auth import StaticKeys
@@ -325,7 +325,7 @@ def test_an_unknown_interrupt_is_an_error_and_the_right_one_still_waits(front: F
 
 def test_a_lost_session_is_an_error_after_which_the_thread_goes_on(front: Front) -> None:
     async def main() -> None:
-        conversations = MemoryStore()
+        conversations = MemoryJournal()
         async with serving(booking(store=conversations)) as port:
             agent = await open_agent(front, port)
             (asked,) = (await agent.say(BOOK))["interrupts"]
@@ -560,7 +560,7 @@ def test_a_page_may_come_to_another_process_than_the_one_that_runs_the_turn(
         model = Gated(["Let me see. ", call("desk__plain", "p")], ["So ", "it ", "is."])
 
         def engine() -> ChatEngine:
-            return engine_of(model, Desk(), store=SqliteStore(tmp_path / "chat.db"))
+            return engine_of(model, Desk(), store=SqliteJournal(tmp_path / "chat.db"))
 
         async with serving(engine()) as port, serving(engine()) as another:
             agent = await open_agent(front, port)

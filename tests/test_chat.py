@@ -14,9 +14,8 @@ from midcall.activations.flights import Flights, pick_flight, pick_seat, search,
 from midcall.activations.flights_plugin import RULES, flights_plugin
 from midcall.activations.interactive import Interactive
 from midcall.chat import ChatEngine, Plugin, PluginContext, PluginQuestion, Reply, Retry, Sampling
-from midcall.chat.sqlite_store import SqliteStore
-from midcall.chat.store import MemoryStore
 from midcall.journal.durable import DurableCalls
+from midcall.journal.memory import MemoryJournal
 from midcall.journal.sqlite import SqliteJournal
 from midcall.models.base import ModelError, ModelRequest, ToolCall
 from midcall.models.scripted import Scripted
@@ -181,7 +180,7 @@ def test_an_abort_ends_the_tool_and_the_model_goes_on() -> None:
 
 def test_a_session_that_is_really_gone_is_told_and_the_model_goes_on_with_a_synthetic_message() -> None:
     async def main() -> None:
-        conversations = MemoryStore()
+        conversations = MemoryJournal()
 
         def engine() -> ChatEngine:  # each with a journal of its own, in memory
             hub = Hub("h").register(Flights())
@@ -721,7 +720,7 @@ def test_a_question_outlives_the_server_and_the_booking_is_finished_by_the_next_
     def engine() -> ChatEngine:
         hub = Hub("h").register(Flights())
         hub.durable = DurableCalls(hub, SqliteJournal(tmp_path / "journal.db"))
-        store = SqliteStore(tmp_path / "chat.db")
+        store = SqliteJournal(tmp_path / "chat.db")
         return ChatEngine(hub, Scripted(RULES), store=store, plugins=[flights_plugin()])
 
     async def main() -> None:

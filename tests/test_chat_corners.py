@@ -14,11 +14,10 @@ from chatting import Person, Puppet, call, chat, kinds, only, questions, serving
 from driving import drive
 from midcall import Ask, AskError, BranchLimit, Hub, Question, RegistrationError, method
 from midcall.chat import ChatEngine, Plugin, PluginContext, PluginQuestion, Reply, Retry, Sampling
-from midcall.chat.messages import ChatRequest, Text
+from midcall.chat.messages import ChatRequest, ElicitResponse, ElicitResult, Text
 from midcall.chat.runs import Run
-from midcall.chat.sqlite_store import SqliteStore
-from midcall.chat.store import MemoryStore
 from midcall.journal.durable import DurableCalls
+from midcall.journal.memory import MemoryJournal
 from midcall.journal.sqlite import SqliteJournal
 from midcall.logs import Trouble
 from midcall.mcp import mcp_of
@@ -36,6 +35,11 @@ class Desk:
     def __init__(self) -> None:
         self.begun, self.gate = asyncio.Event(), asyncio.Event()
         self.wiped = 0
+
+    @method(scopes=["admin"])
+    async def erase(self, ask: Ask) -> str:
+        """Erase."""
+        return f"erased {await ask.confirm('Erase?')}"
 
     @method(scopes=["admin"])
     async def wipe(self) -> str:
@@ -128,6 +132,28 @@ def test_a_person_has_the_scopes_of_now_and_not_those_of_the_first_time() -> Non
             assert "it needs the scope admin" in only(events, "tool_error")["message"]
             events = await told(engine, "go", Principal("ada", frozenset({"admin"})))
             assert only(events, "tool_result")["content"] == "wiped 2"
+        finally:
+            await engine.close()
+            await engine.hub.close()
+
+    drive(main())
+
+
+def test_who_has_lost_a_scope_does_not_go_on_with_what_needed_it() -> None:
+    async def main() -> None:
+        engine = ChatEngine(Hub("h").register(Desk()), Puppet(call("desk__erase"), "Well."))
+        try:
+            events = await told(engine, "go", Principal("ada", frozenset({"admin"})))
+            asked = only(events, "plugin_elicit_request")
+            answer = ElicitResponse(
+                asked["sessionId"], asked["elicitId"], ElicitResult("accept", {"confirmed": True})
+            )
+            request = ChatRequest(events[0]["conversationId"], plugin_elicit_responses=(answer,))
+            run = await engine.post(request, Principal("ada"))
+            events = [json.loads(line)["event"] async for line in run.lines()]
+            assert "it needs the scope admin" in only(events, "tool_error")["message"]
+            (ended,) = (await engine.hub.durable.journal.list()).calls
+            assert ended.status == "aborted"
         finally:
             await engine.close()
             await engine.hub.close()
@@ -385,7 +411,9 @@ def test_a_model_is_told_that_a_tool_of_its_own_failed() -> None:
 
 def test_nothing_is_told_after_the_end_of_a_run() -> None:
     async def main() -> None:
-        store = MemoryStore()
+        journal = MemoryJournal()
+        await journal.open()
+        store = journal.conversations
         run = Run("r", "c", None, store, Trouble(logging.getLogger("midcall.chat"), "write"))
         await store.begin_run("r", "c", None)
 
@@ -450,9 +478,9 @@ def test_a_store_that_could_not_be_opened_is_opened_by_the_next_request(tmp_path
     async def main() -> None:
         folder = tmp_path / "folder"
         folder.write_text("in the way")
-        engine = ChatEngine(Hub("h"), Puppet("Hello."), store=SqliteStore(folder / "chat.db"))
+        engine = ChatEngine(Hub("h"), Puppet("Hello."), store=SqliteJournal(folder / "chat.db"))
         port_of = serving(engine)
-        with pytest.raises(Exception, match="cannot be used"):
+        with pytest.raises(Exception, match="cannot be"):
             await engine.open()
         folder.unlink()
         async with port_of as port:
@@ -463,21 +491,21 @@ def test_a_store_that_could_not_be_opened_is_opened_by_the_next_request(tmp_path
 
 def test_a_store_that_fails_is_not_the_fault_of_whoever_asks(tmp_path: Path) -> None:
     async def main() -> None:
-        store = SqliteStore(tmp_path / "chat.db")
+        store = SqliteJournal(tmp_path / "chat.db")
         async with serving(ChatEngine(Hub("h"), Puppet(), store=store)) as port:
             await store.close()
             status, message = await Person(port).refused(message="hi")
-            assert (status, message) == (503, "The conversations are not open")
+            assert (status, message) == (503, "The journal is not open")
 
     drive(main())
 
 
 def test_nobody_else_on_the_machine_may_read_the_conversations(tmp_path: Path) -> None:
     async def main() -> None:
-        store = SqliteStore(tmp_path / "chat.db")
+        store = SqliteJournal(tmp_path / "chat.db")
         async with serving(ChatEngine(Hub("h"), Puppet("Hello."), store=store)) as port:
             await Person(port).say("a secret")
-            files = sorted(tmp_path.iterdir())
+            files = sorted(one for one in tmp_path.rglob("*") if one.is_file())
             assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
             assert tmp_path / "chat.db" in files
 

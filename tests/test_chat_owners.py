@@ -15,9 +15,10 @@ from chatting import Person, Puppet, call, serving
 from driving import drive
 from midcall import Ask, Hub, method
 from midcall.chat import ChatEngine
-from midcall.chat.postgres_store import PostgresStore
-from midcall.chat.sqlite_store import SqliteStore
-from midcall.chat.store import ChatStore, MemoryStore
+from midcall.journal.contract import Journal
+from midcall.journal.memory import MemoryJournal
+from midcall.journal.postgres import PostgresJournal
+from midcall.journal.sqlite import SqliteJournal
 from midcall.transports.auth import StaticKeys
 
 ADA, EVE = "the-secret-of-ada-0123", "the-secret-of-eve-0123"
@@ -65,16 +66,16 @@ class Keyed(Person):
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> ChatStore:
-    make: dict[str, Callable[[], ChatStore]] = {
-        "memory": MemoryStore,
-        "sqlite": lambda: SqliteStore(tmp_path / "chat.db"),
-        "postgres": lambda: PostgresStore(postgres_server.shared(), pooled=False),
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Journal:
+    make: dict[str, Callable[[], Journal]] = {
+        "memory": MemoryJournal,
+        "sqlite": lambda: SqliteJournal(tmp_path / "chat.db"),
+        "postgres": lambda: PostgresJournal(postgres_server.shared(), schema=f"owners_{uuid.uuid4().hex}"),
     }
     return make[request.param]()
 
 
-def engine(desk: Desk, store: ChatStore, *answers: Any) -> ChatEngine:
+def engine(desk: Desk, store: Journal, *answers: Any) -> ChatEngine:
     return ChatEngine(Hub("h").register(desk), Puppet(*answers), store=store)
 
 
@@ -88,7 +89,7 @@ def said(events: list[dict[str, Any]]) -> list[str]:
     return [one["content"] for one in shown["messages"]]
 
 
-def test_a_thread_id_is_each_ones_own(store: ChatStore) -> None:
+def test_a_thread_id_is_each_ones_own(store: Journal) -> None:
     async def main() -> None:
         chat = engine(Desk(), store, "For Eve.", call("desk__asks"), "No.", "For Ada.")
         async with serving(chat, auth=keys()) as port:
@@ -113,7 +114,7 @@ def test_a_thread_id_is_each_ones_own(store: ChatStore) -> None:
     drive(main())
 
 
-def test_a_run_is_stopped_and_read_by_nobody_else(store: ChatStore) -> None:
+def test_a_run_is_stopped_and_read_by_nobody_else(store: Journal) -> None:
     async def main() -> None:
         desk = Desk()
         chat = engine(desk, store, call("desk__slow"), "Hello Eve.", "Hello Ada.")
@@ -149,7 +150,7 @@ def test_a_run_is_stopped_and_read_by_nobody_else(store: ChatStore) -> None:
 
 
 @pytest.mark.parametrize("id", ["", "x" * 201, "a\0b", "a\nb", "\u2028"])
-def test_an_id_that_is_none_is_refused(store: ChatStore, id: str) -> None:
+def test_an_id_that_is_none_is_refused(store: Journal, id: str) -> None:
     async def main() -> None:
         async with serving(engine(Desk(), store, "Hello.")) as port:
             person = Person(port)

@@ -5,6 +5,7 @@ import contextlib
 import json
 import logging
 import threading
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,30 +15,30 @@ import pytest
 
 import postgres_server
 from chatting import Person, Puppet, serving, text
+from conversations_contract import changed, talk
 from driving import drive, until
 from midcall import Hub
 from midcall.chat import ChatEngine
-from midcall.chat.conversation import new_conversation
-from midcall.chat.postgres_store import PostgresStore
 from midcall.errors import JournalError
 from midcall.journal.durable import DurableCalls
 from midcall.journal.postgres import PostgresJournal
-from midcall.models.base import Message
 from operating import Server
 from postgres_cut import NONSENSE, WRITTEN, Cut, cuttable
 
 
 @asynccontextmanager
-async def cut_store(instead: bytes, patience: float) -> AsyncIterator[tuple[Cut, PostgresStore]]:
-    """A store whose line can be cut when the database has done what was asked for."""
+async def cut_store(instead: bytes, patience: float) -> AsyncIterator[tuple[Cut, PostgresJournal]]:
+    """A journal whose line can be cut when the database has done what was asked for, but not its sign of life."""
+    schema = f"cut_{uuid.uuid4().hex}"
     async with cuttable(postgres_server.shared(), WRITTEN, instead) as cut:
-        store = PostgresStore(cut.dsn, patience=patience)
-        await store.open()
+        journal = PostgresJournal(cut.dsn, patience=patience, schema=schema)
+        journal._line._dsn = postgres_server.shared()
+        await journal.open()
         try:
-            yield cut, store
+            yield cut, journal
         finally:
             cut.cuts = 0
-            await store.close()
+            await journal.close()
 
 
 @pytest.fixture(params=[b"", NONSENSE], ids=["cut", "garbled"])
@@ -49,7 +50,8 @@ def instead(request: pytest.FixtureRequest) -> bytes:
 
 def test_whatever_is_asked_of_the_store_when_its_line_is_cut_is_done_once(instead: bytes) -> None:
     async def main() -> None:
-        async with cut_store(instead, patience=20) as (cut, store):
+        async with cut_store(instead, patience=20) as (cut, journal):
+            store = journal.conversations
 
             async def cutting(work: Awaitable[Any]) -> Any:
                 cut.cuts = 1
@@ -57,42 +59,43 @@ def test_whatever_is_asked_of_the_store_when_its_line_is_cut_is_done_once(instea
                 assert cut.cuts == 0
                 return done
 
-            talk, run = new_conversation("ada"), new_conversation(None).id
-            await cutting(store.save(talk))
-            talk.say(Message("user", "Hello"))
-            await cutting(store.save(talk))
-            assert talk.version == 2
-            assert await cutting(store.load(talk.id, "ada")) == talk
-            assert talk.id in [one.id for one in await cutting(store.list("ada"))]
-            await cutting(store.begin_run(run, talk.id, "ada"))
+            first, run = talk(), "r"
+            await cutting(store.save(first))
+            second = changed(first, body=b"Hello")
+            await cutting(store.save(second))
+            assert await cutting(store.load(first.id, "ada")) == second
+            assert [one.id for one in await cutting(store.list("ada"))] == [first.id]
+            assert (await cutting(store.held("ada")))[0] == 1
+            await cutting(store.begin_run(run, first.id, "ada"))
             assert await cutting(store.append(run, 1, [b"1", b"2"], ended=False)) is False
             await cutting(store.stop_run(run))
             assert await cutting(store.append(run, 3, [b"3"], ended=True)) is True
             state = await cutting(store.run(run))
             assert (state.lines, state.ended) == (3, True)
             assert await cutting(store.lines(run, 1)) == [b"2", b"3"]
-            await cutting(store.sweep())
-            await cutting(store.delete(talk.id, "ada"))
-            assert await store.load(talk.id, "ada") is None
+            await cutting(journal.sweep())
+            await cutting(store.delete(first.id, "ada"))
+            assert await store.load(first.id, "ada") is None
 
     drive(main())
 
 
 def test_a_line_that_stays_cut_is_a_clear_error_for_everybody_who_waits(instead: bytes) -> None:
     async def main() -> None:
-        async with cut_store(instead, patience=0) as (cut, store):
-            runs = [new_conversation(None).id for _ in range(5)]
+        async with cut_store(instead, patience=0) as (cut, journal):
+            store = journal.conversations
+            runs = [f"run {n}" for n in range(5)]
             for run in runs:
                 await store.begin_run(run, "c", None)
             asks: list[Callable[[], Awaitable[Any]]] = [
-                lambda: store.save(new_conversation("ada")),
+                lambda: store.save(talk()),
                 lambda: store.load("x", "ada"),
                 lambda: store.list("ada"),
                 lambda: store.run("x"),
                 lambda: store.lines(runs[0], 0),
                 lambda: store.stop_run(runs[0]),
                 lambda: store.delete("x", "ada"),
-                store.sweep,
+                journal.sweep,
             ]
             for ask in asks:
                 cut.cuts = 100
@@ -130,9 +133,9 @@ def test_of_a_database_that_stands_still_nobody_waits_for_an_answer_who_does_not
     database: postgres_server.Server,
 ) -> None:
     async def main() -> None:
-        journal, store = PostgresJournal(database.dsn), PostgresStore(database.dsn)
+        journal = PostgresJournal(database.dsn)
+        store = journal.conversations
         await journal.open()
-        await store.open()
         for _ in range(2):  # on connections that there are, and on new ones
             database.freeze()
             asked = [asyncio.create_task(ask) for ask in (journal.load("x"), store.load("x", None))]
@@ -149,7 +152,6 @@ def test_of_a_database_that_stands_still_nobody_waits_for_an_answer_who_does_not
         left = asyncio.gather(*waits, return_exceptions=True)
         await asyncio.sleep(0.1)
         async with asyncio.timeout(20):
-            await store.close()
             await journal.close()
             assert all(isinstance(one, JournalError) for one in await left)
 
@@ -204,7 +206,7 @@ def test_an_outage_is_logged_when_it_begins_and_when_it_is_over(
     async def main() -> None:
         hub = Hub("h")
         hub.durable = DurableCalls(hub, PostgresJournal(database.dsn, patience=0.1))
-        engine = ChatEngine(hub, Slow(*["Well."] * 4), store=PostgresStore(database.dsn, patience=0.1))
+        engine = ChatEngine(hub, Slow(*["Well."] * 4))
         async with serving(engine) as port:
             people = [Person(port) for _ in range(4)]
             turns = [asyncio.create_task(person.say("go")) for person in people]

@@ -2,13 +2,13 @@
 
 import asyncio
 import contextlib
-import copy
 import json
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from chatting import Person, Puppet, call, chat, kinds, only, questions, response, serving, text
@@ -17,12 +17,12 @@ from midcall import Ask, Hub, Question, method
 from midcall.activations.flights import Flights, search
 from midcall.activations.flights_plugin import RULES, flights_plugin
 from midcall.chat import ChatEngine, Plugin, PluginContext, PluginQuestion, runs
-from midcall.chat.conversation import Conversation
+from midcall.chat.conversation import Conversation, load, save
 from midcall.chat.runs import FarRun
-from midcall.chat.sqlite_store import SqliteStore
-from midcall.chat.store import MemoryStore, RunState
 from midcall.errors import JournalError
+from midcall.journal.contract import ConversationRecord, RunRecord
 from midcall.journal.durable import DurableCalls
+from midcall.journal.memory import MemoryConversations, MemoryJournal
 from midcall.journal.sqlite import SqliteJournal
 from midcall.models.base import ModelError, ModelRequest
 from midcall.models.scripted import Scripted
@@ -84,7 +84,7 @@ def test_a_turn_that_died_just_after_it_took_the_answers_is_taken_up_again(tmp_p
     def engine(model: Puppet) -> ChatEngine:
         hub = Hub("h").register(desk)
         hub.durable = DurableCalls(hub, SqliteJournal(tmp_path / "journal.db"))
-        return ChatEngine(hub, model, store=SqliteStore(tmp_path / "chat.db"))
+        return ChatEngine(hub, model)
 
     async def main() -> None:
         first = engine(Puppet(call("desk__asks")))
@@ -92,12 +92,12 @@ def test_a_turn_that_died_just_after_it_took_the_answers_is_taken_up_again(tmp_p
             person = Person(port)
             await person.say("go")
             # What a turn has written when it is killed before the tool goes on.
-            conversation = await first.store.load(person.conversation, None)
+            conversation = await load(first.store, person.conversation, None)
             assert conversation is not None
             (pending,) = conversation.pending.values()
             (key,) = pending.questions
             pending.answers[key] = {"action": "accept", "content": {"text": "Ada"}}
-            await first.store.save(conversation)
+            await save(first.store, conversation)
         async with serving(engine(Puppet("There."))) as port:
             person.port = port
             assert (await person.shown())["pending"] == []
@@ -116,7 +116,7 @@ def test_whoever_reads_the_lines_of_a_server_that_was_killed_is_told_their_end_o
     """Also who has more lines than were written down."""
 
     async def main() -> None:
-        store = MemoryStore()
+        store = (await opened(MemoryJournal())).conversations
         await store.begin_run("r", "c", None)
         written = [b'{"lsn":%d,"event":{"type":"text","content":"x"}}' % n for n in (1, 2, 3)]
         await store.append("r", 1, written, ended=False)
@@ -133,7 +133,7 @@ def test_whoever_reads_the_lines_of_a_server_that_was_killed_is_told_their_end_o
 
 def test_the_lines_of_a_run_that_has_ended_end_there() -> None:
     async def main() -> None:
-        store = MemoryStore()
+        store = (await opened(MemoryJournal())).conversations
         await store.begin_run("r", "c", None)
         await store.append("r", 1, [b'{"lsn":1,"event":{"type":"complete"}}'], ended=True)
         state = await store.run("r")
@@ -144,14 +144,19 @@ def test_the_lines_of_a_run_that_has_ended_end_there() -> None:
     drive(main())
 
 
-class Away(MemoryStore):
+async def opened(journal: MemoryJournal) -> MemoryJournal:
+    await journal.open()
+    return journal
+
+
+class Away(MemoryConversations):
     """Cannot be used now and then."""
 
-    def __init__(self, times: int) -> None:
-        super().__init__()
+    def __init__(self, journal: MemoryJournal, times: int) -> None:
+        super().__init__(journal._use)
         self.times = times
 
-    async def run(self, run: str) -> RunState | None:
+    async def run(self, run: str) -> RunRecord | None:
         self._fail()
         return await super().run(run)
 
@@ -170,7 +175,7 @@ def test_whoever_reads_the_lines_of_another_process_waits_for_a_store_that_is_aw
 ) -> None:
     async def main() -> None:
         monkeypatch.setattr(runs, "POLL", 0.01)
-        store = Away(0)
+        store = Away(await opened(MemoryJournal()), 0)
         await store.begin_run("r", "c", None)
         await store.append("r", 1, [b'{"lsn":1,"event":{"type":"complete"}}'], ended=True)
         state = await store.run("r")
@@ -187,10 +192,11 @@ def test_the_lines_of_a_turn_are_written_when_the_store_is_back_also_after_its_e
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def main() -> None:
-        store = Away(3)
-        async with chat(Puppet("Hello."), store=store) as person:
+        journal = MemoryJournal()
+        store = journal.conversations = Away(journal, 3)
+        async with chat(Puppet("Hello."), store=journal) as person:
             assert text(await person.say("go")) == "Hello."
-            while not (state := await MemoryStore.run(store, person.run)) or not state.ended:
+            while not (state := await MemoryConversations.run(store, person.run)) or not state.ended:
                 await asyncio.sleep(0.01)
             assert b"Hello." in b"".join(await store.lines(person.run, 0))
 
@@ -201,17 +207,18 @@ def test_the_lines_of_a_turn_are_written_when_the_store_is_back_also_after_its_e
 
 def test_a_turn_that_others_took_for_dead_writes_no_more_lines(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
-        store, model = MemoryStore(), Gated(["One ", "two "])
-        async with chat(model, store=store) as person:
+        journal, model = MemoryJournal(), Gated(["One ", "two "])
+        store = journal.conversations
+        async with chat(model, store=journal) as person:
             turn = asyncio.create_task(person.say("go"))
             await until_running(person, messages=1)
-            (run,) = store._runs
+            (run,) = journal._memory.runs
             while (state := await store.run(run)) is None or not state.lines:
                 await asyncio.sleep(0.01)
             await store.append(run, state.lines + 1, [b"the end"], ended=True)
             model.gate.set()
             await turn
-        assert (await store.lines(run, 0))[-1] == b"the end"
+            assert (await store.lines(run, 0))[-1] == b"the end"
 
     drive(main())
     told = [one.getMessage() for one in caplog.records if one.name == "midcall.chat"]
@@ -294,7 +301,7 @@ def test_what_was_said_twice_because_the_model_failed_is_told_to_it_as_one_messa
 def test_a_turn_that_failed_is_seen_as_cut_off_by_a_page_that_reloads(tmp_path: Path) -> None:
     def engine(*answers: Any) -> ChatEngine:
         hub = Hub("h").register(Desk())
-        return ChatEngine(hub, Puppet(*answers), store=SqliteStore(tmp_path / "chat.db"))
+        return ChatEngine(hub, Puppet(*answers), store=SqliteJournal(tmp_path / "chat.db"))
 
     async def connected(person: Person) -> dict[str, Any]:
         """How what goes on in the thread ends, for a page that speaks AG-UI."""
@@ -327,7 +334,7 @@ def test_a_turn_that_the_end_of_a_server_cut_off_is_seen_as_such_by_a_page_that_
     tmp_path: Path,
 ) -> None:
     def engine(model: Puppet) -> ChatEngine:
-        return ChatEngine(Hub("h").register(Desk()), model, store=SqliteStore(tmp_path / "chat.db"))
+        return ChatEngine(Hub("h").register(Desk()), model, store=SqliteJournal(tmp_path / "chat.db"))
 
     async def main() -> None:
         async with serving(engine(Gated("Hello."))) as port:
@@ -336,16 +343,16 @@ def test_a_turn_that_the_end_of_a_server_cut_off_is_seen_as_such_by_a_page_that_
             await until_running(person, messages=1)
         closed = only(await turn, "error")
         assert closed["code"] == "closing"
-        killed = SqliteStore(tmp_path / "chat.db")
+        killed = SqliteJournal(tmp_path / "chat.db")
         await killed.open()
         async with serving(engine(Puppet("Hello."))) as port:
             person.port = port
             shown = await person.shown()
             assert (shown["cutOff"], shown["error"]) == (True, closed)
-            conversation = await killed.load(person.conversation, None)
+            conversation = await load(killed.conversations, person.conversation, None)
             assert conversation is not None
             conversation.run = "a run that is nowhere"
-            await killed.save(conversation)
+            await save(killed.conversations, conversation)
             await killed.close()
             shown = await person.shown()
             assert (shown["cutOff"], shown["error"]["code"]) == (True, "run_lost")
@@ -357,7 +364,7 @@ def test_a_turn_that_the_end_of_a_server_cut_off_is_seen_as_such_by_a_page_that_
 
 def test_a_session_that_is_gone_ends_its_tool_call_for_whoever_watches() -> None:
     async def main() -> None:
-        conversations = MemoryStore()
+        conversations = MemoryJournal()
 
         def engine() -> ChatEngine:  # each with a journal of its own, in memory
             hub = Hub("h").register(Flights())
@@ -428,7 +435,7 @@ def test_a_server_that_closes_while_a_tool_runs_finds_its_call_again(tmp_path: P
         def engine(desk: Desk, model: Puppet) -> ChatEngine:
             hub = Hub("h").register(desk)
             hub.durable = DurableCalls(hub, SqliteJournal(tmp_path / "journal.db"))
-            return ChatEngine(hub, model, store=SqliteStore(tmp_path / "chat.db"))
+            return ChatEngine(hub, model)
 
         first = engine(Desk(), Puppet(["Working. ", call("desk__slow")]))
         async with serving(first) as port:
@@ -458,7 +465,7 @@ def test_a_server_that_closes_while_a_tool_runs_finds_its_call_again(tmp_path: P
 def test_runs_that_ended_long_ago_are_forgotten_and_conversations_are_not(tmp_path: Path) -> None:
     def engine() -> ChatEngine:
         return ChatEngine(
-            Hub("h").register(Desk()), Puppet("Hello."), store=SqliteStore(tmp_path / "chat.db")
+            Hub("h").register(Desk()), Puppet("Hello."), store=SqliteJournal(tmp_path / "chat.db")
         )
 
     async def main() -> None:
@@ -466,7 +473,7 @@ def test_runs_that_ended_long_ago_are_forgotten_and_conversations_are_not(tmp_pa
             person = Person(port)
             await person.say("go")
         with contextlib.closing(sqlite3.connect(tmp_path / "chat.db")) as file, file:
-            file.execute("UPDATE runs SET seen = seen - 7200")
+            file.execute("UPDATE runs SET seen = seen - 7200, begun = begun - 7200")
         second = engine()
         async with serving(second) as port:
             person.port = port
@@ -480,24 +487,25 @@ def test_runs_that_ended_long_ago_are_forgotten_and_conversations_are_not(tmp_pa
     drive(main())
 
 
-class Recording(MemoryStore):
+class Recording(MemoryConversations):
     """Remembers each state that was saved."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, journal: MemoryJournal) -> None:
+        super().__init__(journal._use)
         self.saved: list[Conversation] = []
 
-    async def save(self, conversation: Conversation) -> None:
-        await super().save(conversation)
-        self.saved.append(copy.deepcopy(conversation))
+    async def save(self, record: ConversationRecord) -> None:
+        await super().save(record)
+        self.saved.append(msgspec.json.decode(record.body, type=Conversation))
 
 
 def test_whoever_reads_a_saved_conversation_and_the_lines_after_it_is_told_everything_once() -> None:
     async def main() -> None:
-        store = Recording()
+        journal = MemoryJournal()
+        store = journal.conversations = Recording(journal)
         calls = [call("desk__plain", "p"), call("desk__asks", "a")]
         model = Puppet(["One ", "two. ", *calls], ["Three ", "four."], "Five.")
-        async with chat(model, Desk(), store=store) as person:
+        async with chat(model, Desk(), store=journal) as person:
             first = await person.say("go")
             asked = only(first, "plugin_elicit_request")
             second = await person.answer(asked, text="Ada")

@@ -23,7 +23,6 @@ from midcall.chat import ChatEngine
 from midcall.chat.conversation import Conversation, Pending
 from midcall.chat.messages import Abort, ChatRequest, ElicitResponse, ElicitResult
 from midcall.chat.runs import Run
-from midcall.chat.sqlite_store import SqliteStore
 from midcall.journal.durable import DurableCalls
 from midcall.journal.sqlite import SqliteJournal
 from midcall.models.base import Message, ModelError, ModelRequest, Stopped, TextPart, ToolCall, Usage
@@ -160,7 +159,7 @@ class World:
     def _new_engine(self) -> ChatEngine:
         hub = Hub("h").register(Lab(self.counts))
         hub.durable = DurableCalls(hub, SqliteJournal(self._folder / "journal.db"))
-        return ChatEngine(hub, self._model, store=SqliteStore(self._folder / "chat.db"), max_iterations=4)
+        return ChatEngine(hub, self._model, max_iterations=4)
 
     async def open(self) -> None:
         await self.engine.hub.open()

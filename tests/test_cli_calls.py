@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from chatting import response
 from driving import drive
 from midcall import connect_hub
 from midcall.items import Done, Error, Item, Request, RequestCancelled
@@ -455,3 +456,37 @@ def test_an_encrypted_journal_is_read_with_its_keys_and_never_written_without(tm
         for file in (tmp_path / "moved.db", server.journal):
             for part in file.parent.glob(f"{file.name}*"):
                 assert part.is_dir() or b"-secret" not in part.read_bytes()
+
+
+def test_conversations_move_along_into_an_encrypted_journal(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    with Server(tmp_path, target="old_journal_app:hub") as server:
+        server.post("/chat", {"message": "send it to Bergen"})
+        server.post("/chat", {"message": "Hello"})
+        before = server.get("/chat/conversations").json
+        server.stop()
+        done = on_journal(server)("export", "--all")
+        assert "1 call and 2 conversations exported" in done.stderr
+        assert "conversation" not in on_journal(server)("export", "--all", "--status", "waiting").stdout
+        sealed = tmp_path / "sealed.db"
+        moved = Calls(server, "--journal", str(sealed), "--encrypt-journal")
+        assert "1 call and 2 conversations imported." in moved("import", "-", stdin=done.stdout).stderr
+        assert "0 calls imported, 3 known already." in moved("import", "-", stdin=done.stdout).stderr
+        assert b"Bergen" not in sealed.read_bytes()
+        server._options = ("--journal", str(sealed), "--encrypt-journal", "--admin")
+        server.start()
+        assert server.get("/chat/conversations").json == before
+        (asked,) = (one["id"] for one in before["conversations"] if one["waiting"])
+        (question,) = server.get(f"/chat/conversations/{asked}").json["pending"]
+        answer = {
+            "conversationId": asked,
+            "pluginElicitResponses": [response(question, "accept", {"confirmed": True})],
+        }
+        assert "From whom?" in server.post("/chat", answer).text
+        remote = remotely(server)
+        assert '"conversation"' not in remote("export", "--all").stdout
+        told = remote("import", "-", stdin=done.stdout).stderr
+        assert "A server takes no conversations over HTTP: import them with --journal." in told
+    spoilt = done.stdout.replace('"version":', '"versions":')
+    refused = Calls(server, "--journal", str(tmp_path / "spoilt.db"))("import", "-", stdin=spoilt)
+    assert (refused.returncode, "not an exported conversation" in refused.stderr) == (FAILED, True)

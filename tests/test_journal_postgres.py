@@ -5,7 +5,7 @@ import contextlib
 import itertools
 import os
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,15 +13,14 @@ import asyncpg
 import pytest
 
 import postgres_server
+from conversations_contract import ConversationsContract
 from driving import LIMIT, drive
 from journal_contract import COMPLETED, WAITING, JournalContract, Store, claimed, new_call, parked, step
 from journal_model import JournalModel
 from journal_worker import worker
-from midcall.journal import postgres_reach
 from midcall.journal.contract import Busy, Claimed, Fenced, Gone, Journal, JournalError, Settled
 from midcall.journal.postgres import PostgresJournal
-from midcall.journal.postgres_queue import Queue
-from midcall.journal.postgres_reach import Reach, transaction
+from midcall.journal.postgres.reach import SETTINGS, Reach, transaction
 from midcall.journal.seal import KeyRing
 from postgres_cut import Cut, cuttable
 from postgres_pooler import pooler
@@ -83,11 +82,19 @@ async def postgres_store(**options: Any) -> AsyncIterator[PostgresStore]:
         await store.close()
 
 
-class TestPostgresJournal(JournalContract):
+class TestPostgresJournal(JournalContract, ConversationsContract):
     @asynccontextmanager
     async def store(self) -> AsyncIterator[Store]:
         async with postgres_store() as store:
             yield store
+
+    async def age_run(self, journal: Any, run: str, seconds: float) -> None:
+        table = journal._sql.load_run.rpartition(" FROM ")[2].partition(" ")[0]
+        await journal.reach.run(
+            lambda connection, _: connection.execute(
+                f"UPDATE {table} SET seen = seen - $2, begun = begun - $2 WHERE id = $1", run, seconds
+            )
+        )
 
 
 class TestPostgresAgainstTheModel(JournalModel):
@@ -299,26 +306,6 @@ def test_workers_that_come_back_together_do_not_take_each_other_for_dead(
     drive(main())
 
 
-def test_whatever_a_queue_fails_with_nobody_waits_for_ever_and_it_goes_on() -> None:
-    async def main() -> None:
-        async def send(asked: Sequence[int]) -> Sequence[int | JournalError]:
-            if 0 in asked:
-                raise ArithmeticError
-            return asked
-
-        queue: Queue[int, int] = Queue(send)
-        running = asyncio.create_task(queue.run())
-        told = await asyncio.gather(*(queue.ask(str(n), n) for n in range(3)), return_exceptions=True)
-        assert [type(one) for one in told] == [JournalError] * 3
-        assert await queue.ask("1", 1) == 1
-        running.cancel()
-        await asyncio.wait((running,))
-        with pytest.raises(JournalError, match="closed"):
-            await queue.ask("1", 1)
-
-    drive(main())
-
-
 # --- the line breaks when it was done already ----------------------------------------------------
 
 
@@ -406,7 +393,7 @@ def test_behind_a_pooler_of_transactions_it_says_that_it_cannot() -> None:
     drive(main())
 
 
-class TestSealedPostgresJournalBehindAPooler(JournalContract):
+class TestSealedPostgresJournalBehindAPooler(TestPostgresJournal):
     """With a session of its own for what needs one, it works there too; and it can be sealed."""
 
     @asynccontextmanager
@@ -489,7 +476,7 @@ def test_what_is_written_is_durable_also_where_the_server_is_hasty() -> None:
             await store.sql(f"ALTER ROLE {user} SET synchronous_commit = off")
             await store.sql(f"CREATE SCHEMA {store.schema} AUTHORIZATION {user}")
             journal = await store.worker(dsn=f"postgresql://{user}:p@{store.dsn.partition('@')[2]}")
-            setting = await journal._reach.run(lambda session, _: session.fetchval("SHOW synchronous_commit"))
+            setting = await journal.reach.run(lambda session, _: session.fetchval("SHOW synchronous_commit"))
             assert setting == "on"
             await journal.close()
             await store.sql(f"DROP OWNED BY {user} CASCADE")
@@ -556,7 +543,7 @@ def test_who_gives_up_in_the_middle_of_a_transaction_is_not_kept(
 def test_who_stands_still_in_the_middle_of_a_transaction_keeps_nobody_else_from_it(
     server: postgres_server.Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(postgres_reach.SETTINGS, "idle_in_transaction_session_timeout", "200ms")
+    monkeypatch.setitem(SETTINGS, "idle_in_transaction_session_timeout", "200ms")
 
     async def main() -> None:
         one, other = (Reach(server.dsn, connections=1, patience=60, pooled=True) for _ in range(2))

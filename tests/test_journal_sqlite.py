@@ -6,9 +6,11 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from conversations_contract import ConversationsContract
 from journal_contract import JournalContract, Store
 from journal_model import JournalModel
 from midcall.journal.contract import Journal
@@ -52,7 +54,7 @@ class SqliteStore:
             await journal.close()
 
 
-class TestSqliteJournal(JournalContract):
+class TestSqliteJournal(JournalContract, ConversationsContract):
     seal: KeyRing | None = None
 
     @pytest.fixture(autouse=True)
@@ -68,6 +70,13 @@ class TestSqliteJournal(JournalContract):
             yield store
         finally:
             await store.close()
+
+    async def age_run(self, journal: Any, run: str, seconds: float) -> None:
+        await journal.database.write(
+            lambda db: db.execute(
+                "UPDATE runs SET seen = seen - ?1, begun = begun - ?1 WHERE id = ?2", (seconds, run)
+            )
+        )
 
 
 class TestSealedSqliteJournal(TestSqliteJournal):

@@ -16,10 +16,10 @@ import pytest
 
 from driving import drive
 from journal_contract import claimed, new_call, parked, step, waiting_call, written
-from midcall.journal import sqlite_file
 from midcall.journal.contract import JournalError, Parking
 from midcall.journal.seal import KeyRing
 from midcall.journal.sqlite import SqliteJournal
+from midcall.journal.sqlite import file as sqlite_file
 
 OLD, NEW = b"o" * 32, b"n" * 32
 
@@ -212,7 +212,7 @@ def test_damage_in_a_large_file_is_found_when_it_is_met(path: Path, monkeypatch:
 def test_a_full_disk_is_said_and_nothing_is_half_written(path: Path) -> None:
     async def main() -> None:
         async with opened(path) as journal:
-            connection = journal._writing.file.use()
+            connection = journal.database.writes.use()
             (pages,) = connection.execute("PRAGMA page_count").fetchone()
             connection.execute(f"PRAGMA max_page_count = {pages + 60}")
             await full_and_free_again(
@@ -365,7 +365,7 @@ def test_what_comes_together_is_committed_together(path: Path) -> None:
     async def main() -> None:
         async with opened(path) as journal:
             said: list[str] = []
-            connection = journal._writing.file.use()
+            connection = journal.database.writes.use()
             connection.set_trace_callback(said.append)
             await asyncio.gather(*(parked(journal) for _ in range(200)))
             connection.set_trace_callback(None)

@@ -9,14 +9,12 @@ import asyncpg
 import pytest
 
 from driving import drive
-from midcall.chat.postgres_store import PostgresStore
-from midcall.chat.sqlite_store import SqliteStore
 from midcall.errors import JournalError
 from midcall.journal import trouble
 from midcall.journal.postgres import PostgresJournal
-from midcall.journal.postgres_reach import explain as explain_postgres
+from midcall.journal.postgres.reach import explain as explain_postgres
 from midcall.journal.sqlite import SqliteJournal
-from midcall.journal.sqlite_file import explain
+from midcall.journal.sqlite.file import explain
 from operating import Server
 
 LOCAL = "/var/lib/secret-place/journal.db"
@@ -115,29 +113,11 @@ def test_a_value_that_postgresql_cannot_take_is_in_no_log(caplog: pytest.LogCapt
 def test_where_a_database_was_looked_for_is_for_the_log(caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
         url = "postgresql://ada:hush@127.0.0.1:9/secret"
-        for opening in (PostgresJournal(url, patience=0).open(), PostgresStore(url).open()):
-            with pytest.raises(JournalError) as raised:
-                await opening
-            assert is_private(raised.value, "127.0.0.1", "ada", "secret")
+        with pytest.raises(JournalError) as raised:
+            await PostgresJournal(url, patience=0).open()
+        assert is_private(raised.value, "127.0.0.1", "ada", "secret")
         assert "127.0.0.1" in caplog.text
         assert "hush" not in caplog.text
-
-    drive(run())
-
-
-def test_conversations_that_cannot_be_kept_are_named_in_the_log_alone(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "file").write_text("")
-    path = tmp_path / "file" / "journal.db.chat"
-
-    async def run() -> None:
-        store = SqliteStore(path)
-        with pytest.raises(JournalError) as raised:
-            await store.open()
-        assert is_private(raised.value, str(tmp_path), "journal.db")
-        assert str(path.parent) in caplog.text
-        await store.close()
 
     drive(run())
 

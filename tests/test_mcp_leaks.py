@@ -16,7 +16,7 @@ from driving import LIMIT, drive, until
 from mcp_app import make_hub
 from mcp_peers import FORMS, LATEST, META, MODERN
 from midcall import Hub
-from midcall.journal import bounds, durable
+from midcall.journal import durable, memory
 from midcall.journal.seal import KeyRing
 from midcall.mcp import McpExtension, mcp_of
 from midcall.mcp.session import Session
@@ -181,7 +181,7 @@ def test_ten_thousand_abandoned_questions_leave_memory_flat() -> None:
 
 def test_whoever_parks_most_calls_is_the_one_to_lose_some(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
-        monkeypatch.setattr(bounds, "CALLS", 100)
+        monkeypatch.setattr(memory, "CALLS", 100)
         visitor = Visitor(make_hub(keys=KEYS))
         call: dict[str, Any] = {"name": "seek.prompt", "arguments": {"name": "n"}}
         mine = (await visitor.modern("tools/call", call, principal="ann"))["result"]
@@ -297,7 +297,7 @@ def test_a_stream_that_is_read_for_days_keeps_only_its_last_events() -> None:
 
 def test_outcomes_that_nobody_comes_for_are_bounded_in_size(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
-        monkeypatch.setattr(bounds, "BYTES", 1_000_000)
+        monkeypatch.setattr(memory, "BYTES", 1_000_000)
         visitor = Visitor(make_hub(keys=KEYS))
         tracemalloc.start()
         try:

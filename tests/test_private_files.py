@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from driving import drive
-from midcall.chat.sqlite_store import SqliteStore
 from midcall.cli.install import merge
 from midcall.client.oauth.store import FileStore
 from midcall.journal.seal import default_ring
@@ -22,12 +21,6 @@ async def open_journal(path: Path) -> None:
     journal = SqliteJournal(path)
     await journal.open()
     await journal.close()
-
-
-async def open_conversations(path: Path) -> None:
-    store = SqliteStore(path)
-    await store.open()
-    await store.close()
 
 
 async def read_key(path: Path) -> None:
@@ -41,7 +34,7 @@ async def read_logins(path: Path) -> None:
 Use = Callable[[Path], Coroutine[Any, Any, None]]
 
 
-@pytest.fixture(params=[open_journal, open_conversations, read_key, read_logins])
+@pytest.fixture(params=[open_journal, read_key, read_logins])
 def use(request: pytest.FixtureRequest) -> Use:
     made: Use = request.param
     return made

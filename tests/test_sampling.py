@@ -23,7 +23,6 @@ from midcall import (
     method,
 )
 from midcall.chat import ChatEngine, Reply, Retry, Sampling
-from midcall.chat.sqlite_store import SqliteStore
 from midcall.client.answering import Answering
 from midcall.client.client import Client, Options
 from midcall.client.targets import target_of
@@ -523,7 +522,7 @@ def test_a_branch_goes_on_after_a_restart_and_nothing_is_asked_twice(tmp_path: P
     def engine() -> ChatEngine:
         hub = Hub("h").register(desk)
         hub.durable = DurableCalls(hub, SqliteJournal(tmp_path / "journal.db"))
-        return ChatEngine(hub, model, store=SqliteStore(tmp_path / "chat.db"))
+        return ChatEngine(hub, model)
 
     async def main() -> None:
         async with serving(engine()) as port:

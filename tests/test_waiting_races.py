@@ -371,7 +371,7 @@ def test_a_waiting_call_goes_on_whose_answer_was_written_by_a_claim_that_was_tak
                 asked = question_id(task, asked_of(record).questions[key].place)
                 given = answers_for(record, entries, {asked: {"Text": key}})
                 claim = await journal.claim(task, record.segment, given)
-                await journal._write(lambda calls: calls.unclaim(task, claim.call.fence, "waiting"))  # type: ignore[union-attr] # noqa: B023
+                await journal._unclaim(task, claim.call.fence, "waiting")  # type: ignore[union-attr]
                 if key == "a":
                     await peer.update(task, {key: "something else"})
                 await until_task(peer, task, f"{then}?")

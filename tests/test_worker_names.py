@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 
 from driving import drive
 from midcall.journal.contract import CallRecord, Claimed, is_worker_name
-from midcall.journal.lifesign import LifeSign
 from midcall.journal.memory import MemoryJournal
-from midcall.journal.postbox import Postbox
 from midcall.journal.sqlite import LEASE, SqliteJournal
+from midcall.journal.sqlite.workers import LifeSign, WorkerSockets
 from test_legacy_workers import begin, workers
 
 UP = ("..", "../..", ".", "", "/", "//", "~", "\\", "..\\..", "%2e%2e", "a/../..", "\0", "é", "x\n", " ")
@@ -105,14 +104,14 @@ def test_the_id_of_a_session_removes_no_file(tmp_path: Path, verb: str, way: str
 
 
 def test_names_that_workers_have_are_names(tmp_path: Path) -> None:
-    from midcall.journal.postgres_line import worker_name
+    from midcall.journal.postgres.session import worker_name
 
     for name in (SqliteJournal(tmp_path / "j.db").worker, MemoryJournal().worker, worker_name()):
         assert is_worker_name(name)
 
 
 def test_the_name_of_a_host_of_any_length_gives_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    from midcall.journal.postgres_line import worker_name
+    from midcall.journal.postgres.session import worker_name
 
     monkeypatch.setattr(socket, "gethostname", lambda: "höst.example." * 30)
     assert is_worker_name(worker_name())
@@ -230,7 +229,7 @@ def test_sockets_of_workers_that_died_are_cleared_away_at_the_next_start(
 def test_workers_that_come_and_go_at_once_all_get_their_sockets(tmp_path: Path, temporary: Path) -> None:
     async def one(number: int) -> None:
         for turn in range(20):
-            box = Postbox(tmp_path / "journal.db", f"{number}-{turn}")
+            box = WorkerSockets(tmp_path / "journal.db", f"{number}-{turn}")
             await box.open(lambda _: None, lambda: {f"{n}-{t}" for n in range(4) for t in range(20)})
             await box.close()
 

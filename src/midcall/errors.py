@@ -34,6 +34,7 @@
     │   ├── BadExport          what is to be imported is not an exported call
     │   ├── BadPage            a list is asked for from a place where no page ends
     │   └── JournalFull        the caller has as much in the journal as it may
+    ├── Conflict               somebody else has changed a conversation, or has written lines of a run
     ├── RemoteError            a call through a client failed on the other side
     ├── Unreachable            a client cannot reach its server: nothing was sent
     └── LoginFailed            a client was not given access to its server
@@ -372,6 +373,13 @@ class JournalFull(JournalError):
     """The caller has as much in the journal as it may: when some of its calls are forgotten, it may again."""
 
     code = "journal_full"
+
+
+class Conflict(MidcallError):
+    """Somebody else has changed the conversation since it was read, or has written other lines of the run."""
+
+    code = "conflict"
+    recoverable = True
 
 
 class RemoteError(MidcallError):

@@ -6,7 +6,7 @@ one cannot be told apart: they count as one, and may take all of it. Knows no ca
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from typing import Generic, NamedTuple, TypeVar
 
 from midcall.errors import RateLimited
@@ -71,8 +71,15 @@ class Owned(Generic[T]):
     def __len__(self) -> int:
         return self._count
 
+    def __iter__(self) -> Iterator[T]:
+        return (thing for own in self._by_owner.values() for thing in own.values())
+
     def get(self, owner: str | None, id: str) -> T | None:
         return self._by_owner.get(owner, {}).get(id)
+
+    def of(self, owner: str | None) -> Collection[T]:
+        """What an owner has, the longest unused first."""
+        return self._by_owner.get(owner, {}).values()
 
     def use(self, owner: str | None, id: str, thing: T) -> None:
         """Add a thing, or note that it was used."""

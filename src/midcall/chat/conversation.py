@@ -8,9 +8,12 @@ import time
 import uuid
 from typing import Any
 
+import msgspec
 from msgspec import Struct, field
 
 from midcall.chat.messages import ElicitRequest, Failure
+from midcall.errors import JournalError, MidcallError
+from midcall.journal.contract import ConversationRecord, Conversations
 from midcall.models.base import Message, ToolCall
 
 MESSAGE_ID = "id"
@@ -103,6 +106,49 @@ class Conversation(Struct):
         return [question for pending in self.pending.values() for question in pending.unanswered.values()]
 
 
+class Listed(Struct, frozen=True):
+    """A conversation, for a list."""
+
+    id: str
+    title: str
+    updated: float
+    waiting: bool
+    running: bool
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Conversation).decode
+
+
+async def load(store: Conversations, id: str, principal: str | None) -> Conversation | None:
+    """A conversation of this person, as it is kept."""
+    record = await store.load(id, principal)
+    try:
+        return None if record is None else _decode(record.body)
+    except msgspec.MsgspecError:
+        raise JournalError("The conversation cannot be read: the journal was changed") from None
+
+
+async def save(store: Conversations, conversation: Conversation) -> None:
+    """Write a conversation down, durably. Raises `Conflict`; counts its version up."""
+    conversation.version += 1
+    record = ConversationRecord(
+        id=conversation.id,
+        principal=conversation.principal,
+        version=conversation.version,
+        updated=conversation.updated,
+        waiting=bool(conversation.pending),
+        run=conversation.run,
+        title=conversation.title,
+        body=_encode(conversation),
+    )
+    try:
+        await store.save(record)
+    except MidcallError:
+        conversation.version -= 1
+        raise
+
+
 def is_id(text: str) -> bool:
     """Whether a conversation may have this id: some front ends make ids themselves."""
     return 0 < len(text) <= MAX_ID and text.isprintable()
@@ -115,5 +161,5 @@ def new_conversation(principal: str | None, id: str | None = None) -> Conversati
 
 
 def _title(text: str) -> str:
-    line = " ".join(text.replace("\0", " ").split())  # which no column of PostgreSQL takes
+    line = " ".join(text.replace("\0", " ").split())
     return line if len(line) <= 60 else line[:57].rstrip() + "..."

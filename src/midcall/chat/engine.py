@@ -1,7 +1,7 @@
 """The chat engine: people talk to a model that calls the hub's methods, and is told by them what to ask.
 
 It takes requests and gives runs (see `runs`); the wires (`ndjson`, `agui`) carry them. Everything that must
-not be lost is in two places: conversations in the store, and waiting tool calls in the hub's journal.
+not be lost is in the hub's journal: conversations, runs with their lines, and waiting tool calls.
 """
 
 import asyncio
@@ -10,16 +10,15 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from midcall.chat.choose import store_beside
-from midcall.chat.conversation import MAX_ID, Conversation, is_id, new_conversation
+from midcall.chat.conversation import MAX_ID, Conversation, Listed, is_id, load, new_conversation, save
 from midcall.chat.messages import BadRequest, ChatRequest
 from midcall.chat.plugins import Handler, Plugin, Sampling
 from midcall.chat.runs import DEAD_AFTER, LOST, FarRun, Run
-from midcall.chat.store import ChatStore, Listed, MemoryStore
 from midcall.chat.tools import NO_TOOLS, ChatCalls, Tools
 from midcall.chat.turn import Turn
 from midcall.errors import MidcallError, RegistrationError, TooManyCalls
 from midcall.hub import Hub
+from midcall.journal.contract import Conversations, Journal
 from midcall.journal.durable import DurableCalls, durable_calls
 from midcall.logs import Trouble
 from midcall.mcp import mcp_of
@@ -81,7 +80,7 @@ class ChatEngine:
         hub: Hub,
         model: Model | None = None,
         *,
-        store: ChatStore | None = None,
+        store: Journal | None = None,
         plugins: Sequence[Plugin] = (),
         system: str = SYSTEM,
         sampling: Sampling | None = None,
@@ -99,11 +98,12 @@ class ChatEngine:
         `system` is what the model is told first. A turn ends after `max_iterations` answers of the model, or
         when it has cost `token_budget`. Tools of one answer run at once unless `parallel` is false. `offered`
         says which methods the model may call, by name; without it, all. `suggestions` are shown on an empty
-        page.
+        page. Conversations are kept in the hub's journal, or in that of `store`, which is opened and closed
+        with the chat.
         """
         self.hub = hub
         self.chosen_model = model
-        self.chosen_store = store
+        self._own_journal = store
         self.system = system
         self.max_iterations = max_iterations
         self.token_budget = token_budget
@@ -121,6 +121,7 @@ class ChatEngine:
         """The turns that run."""
         self._trouble = Trouble(log, "write to the store of conversations")
         self._opening = asyncio.Lock()
+        self._is_open = False
         self._sweeping: asyncio.Task[None] | None = None
 
     @property
@@ -131,30 +132,32 @@ class ChatEngine:
         return self.chosen_model
 
     @property
-    def store(self) -> ChatStore:
-        """Where conversations are kept: beside the hub's journal, unless another place is chosen."""
-        if self.chosen_store is None:
-            durable = self.hub.durable
-            self.chosen_store = MemoryStore() if durable is None else store_beside(durable.journal)
-        return self.chosen_store
+    def store(self) -> Conversations:
+        """Where conversations are kept."""
+        return (self._own_journal or durable_calls(self.hub).journal).conversations
 
     async def open(self) -> None:
         """Make it ready; the first request does so too. The hub is opened by whoever serves it."""
         async with self._opening:
             self.closing = False
-            if self._sweeping is None:
+            if not self._is_open:
                 self.calls.keep_with(durable_calls(self.hub))
-                await self.store.open()
-                self._sweeping = asyncio.create_task(self._sweep())
+                if self._own_journal is None:
+                    await durable_calls(self.hub).open()
+                else:
+                    await self._own_journal.open()
+                    self._sweeping = asyncio.create_task(self._sweep(self._own_journal))
+                self._is_open = True
 
     async def _ready(self) -> None:
-        if self._sweeping is None and not self.closing:
+        if not self._is_open and not self.closing:
             await self.open()
 
-    async def _sweep(self) -> None:
+    async def _sweep(self, journal: Journal) -> None:
+        """Forget old runs; in the hub's own journal, others do so."""
         while True:
             try:
-                await self.store.sweep()
+                await journal.sweep()
             except MidcallError as error:
                 self._trouble.begins(error)
             else:
@@ -169,17 +172,22 @@ class ChatEngine:
         return [run.task for run in self._runs.values() if run.task is not None]
 
     async def close(self) -> None:
-        """End what runs, and let go of everything but the hub, whether the store answers or not."""
+        """End what runs, and let go of everything but the hub, whether the journal answers or not.
+
+        What waits for the hub's journal then ends when that is closed.
+        """
         tasks = self.stop_all()
+        self._is_open = False
         sweeping, self._sweeping = self._sweeping, None
         if sweeping is not None:
             sweeping.cancel()
             tasks.append(sweeping)
         if tasks:
             await asyncio.wait(tasks, timeout=CLOSING)
-        await self.store.close()  # who still waits for it is refused
-        if tasks:
-            await asyncio.wait(tasks, timeout=CLOSING)
+        if self._own_journal is not None:
+            await self._own_journal.close()  # who still waits for it is refused
+            if tasks:
+                await asyncio.wait(tasks, timeout=CLOSING)
         if self.chosen_model is not None:
             await self.chosen_model.close()
 
@@ -219,7 +227,7 @@ class ChatEngine:
             raise BadRequest(
                 f"The id of a conversation has between 1 and {MAX_ID} letters that can be printed"
             )
-        if id is None or (create and await self.store.load(id, name) is None):
+        if id is None or (create and await load(self.store, id, name) is None):
             await self._check_room(name, more=1)
             conversation = new_conversation(name, id)
             for said in request.messages[:-1]:
@@ -237,7 +245,7 @@ class ChatEngine:
         turn.take_in()
         # At once, so that both are in one transaction where the store takes them together.
         await asyncio.gather(
-            self.store.begin_run(run.id, conversation.id, name), self.store.save(conversation)
+            self.store.begin_run(run.id, conversation.id, name), save(self.store, conversation)
         )
         self._runs[run.id] = run
         run.begin(turn.play())
@@ -274,7 +282,8 @@ class ChatEngine:
     async def conversations(self, principal: Principal | None = None) -> Sequence[Listed]:
         """The conversations of a person, the newest first."""
         await self._ready()
-        return await self.store.list(principal.name if principal is not None else None)
+        found = await self.store.list(principal.name if principal is not None else None)
+        return [Listed(one.id, one.title, one.updated, one.waiting, one.run is not None) for one in found]
 
     async def conversation(
         self, id: str, principal: Principal | None = None
@@ -325,7 +334,7 @@ class ChatEngine:
 
     async def _own(self, id: str, name: str | None) -> Conversation:
         await self._ready()
-        conversation = await self.store.load(id, name) if is_id(id) else None
+        conversation = await load(self.store, id, name) if is_id(id) else None
         if conversation is None:
             raise NoConversation("There is no such conversation")
         return conversation

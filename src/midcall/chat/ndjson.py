@@ -17,8 +17,7 @@ from starlette.types import Receive, Scope, Send
 from midcall.chat.engine import Busy, ChatEngine, NoConversation, TooManyConversations
 from midcall.chat.messages import StopRequest, read_json, read_request
 from midcall.chat.runs import FarRun, Run
-from midcall.chat.store import Conflict
-from midcall.errors import JournalError, MidcallError, TooManyCalls
+from midcall.errors import Conflict, JournalError, MidcallError, TooManyCalls
 from midcall.limits import check_keys
 from midcall.principal import Principal
 from midcall.transports.security import JSON, is_media_type

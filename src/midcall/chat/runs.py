@@ -7,14 +7,14 @@ the last line that it has, to this process or to another one, and gets those aft
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
 from midcall.chat.messages import Event, Failure
-from midcall.chat.store import ChatStore, Conflict, RunState
-from midcall.errors import JournalError
+from midcall.errors import Conflict, JournalError
+from midcall.journal.contract import Conversations, RunRecord
 from midcall.logs import Trouble
 
 log = logging.getLogger("midcall.chat")
@@ -68,7 +68,7 @@ class Run:
         id: str,
         conversation_id: str,
         principal: str | None,
-        store: ChatStore,
+        store: Conversations,
         trouble: Trouble,
         closing: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -85,6 +85,7 @@ class Run:
         self._over = asyncio.Event()
         self._begun = False
         self._stopped = False
+        self._uncut = False
         self.task: asyncio.Task[None] | None = None
 
     @property
@@ -133,8 +134,19 @@ class Run:
         if self._stopped or self.ended:
             return
         self._stopped = True
-        if self._begun and self.task is not None:
+        if self._begun and not self._uncut and self.task is not None:
             self.task.cancel()
+
+    @contextlib.contextmanager
+    def uncut(self) -> Iterator[None]:
+        """What the turn does in here is done to its end before it is cut off: it is known to be done."""
+        self._uncut, stopped = True, self._stopped
+        try:
+            yield
+        finally:
+            self._uncut = False
+        if self._stopped and not stopped:
+            raise asyncio.CancelledError
 
     async def _run(self, turn: Coroutine[Any, Any, None]) -> None:
         writer = asyncio.create_task(self._write())
@@ -189,7 +201,7 @@ class FarRun:
     """A run of another process, read from the store."""
 
     def __init__(
-        self, state: RunState, store: ChatStore, closing: Callable[[], bool] = lambda: False
+        self, state: RunRecord, store: Conversations, closing: Callable[[], bool] = lambda: False
     ) -> None:
         """`closing` says whether the process is about to end."""
         self.id = state.id

@@ -158,22 +158,20 @@ class ChatCalls:
         return ChatCall(self._durable, record, tool), tool.found
 
     async def begin(
-        self, tool: Tool, arguments: bytes, key: str, principal: Principal | None, report: Report
+        self, tool: Tool, arguments: bytes, key: str, principal: str | None, report: Report
     ) -> ToolEnded | ToolAsks:
         """Call a tool, or find the call that was made before under this key; then as `current`.
 
-        Raises why it may not be called, or not so.
+        Raises why it cannot be called, or not so.
         """
         found, durable = tool.found, self._durable
-        name = None if principal is None else principal.name
-        check_scopes(found.name, found.method.extras, principal)
         if not CAPABILITIES.issuperset(tool.requires):
             raise MidcallError(f"The client must be able to do: {', '.join(tool.requires)}")
-        self._hub.calls.admit(name)
-        record = new_record(CHAT, found.name, arguments, b"{}", name, key, durable.time_limit)
+        self._hub.calls.admit(principal)
+        record = new_record(CHAT, found.name, arguments, b"{}", principal, key, durable.time_limit)
         dialect = ChatCall(durable, record, tool)
         call = self._hub.prepare(
-            found, arguments, dialect, supported=KINDS, time_limit=durable.time_limit, principal=name
+            found, arguments, dialect, supported=KINDS, time_limit=durable.time_limit, principal=principal
         )
         self._hub.calls.check_room(call)
         durable.admit(dialect, call)
@@ -374,15 +372,16 @@ class TurnCalls:
         pending = Pending(call, round=0)
 
         async def begin(report: Report) -> ToolEnded | ToolAsks:
-            tools = self._tools if call.name in self._tools else self.look_for_tools()
-            tool, key = tools.find(call.name), self._conversation.key_of(call)
+            tool, key = self._tool(call), self._conversation.key_of(call)
             arguments = to_json(call.read_arguments())
-            return await self._engine.calls.begin(tool, arguments, key, self._principal, report)
+            principal = self._conversation.principal
+            return await self._engine.calls.begin(tool, arguments, key, principal, report)
 
         await self._play(pending, begin)
 
     async def _go_on(self, pending: Pending) -> None:
         async def answer(report: Report) -> ToolEnded | ToolAsks:
+            self._tool(pending.call)
             if not pending.call_id:  # of a conversation that was written before calls were known by their ids
                 key = self._conversation.key_of(pending.call)
                 pending.call_id = await self._engine.calls.find(self._conversation.principal, key)
@@ -391,6 +390,14 @@ class TurnCalls:
             return await self._engine.calls.current(pending.call_id, report)
 
         await self._play(pending, answer)
+
+    def _tool(self, call: ToolCall) -> Tool:
+        """The tool of a call. Raises `MethodNotFound`, or `NotAllowed` if it is not for this person, now."""
+        if call.name not in self._tools:
+            self.look_for_tools()
+        tool = self._tools.find(call.name)
+        check_scopes(tool.found.name, tool.found.method.extras, self._principal)
+        return tool
 
     async def _answer(self, pending: Pending) -> None:
         """Give a call the answers that there are. When this returns, they are in the journal."""

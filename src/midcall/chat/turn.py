@@ -27,12 +27,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from midcall.chat import messages as told
-from midcall.chat.conversation import MESSAGE_ID, Conversation
+from midcall.chat.conversation import MESSAGE_ID, Conversation, load, save
 from midcall.chat.messages import ChatRequest, Event, Failure
-from midcall.chat.runs import Run, finished
-from midcall.chat.store import Conflict
+from midcall.chat.runs import Run
 from midcall.chat.tools import Meter, TurnCalls
-from midcall.errors import MidcallError
+from midcall.errors import Conflict, MidcallError
 from midcall.models.base import (
     Message,
     ModelRequest,
@@ -279,7 +278,7 @@ class Turn:
         """End what was begun for a conversation that is gone; one that was changed goes on elsewhere."""
         gone = self._conversation
         with contextlib.suppress(MidcallError):
-            if await self._engine.store.load(gone.id, gone.principal) is None:
+            if await load(self._engine.store, gone.id, gone.principal) is None:
                 await self._tools.stop()
 
     async def _finish(self, event: Event) -> None:
@@ -301,7 +300,8 @@ class Turn:
     async def _save(self) -> None:
         self._unsaved = False
         self._conversation.lsn = self._run.lsn
-        await finished(self._engine.store.save(self._conversation))
+        with self._run.uncut():
+            await save(self._engine.store, self._conversation)
 
 
 def _is_said(conversation: Conversation, request: ChatRequest) -> bool:

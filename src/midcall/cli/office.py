@@ -110,7 +110,13 @@ async def export_calls(office: Office, args: argparse.Namespace) -> Exit:
         _write_json(exported)
         count += 1
         running += exported["call"]["status"] == "running" and exported["call"]["owner"] is not None
-    say(f"{_calls(count)} exported, with all arguments, answers, results and keys: keep them safe.")
+    talks = 0
+    if not args.status:
+        async for exported in office.export_conversations():
+            _write_json(exported)
+            talks += 1
+    told = f"{_calls(count)}{f' and {_conversations(talks)}' if talks else ''}"
+    say(f"{told} exported, with all arguments, answers, results and keys: keep them safe.")
     if running:
         say(f"{_calls(running)} of them run right now: stop the server before you import them elsewhere.")
     return Exit.SUCCESS
@@ -129,10 +135,17 @@ async def import_calls(office: Office, args: argparse.Namespace) -> Exit:
 
 
 async def _import_from(office: Office, lines: Iterable[str]) -> Exit:
-    taken = known = 0
+    taken = known = talks = 0
+    left_out = False
 
     async def restore(line: str) -> bool | None:
+        nonlocal talks, left_out
         exported = msgspec.json.decode(line, type=dict[str, Any])
+        if "conversation" in exported:
+            new = await office.restore_conversation(exported)
+            talks += new is True
+            left_out = left_out or new is None
+            return None if new else new
         if "keys" not in exported:
             return await office.restore(exported)
         if not await office.restore_keys(exported):
@@ -150,7 +163,10 @@ async def _import_from(office: Office, lines: Iterable[str]) -> Exit:
                 raise JournalError(f"Line {number}: {one}. {again}")
             if isinstance(one, BaseException):
                 raise one
-    say(f"{_calls(taken)} imported" + (f", {known} known already." if known else "."))
+    told = f"{_calls(taken)}{f' and {_conversations(talks)}' if talks else ''}"
+    say(f"{told} imported" + (f", {known} known already." if known else "."))
+    if left_out:
+        say("A server takes no conversations over HTTP: import them with --journal.")
     return Exit.SUCCESS
 
 
@@ -381,6 +397,10 @@ def _span(span: dt.timedelta) -> str:
 
 def _calls(number: int) -> str:
     return f"{number} call{'s' * (number != 1)}"
+
+
+def _conversations(number: int) -> str:
+    return f"{number} conversation{'s' * (number != 1)}"
 
 
 def _write_json(value: Any) -> None:

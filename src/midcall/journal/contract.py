@@ -1,4 +1,4 @@
-"""What a store must do so that a waiting call outlives its process.
+"""What a store must do so that waiting calls and conversations outlive their process.
 
 A **call** is a row: what was called, by whom, and where it stands. Its **entries** are what must not be
 lost of it: finished steps, answers, and what else a replay gives back. What runs between one answer and the
@@ -11,8 +11,12 @@ A worker that dies leaves a running segment behind, which another one may claim 
 the claims, and every write of the worker before is refused from then on (`Fenced`), so a worker that
 was only frozen cannot act any more.
 
+A **conversation** is a record that is read and written whole. Its `version` counts the writes: of two who
+change what they have read, the second is refused (`Conflict`). A **run** is what a worker tells while it
+answers in a conversation, as numbered lines, for readers at any worker.
+
 Everything is durable when the coroutine returns. Times are unix seconds. A store knows no method, no
-question and no protocol: values are bytes.
+question, no message and no protocol: values are bytes.
 """
 
 import re
@@ -23,7 +27,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
-from midcall.errors import BadExport, BadPage, Fenced, JournalError
+from midcall.errors import BadExport, BadPage, Conflict, Fenced, JournalError
 from midcall.replay import Entry
 
 Status: TypeAlias = Literal[
@@ -43,6 +47,11 @@ MOST_CLAIMS = 5
 KEEP = 24 * 3600.0
 """How long a call that the store itself gave up (expired, poisoned) is still known, in seconds."""
 
+KEEP_RUNS = 3600.0
+"""Seconds that the lines of a run are kept after its last one."""
+
+LISTED = 200
+"""How many conversations are listed."""
 
 CALL_SIZE = 1024
 """How many bytes a call counts for, beside its values."""
@@ -143,6 +152,92 @@ class Page(Struct, frozen=True):
     next: str | None = None
 
 
+class ConversationRecord(Struct, frozen=True, kw_only=True):
+    """A conversation, as far as a store knows it."""
+
+    id: _Name
+    """The person's own: another one's conversation may have the same."""
+    principal: _Text | None = None
+    version: Annotated[int, Meta(ge=1, le=10**9)]
+    """How often it has been written."""
+    updated: _Time
+    waiting: bool = False
+    """Whether the person is asked something."""
+    run: str | None = None
+    """The run that is under way, if one is."""
+    title: str = ""
+    body: bytes = b""
+    """All that was said; not read here, and empty in a list."""
+
+
+class ConversationPage(Struct, frozen=True):
+    """Some conversations of everybody, and where the next ones begin."""
+
+    conversations: Sequence[ConversationRecord]
+    next: str | None = None
+
+
+class RunRecord(Struct, frozen=True):
+    """A run, as far as it is written down."""
+
+    id: str
+    conversation_id: str
+    principal: str | None
+    lines: int
+    ended: bool
+    seen: float
+    """When its worker last gave a sign of life, by the clock of the store."""
+    now: float
+
+
+class Conversations(Protocol):
+    """The conversations of a store, and their runs. A method raises `JournalError` as those of `Journal`."""
+
+    async def load(self, id: str, principal: str | None) -> ConversationRecord | None:
+        """A conversation of this person; nobody gets another's."""
+
+    async def save(self, record: ConversationRecord) -> None:
+        """Write a conversation down. Raises `Conflict` unless the kept one has the version before.
+
+        A new one has version 1.
+        """
+
+    async def delete(self, id: str, principal: str | None) -> bool:
+        """Forget a conversation. False if there was none."""
+
+    async def list(self, principal: str | None) -> Sequence[ConversationRecord]:
+        """The conversations of this person, the newest first, `LISTED` at most, without bodies."""
+
+    async def held(self, principal: str) -> tuple[int, int]:
+        """How many conversations this person has, and how many bytes they take."""
+
+    async def every(self, after: str | None = None, limit: int = 100) -> ConversationPage:
+        """Conversations of everybody, in some order; `after` is the `next` of the page before."""
+
+    async def restore(self, record: ConversationRecord) -> bool:
+        """Take in a conversation from another store, as it was. False if it is known already."""
+
+    async def begin_run(self, run: str, conversation_id: str, principal: str | None) -> None:
+        """A run begins. One that has begun is left as it is."""
+
+    async def append(self, run: str, first: int, lines: Sequence[bytes], *, ended: bool) -> bool:
+        """Add lines to a run, of which the first has this number (from 1); without lines, a sign of life.
+
+        True if the run is to stop. Raises `Conflict` if it has other lines there, or fewer before; the same
+        ones may be written again, by whoever does not know whether they were. Of a run that is forgotten,
+        nothing is written.
+        """
+
+    async def stop_run(self, run: str) -> None:
+        """Have a run stopped, wherever its worker is."""
+
+    async def run(self, run: str) -> RunRecord | None:
+        """What is known of a run."""
+
+    async def lines(self, run: str, after: int) -> Sequence[bytes]:
+        """The lines of a run after a number."""
+
+
 class Journal(Protocol):
     """A store. A method raises `JournalError` if it cannot be reached or written; then nothing is changed."""
 
@@ -150,6 +245,10 @@ class Journal(Protocol):
     """The name of this process, unlike that of any other that ever was (see `is_worker_name`)."""
     on_post: Callable[[bytes], None] | None
     """Gets what other workers post to this one. What comes while there is nobody is thrown away."""
+
+    @property
+    def conversations(self) -> Conversations:
+        """What people and models have said to each other."""
 
     async def open(self) -> None:
         """Make it ready: create what is missing, migrate what is old, check that it is sound."""
@@ -241,8 +340,8 @@ class Journal(Protocol):
         is gone."""
 
     async def sweep(self, limit: int = 1000) -> int:
-        """Mark waiting and diverged calls past `expires` as expired, forget ended ones past theirs; tell how
-        many."""
+        """Mark waiting and diverged calls past `expires` as expired, forget ended ones past theirs, and runs
+        of which nothing was heard for `KEEP_RUNS` seconds; tell how many."""
 
     async def list(
         self,
@@ -309,6 +408,34 @@ def from_export(exported: dict[str, Any]) -> tuple[CallRecord, list[Entry], dict
     return replace(read.call, owner=None), read.entries, read.outcomes
 
 
+def new_lines(kept: Sequence[bytes], lines: Sequence[bytes]) -> Sequence[bytes]:
+    """Those of `lines` that are to be added to a run which has `kept` from the same number on.
+
+    Raises `Conflict` if it has other ones.
+    """
+    if list(kept[: len(lines)]) != list(lines[: len(kept)]):
+        raise Conflict("The run has other lines")
+    return lines[len(kept) :]
+
+
+class _ExportedConversation(Struct, frozen=True):
+    conversation: ConversationRecord
+
+
+def conversation_to_export(record: ConversationRecord) -> dict[str, Any]:
+    """A conversation as JSON-able values, so that it can move from one store to another."""
+    exported: dict[str, Any] = msgspec.to_builtins(_ExportedConversation(replace(record, run=None)))
+    return exported
+
+
+def conversation_from_export(exported: dict[str, Any]) -> ConversationRecord:
+    """An exported conversation, for `restore`. Raises `BadExport`."""
+    try:
+        return msgspec.convert(exported, _ExportedConversation).conversation
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise BadExport(f"This is not an exported conversation: {error}") from None
+
+
 def page_mark(call: CallRecord) -> str:
     """The `next` of a page that ends with this call."""
     return f"{call.created!r} {call.id}"
@@ -329,12 +456,18 @@ __all__ = [
     "CALL_SIZE",
     "ENDED",
     "KEEP",
+    "KEEP_RUNS",
+    "LISTED",
     "MOST_CLAIMS",
     "WITH_OUTCOME",
     "Busy",
     "CallRecord",
     "Claim",
     "Claimed",
+    "Conflict",
+    "ConversationPage",
+    "ConversationRecord",
+    "Conversations",
     "Entry",
     "Fenced",
     "Gone",
@@ -342,10 +475,14 @@ __all__ = [
     "JournalError",
     "Page",
     "Parking",
+    "RunRecord",
     "Settled",
     "Status",
+    "conversation_from_export",
+    "conversation_to_export",
     "from_export",
     "is_worker_name",
+    "new_lines",
     "page_mark",
     "page_start",
     "to_export",

@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary, WeakSet, ref
 
 from midcall.errors import Fenced, JournalError
 from midcall.journal.contract import Journal
@@ -23,6 +23,9 @@ _refused: WeakKeyDictionary[Journal, float] = WeakKeyDictionary()
 """When a journal has refused to write something, if it has not written anything since."""
 
 
+_measuring: WeakSet[Journal] = WeakSet()
+
+
 def refused_lately(journal: Journal, seconds: float) -> bool:
     """Whether the last thing that was to be written was refused, not longer ago than that."""
     return time.monotonic() - _refused.get(journal, -math.inf) < seconds
@@ -30,8 +33,9 @@ def refused_lately(journal: Journal, seconds: float) -> bool:
 
 def measure(journal: Journal) -> None:
     """From now on measure what is done with this journal."""
-    if hasattr(journal.load, "__wrapped__"):
-        return  # it is measured already
+    if journal in _measuring:
+        return
+    _measuring.add(journal)
     for name in OPERATIONS:
         setattr(journal, name, _measured(journal, name, getattr(journal, name)))
 

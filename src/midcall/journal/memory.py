@@ -3,10 +3,14 @@
 It is also the contract in its shortest form: the other stores are tested against it. Nothing here awaits
 before it has changed what it changes, so each method is atomic without a lock. Several workers may share
 one memory (`MemoryJournal(shared=other)`), as several processes share a database.
+
+What there is too much of is given up: the principal who has most loses the call, the conversation or the run
+that it has not come back to for longest. So nobody can push out what others wait for, or what theirs came to.
 """
 
 import asyncio
 import heapq
+import itertools
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -15,29 +19,48 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from midcall.journal.bounds import Bounds
 from midcall.journal.contract import (
     CALL_SIZE,
     ENDED,
     KEEP,
+    KEEP_RUNS,
+    LISTED,
     MOST_CLAIMS,
     Busy,
     CallRecord,
     Claim,
     Claimed,
+    Conflict,
+    ConversationPage,
+    ConversationRecord,
     Entry,
     Fenced,
     Gone,
     JournalError,
     Page,
     Parking,
+    RunRecord,
     Settled,
     Status,
     from_export,
+    new_lines,
     page_mark,
     page_start,
     to_export,
 )
+from midcall.shares import Owned
+
+CALLS = 10_000
+"""How many calls may wait, and how many ended ones are kept."""
+
+WAITING_BYTES = 256 * 1024 * 1024
+"""How large calls that wait may be, all together."""
+
+BYTES = 64 * 1024 * 1024
+"""How large ended calls may be, all together."""
+
+CONVERSATIONS = 10_000
+"""How many conversations, and how many runs, are kept; of a person with a name, a tenth."""
 
 
 @dataclass(slots=True)
@@ -54,6 +77,77 @@ class _Kept:
 
 
 @dataclass(slots=True)
+class _Run:
+    conversation_id: str
+    principal: str | None
+    lines: list[bytes] = field(default_factory=list)
+    ended: bool = False
+    stop: bool = False
+    seen: float = field(default_factory=time.time)
+
+
+class _Bounds:
+    """Which calls there are, in the order in which they were last used."""
+
+    __slots__ = ("_active", "_ended")
+
+    def __init__(self) -> None:
+        self._active = _Calls()
+        self._ended = _Calls()
+
+    def used(self, call: CallRecord, size: int) -> None:
+        """A call has changed, and has this size now."""
+        self.forgotten(call)
+        (self._ended if call.status in ENDED else self._active).add(call, size)
+
+    def forgotten(self, call: CallRecord) -> None:
+        """A call is not kept any more."""
+        self._active.remove(call)
+        self._ended.remove(call)
+
+    def too_many(self, used: CallRecord) -> str | None:
+        """The id of a call to be forgotten, if there is one; never of the one that was just used."""
+        return self._active.too_many(WAITING_BYTES, used) or self._ended.too_many(BYTES, used)
+
+
+class _Calls:
+    """The sizes of calls, by principal and id."""
+
+    __slots__ = ("_by_principal", "_bytes", "_count")
+
+    def __init__(self) -> None:
+        self._by_principal: dict[str | None, dict[str, int]] = {}
+        self._count = 0
+        self._bytes = 0
+
+    def add(self, call: CallRecord, size: int) -> None:
+        self._by_principal.setdefault(call.principal, {})[call.id] = size
+        self._count += 1
+        self._bytes += size
+
+    def remove(self, call: CallRecord) -> None:
+        own = self._by_principal.get(call.principal, {})
+        if call.id in own:
+            self._bytes -= own.pop(call.id)
+            self._count -= 1
+            if not own:
+                del self._by_principal[call.principal]
+
+    def too_many(self, most_bytes: int, used: CallRecord) -> str | None:
+        """The longest unused call of whoever has most, if there are too many or they are too large."""
+        most: dict[str, int] = {}
+        if self._count > CALLS:
+            most = max(self._by_principal.values(), key=len)
+        elif self._bytes > most_bytes:
+            most = max(self._by_principal.values(), key=_size)
+        return next((call_id for call_id in most if call_id != used.id), None)
+
+
+def _size(calls: dict[str, int]) -> int:
+    return sum(calls.values())
+
+
+@dataclass(slots=True)
 class _Memory:
     """What the workers share."""
 
@@ -62,8 +156,11 @@ class _Memory:
     secrets: dict[str, bytes] = field(default_factory=dict)
     alive: set[str] = field(default_factory=set)
     waiters: dict[tuple[str, int], set[asyncio.Future[bytes]]] = field(default_factory=dict)
-    bounds: Bounds = field(default_factory=Bounds)
+    bounds: _Bounds = field(default_factory=_Bounds)
     workers: dict[str, "MemoryJournal"] = field(default_factory=dict)
+    conversations: Owned[ConversationRecord] = field(default_factory=Owned)
+    runs: dict[str, _Run] = field(default_factory=dict)
+    owned_runs: Owned[str] = field(default_factory=Owned)
 
     def add(self, kept: _Kept) -> None:
         self.calls[kept.call.id] = kept
@@ -108,6 +205,7 @@ class MemoryJournal:
         self._memory: _Memory = shared._memory if shared else _Memory()
         self._open = False
         self.on_post: Callable[[bytes], None] | None = None
+        self.conversations = MemoryConversations(self._use)
 
     async def open(self) -> None:
         self._open = True
@@ -260,7 +358,11 @@ class MemoryJournal:
                 memory.forget(kept.call)
             else:
                 memory.change(kept, _given_up(kept.call, "expired", now))
-        return len(over)
+        gone = [(id, run) for id, run in memory.runs.items() if run.seen < now - KEEP_RUNS]
+        for id, run in gone[: limit - len(over)]:
+            memory.owned_runs.remove(run.principal, id)
+            del memory.runs[id]
+        return len(over) + len(gone[: limit - len(over)])
 
     async def list(
         self,
@@ -338,6 +440,88 @@ class MemoryJournal:
         ):
             raise _fenced(call_id)
         return kept
+
+
+class MemoryConversations:
+    """The conversations of a memory."""
+
+    def __init__(self, use: Callable[[], _Memory]) -> None:
+        self._use = use
+
+    async def load(self, id: str, principal: str | None) -> ConversationRecord | None:
+        return self._use().conversations.get(principal, id)
+
+    async def save(self, record: ConversationRecord) -> None:
+        owned = self._use().conversations
+        kept = owned.get(record.principal, record.id)
+        if (0 if kept is None else kept.version) != record.version - 1:
+            raise Conflict("The conversation was changed meanwhile")
+        self._keep(record)
+
+    def _keep(self, record: ConversationRecord) -> None:
+        owned = self._use().conversations
+        owned.remove(record.principal, record.id)
+        owned.make_room(record.principal, CONVERSATIONS)
+        owned.use(record.principal, record.id, record)
+
+    async def delete(self, id: str, principal: str | None) -> bool:
+        owned = self._use().conversations
+        known = owned.get(principal, id) is not None
+        owned.remove(principal, id)
+        return known
+
+    async def list(self, principal: str | None) -> Sequence[ConversationRecord]:
+        newest = heapq.nlargest(LISTED, self._use().conversations.of(principal), key=lambda one: one.updated)
+        return [replace(one, body=b"") for one in newest]
+
+    async def held(self, principal: str) -> tuple[int, int]:
+        own = self._use().conversations.of(principal)
+        return len(own), sum(len(one.body) for one in own)
+
+    async def every(self, after: str | None = None, limit: int = 100) -> ConversationPage:
+        begin = int(after or 0)
+        some = list(itertools.islice(self._use().conversations, begin, begin + limit + 1))
+        return ConversationPage(some[:limit], str(begin + limit) if len(some) > limit else None)
+
+    async def restore(self, record: ConversationRecord) -> bool:
+        if await self.load(record.id, record.principal) is not None:
+            return False
+        self._keep(record)
+        return True
+
+    async def begin_run(self, run: str, conversation_id: str, principal: str | None) -> None:
+        memory = self._use()
+        if run not in memory.runs:
+            for oldest in memory.owned_runs.make_room(principal, CONVERSATIONS):
+                del memory.runs[oldest]
+            memory.owned_runs.use(principal, run, run)
+            memory.runs[run] = _Run(conversation_id, principal)
+
+    async def append(self, run: str, first: int, lines: Sequence[bytes], *, ended: bool) -> bool:
+        kept = self._use().runs.get(run)
+        if kept is None:
+            return False
+        if lines and len(kept.lines) < first - 1:
+            raise Conflict("The run has fewer lines")
+        kept.lines.extend(new_lines(kept.lines[first - 1 : first - 1 + len(lines)], lines))
+        kept.ended, kept.seen = kept.ended or ended, time.time()
+        return kept.stop
+
+    async def stop_run(self, run: str) -> None:
+        if run in self._use().runs:
+            self._use().runs[run].stop = True
+
+    async def run(self, run: str) -> RunRecord | None:
+        kept = self._use().runs.get(run)
+        if kept is None:
+            return None
+        return RunRecord(
+            run, kept.conversation_id, kept.principal, len(kept.lines), kept.ended, kept.seen, time.time()
+        )
+
+    async def lines(self, run: str, after: int) -> Sequence[bytes]:
+        kept = self._use().runs.get(run)
+        return [] if kept is None else kept.lines[after:]
 
 
 def _fenced(call_id: str) -> Fenced:

@@ -6,8 +6,16 @@ to it, but has no key, cannot say what was called or answered. `plain_too` takes
 before into a sealed journal.
 """
 
+from collections.abc import Iterable, Sequence
+
+from msgspec import msgpack
+
 from midcall.errors import JournalError
+from midcall.journal.contract import ConversationRecord
 from midcall.journal.seal import BadSeal, KeyRing
+
+_encode = msgpack.Encoder().encode
+_decode_lines = msgpack.Decoder(list[bytes]).decode
 
 _PLAIN, _SEALED = b"\0", b"\1"
 
@@ -50,3 +58,57 @@ class Values:
             )
             error.recoverable = False
             raise error
+
+
+class ConversationValues:
+    """Closes what is written of conversations and runs, and opens what is read, the same for every store."""
+
+    def __init__(self, values: Values) -> None:
+        self._close = values.close
+        self._open = values.open
+        self.check = values.check
+
+    def close(self, record: ConversationRecord) -> tuple[bytes, bytes]:
+        """The title and the body of a conversation."""
+        whose = _whose(record.id, record.principal)
+        return self._close(record.title.encode(), "title", whose), self._close(record.body, "body", whose)
+
+    def record(
+        self,
+        id: str,
+        principal: str | None,
+        version: int,
+        updated: float,
+        waiting: bool,
+        run: str | None,
+        title: bytes,
+        body: bytes = NOTHING,
+    ) -> ConversationRecord:
+        whose = _whose(id, principal)
+        return ConversationRecord(
+            id=id,
+            principal=principal,
+            version=version,
+            updated=updated,
+            waiting=bool(waiting),
+            run=run,
+            title=self._open(title, "title", whose).decode(),
+            body=self._open(body, "body", whose),
+        )
+
+    def close_lines(self, run: str, first: int, lines: Sequence[bytes]) -> bytes:
+        """Lines of a run, of which the first has this number."""
+        return self._close(_encode(lines), "lines", f"{run} {first}")
+
+    def open_lines(self, run: str, rows: Iterable[tuple[int, bytes]], after: int) -> list[bytes]:
+        """The lines of a run after a number, of rows that may begin before it."""
+        found: list[bytes] = []
+        for first, closed in rows:
+            lines = _decode_lines(self._open(closed, "lines", f"{run} {first}"))
+            found += lines[max(after + 1 - first, 0) :]
+        return found
+
+
+def _whose(id: str, principal: str | None) -> str:
+    """Others may have a conversation with the same id."""
+    return f"the conversation {id} of {principal!r}"

@@ -36,6 +36,8 @@ from midcall.journal.contract import (
     Entry,
     Journal,
     Status,
+    conversation_from_export,
+    conversation_to_export,
     from_export,
 )
 from midcall.journal.dialect import Detached
@@ -239,6 +241,8 @@ class Operations:
         await self._open()
         if "keys" in exported:
             raise BadExport("These are keys, not a call")
+        if "conversation" in exported:
+            raise BadExport("This is a conversation, not a call")
         record, _, _ = from_export(exported)
         _check_import(record)
         if self._durable is not None:
@@ -250,6 +254,23 @@ class Operations:
                 raise BadExport(f"The call {record.id} cannot be run here: {error}") from None
             check_scopes(found.name, found.method.extras, principal)
         return await self.journal.restore(exported)
+
+    async def export_conversations(self) -> AsyncIterator[dict[str, Any]]:
+        """The conversations of everybody, for `restore_conversation`."""
+        await self._open()
+        after: str | None = None
+        while True:
+            page = await self.journal.conversations.every(after)
+            for record in page.conversations:
+                yield conversation_to_export(record)
+            if page.next is None:
+                return
+            after = page.next
+
+    async def restore_conversation(self, exported: dict[str, Any]) -> bool:
+        """Take in a conversation; false if it is known already. Raises `BadExport`."""
+        await self._open()
+        return await self.journal.conversations.restore(conversation_from_export(exported))
 
     async def export_keys(self) -> dict[str, Any]:
         """The keys by which callers come back, as far as they are this journal's, for `restore_keys`."""

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from midcall.errors import LoginFailed
-from midcall.journal import locks
-from midcall.journal.private_files import warn_if_exposed
+from midcall.journal import files
 from midcall.journal.seal import state_directory
 
 log = logging.getLogger("midcall.oauth")
@@ -97,7 +96,7 @@ class FileStore:
     def _read(self) -> dict[str, Record]:
         try:
             data = self._path.read_bytes()
-            warn_if_exposed(self._path)
+            files.warn_if_exposed(self._path)
         except FileNotFoundError:
             return {}
         except OSError as error:
@@ -194,13 +193,13 @@ async def _locked(path: Path) -> AsyncIterator[None]:
     try:
         try:
             async with asyncio.timeout(LONGEST_WAIT):
-                while not locks.take(fd):  # noqa: ASYNC110  another process has it
+                while not files.lock(fd):  # noqa: ASYNC110  another process has it
                     await asyncio.sleep(PAUSE)
         except TimeoutError:
             raise LoginFailed(f"Another process has held {path} for too long", recoverable=True) from None
         try:
             yield
         finally:
-            locks.give(fd)
+            files.unlock(fd)
     finally:
         os.close(fd)

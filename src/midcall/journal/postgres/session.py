@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 
 from midcall.errors import JournalError
-from midcall.journal.postgres_reach import BROKEN, CLOSING, CONNECTING, explain
-from midcall.journal.postgres_sql import Statements
+from midcall.journal.postgres.reach import BROKEN, CLOSING, CONNECTING, explain
+from midcall.journal.postgres.sql import Statements
 from midcall.logs import Trouble
 
 if TYPE_CHECKING:
@@ -219,6 +219,6 @@ class Line:
 
 
 def worker_name() -> str:
-    """Unlike that of any other worker that ever was (see `base.is_worker_name`)."""
+    """Unlike that of any other worker that ever was (see `contract.is_worker_name`)."""
     host = re.sub(r"[^A-Za-z0-9]+", "-", socket.gethostname())[:60]
     return f"{host}-{os.getpid()}-{secrets.token_hex(6)}"

@@ -4,15 +4,20 @@ Everything is in one schema, `midcall` unless another one is given. Whoever owns
 one, has rights enough. Of workers that start together one migrates, and the others wait for it.
 """
 
+import logging
 import re
 import zlib
 from typing import TYPE_CHECKING
 
 from midcall.errors import JournalError
-from midcall.journal.postgres_reach import transaction
+from midcall.journal.contract import ConversationRecord, RunRecord
+from midcall.journal.postgres.reach import transaction
 
 if TYPE_CHECKING:
-    from midcall.journal.postgres_reach import Connection
+    from midcall.journal.postgres.conversations import PostgresConversations
+    from midcall.journal.postgres.reach import Connection
+
+log = logging.getLogger("midcall.journal")
 
 MIGRATIONS = (
     # `calls` is what changes often, and small; `parts` is written once. The numbers `n` keep what is new
@@ -68,6 +73,40 @@ MIGRATIONS = (
     );
     CREATE TABLE midcall.secrets (name text PRIMARY KEY, value bytea NOT NULL);
     """,
+    # The lines of a run are kept as they are written, several in a row of the table; `first` is the number of
+    # the first of them. When a run was last heard of changes often, and has no index.
+    """
+    CREATE TABLE midcall.conversations (
+        key bytea PRIMARY KEY,          -- a digest of the principal and the id: neither has a largest size
+        version bigint NOT NULL,
+        updated float8 NOT NULL,
+        waiting boolean NOT NULL,
+        id text NOT NULL,
+        principal text COLLATE "C",
+        run text,
+        title bytea NOT NULL,
+        body bytea NOT NULL
+    );
+    CREATE INDEX conversations_by_principal
+        ON midcall.conversations (coalesce(left(principal, 64), ''), updated);
+    CREATE TABLE midcall.runs (
+        id text COLLATE "C" PRIMARY KEY,
+        conversation text NOT NULL,
+        principal text,
+        lines int NOT NULL DEFAULT 0,
+        ended boolean NOT NULL DEFAULT false,
+        stop boolean NOT NULL DEFAULT false,
+        begun float8 NOT NULL,
+        seen float8 NOT NULL
+    ) WITH (fillfactor = 70);
+    CREATE INDEX runs_by_age ON midcall.runs (begun);
+    CREATE TABLE midcall.lines (
+        run text COLLATE "C" NOT NULL,
+        first int NOT NULL,
+        data bytea NOT NULL,
+        PRIMARY KEY (run, first)
+    );
+    """,
 )
 
 # Not by `to_regclass`, which may answer as it was before the lock was waited for.
@@ -78,6 +117,25 @@ _META_MADE = """
     CREATE TABLE midcall.midcall_meta (version int NOT NULL);
     INSERT INTO midcall.midcall_meta VALUES (0)"""
 _META_DONE = "UPDATE midcall.midcall_meta SET version = $1"
+
+# What is another user's is left alone.
+_HAS_CHAT = """
+    SELECT EXISTS (
+        SELECT FROM pg_namespace WHERE nspname = 'midcall_chat' AND pg_has_role(nspowner, 'USAGE'))"""
+# The oldest ones do not have all of the tables.
+_LOCK_CHAT = """
+    CREATE TABLE IF NOT EXISTS midcall_chat.runs (
+        id text, conversation text, principal text, ended boolean, seen timestamptz);
+    CREATE TABLE IF NOT EXISTS midcall_chat.lines (run text, lsn bigint, line bytea);
+    CREATE TABLE IF NOT EXISTS midcall_chat.to_stop (run text);
+    LOCK TABLE midcall_chat.conversations, midcall_chat.runs, midcall_chat.lines, midcall_chat.to_stop"""
+_OLD_CONVERSATIONS = """
+    SELECT id, principal, version, updated, waiting, run, title, body FROM midcall_chat.conversations"""
+_OLD_RUNS = """
+    SELECT id, conversation, principal, ended, EXISTS (SELECT FROM midcall_chat.to_stop WHERE run = r.id),
+        extract(epoch FROM seen)::float8,
+        ARRAY(SELECT line FROM midcall_chat.lines l WHERE l.run = r.id ORDER BY l.lsn)
+    FROM midcall_chat.runs r"""
 
 
 def check_name(schema: str) -> None:
@@ -91,7 +149,7 @@ def lock_class(schema: str) -> int:
     return zlib.crc32(f"midcall {schema}".encode()) - 2**31
 
 
-async def migrate(connection: "Connection", schema: str) -> None:
+async def migrate(connection: "Connection", schema: str, conversations: "PostgresConversations") -> None:
     """Make the tables, or bring them up to date. Raises `JournalError` if they are newer than this code."""
     if await _version(connection, schema) == len(MIGRATIONS):
         return
@@ -112,6 +170,25 @@ async def migrate(connection: "Connection", schema: str) -> None:
         for script in MIGRATIONS[version:]:
             await connection.execute(script.replace("midcall.", f"{schema}."))
         await connection.execute(_META_DONE.replace("midcall.", f"{schema}."), len(MIGRATIONS))
+        taken = await _take_over(connection, conversations) if version < 2 else None
+    if taken is not None:
+        log.info("%d conversations of the schema midcall_chat are in the schema %s now", taken, schema)
+
+
+async def _take_over(connection: "Connection", into: "PostgresConversations") -> int | None:
+    """Conversations had a schema of their own: take over what is in it, and drop it. How many there were."""
+    if not await connection.fetchval(_HAS_CHAT):
+        return None
+    await connection.execute(_LOCK_CHAT)
+    count = 0
+    async for row in connection.cursor(_OLD_CONVERSATIONS):
+        await into.insert(connection, ConversationRecord(**row))
+        count += 1
+    async for id, conversation, principal, ended, stop, seen, lines in connection.cursor(_OLD_RUNS):
+        run = RunRecord(id, conversation, principal, len(lines), ended, seen, seen)
+        await into.insert_run(connection, run, lines, stop)
+    await connection.execute("DROP SCHEMA midcall_chat CASCADE")
+    return count
 
 
 async def _version(connection: "Connection", schema: str) -> int:

@@ -9,12 +9,13 @@ Knows no table. What a server says of values is not repeated: values are nobody'
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar
 
 import asyncpg
 
 from midcall.errors import JournalError
+from midcall.journal.commit import CommitTask, Unreachable
 from midcall.journal.trouble import trouble
 
 if TYPE_CHECKING:
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
 
     Connection: TypeAlias = asyncpg.Connection[asyncpg.Record] | PoolConnectionProxy[asyncpg.Record]
 
+P = ParamSpec("P")
 T = TypeVar("T")
+Ask = TypeVar("Ask")
+S = TypeVar("S", bound="OnReach")
 
 CONNECTING = 5.0
 """Seconds that a connection may take to be made."""
@@ -69,14 +73,6 @@ _AWAY = (
 _ONCE_MORE = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 
 
-class Unreachable(JournalError):
-    """The database did not answer in time. `maybe` if what was asked for may have been done."""
-
-    def __init__(self, message: str, *, maybe: bool) -> None:
-        super().__init__(message)
-        self.maybe = maybe
-
-
 class _Connection(asyncpg.Connection):
     """One that is not cleaned when it is given back, by a round trip: nothing of ours stays on it."""
 
@@ -96,6 +92,7 @@ class Reach:
         self._pooled = pooled
         self._settings = [*SETTINGS.items(), ("lock_timeout", f"{max(patience, 0.1) * 1000:.0f}ms")]
         self._pool: Pool[asyncpg.Record] | None = None
+        self._queues: dict[object, tuple[CommitTask[Any], asyncio.Task[None]]] = {}
 
     async def open(self) -> None:
         """Get ready. Connections are made when they are needed."""
@@ -114,6 +111,12 @@ class Reach:
 
     async def close(self) -> None:
         pool, self._pool = self._pool, None
+        running = [task for _, task in self._queues.values()]
+        self._queues.clear()
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running)
         if pool is not None:
             with contextlib.suppress(*BROKEN):
                 async with asyncio.timeout(CLOSING):
@@ -146,11 +149,30 @@ class Reach:
             await asyncio.sleep(pause)
             pause = min(2 * pause, 0.5)
 
+    async def together(
+        self,
+        work: "Callable[[Connection, Sequence[Ask], bool], Awaitable[Sequence[Any]]]",
+        ask: Ask,
+        *,
+        key: str,
+        size: int = 0,
+        undo: Callable[[Any], Awaitable[None]] | None = None,
+    ) -> Any:
+        """Have something done with what others ask of the same `work` meanwhile (see `CommitQueue.do`)."""
+        if self._pool is None:
+            raise _not_open()
+        if work not in self._queues:
+            queue: CommitTask[Ask] = CommitTask(
+                lambda asked: self.run(lambda connection, again: work(connection, asked, again))
+            )
+            self._queues[work] = queue, asyncio.create_task(queue.run())
+        return await self._queues[work][0].do(ask, key=key, size=size, undo=undo)
+
     @contextlib.asynccontextmanager
     async def _connection(self) -> AsyncIterator["Connection"]:
         """A connection of the pool. One that is left in the middle of a statement is not used again."""
         if self._pool is None:
-            raise JournalError("The connection to PostgreSQL is closed")
+            raise _not_open()
         async with self._pool.acquire() as connection:
             with _dropped_midway(connection):
                 yield connection
@@ -171,6 +193,28 @@ class Reach:
         async with transaction(connection):
             await self._set(connection)
             return await work(connection, maybe)
+
+
+def _not_open() -> JournalError:
+    return JournalError("The journal is not open")
+
+
+class OnReach(Protocol):
+    """What has methods that are work on a connection (`on_connection`)."""
+
+    @property
+    def reach(self) -> Reach: ...
+
+
+def on_connection(
+    work: "Callable[Concatenate[S, Connection, P], Awaitable[T]]",
+) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+    """Makes of a method that is work on a connection one that gets the connection itself."""
+
+    async def done(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self.reach.run(lambda connection, _: work(self, connection, *args, **kwargs))
+
+    return done
 
 
 @contextlib.asynccontextmanager

@@ -1,4 +1,4 @@
-"""Calls as rows of PostgreSQL, and back: the columns are in the order of the statements in `postgres_sql`.
+"""Calls as rows of PostgreSQL, and back: the columns are in the order of the statements in `sql`.
 
 Values are closed and opened here; what is in them is nobody's business.
 """

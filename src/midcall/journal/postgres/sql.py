@@ -17,8 +17,8 @@ means nothing for a while (`$5`, `$2`): the others may not be back yet.
 from collections.abc import Iterable
 from typing import Any
 
-from midcall.journal.contract import CALL_SIZE, ENDED, KEEP, MOST_CLAIMS
-from midcall.journal.postgres_schema import lock_class
+from midcall.journal.contract import CALL_SIZE, ENDED, KEEP, KEEP_RUNS, MOST_CLAIMS
+from midcall.journal.postgres.schema import lock_class
 
 _NOW = "extract(epoch FROM now())::float8"
 
@@ -260,6 +260,93 @@ SELECT c.n, 2, o.segment, o.data
 FROM {s}.calls c CROSS JOIN unnest($2::int[], $3::bytea[]) AS o(segment, data)
 WHERE c.id = $1"""
 
+# --- conversations and runs ------------------------------------------------------------------
+
+_OLDEST_CONVERSATION = """
+SELECT body FROM {s}.conversations ORDER BY key LIMIT 1"""
+
+_OLDEST_LINES = """
+SELECT data FROM {s}.lines ORDER BY run, first LIMIT 1"""
+
+_LOAD_CONVERSATION = """
+SELECT version, updated, waiting, run, title, body FROM {s}.conversations WHERE key = $1"""
+
+_INSERT_CONVERSATION = """
+INSERT INTO {s}.conversations (key, version, updated, waiting, run, title, body, id, principal)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT DO NOTHING RETURNING key"""
+
+_UPDATE_CONVERSATION = """
+UPDATE {s}.conversations SET version = $2, updated = $3, waiting = $4, run = $5, title = $6, body = $7
+WHERE key = $1 AND version = $2 - 1 RETURNING key"""
+
+_HAS_CONVERSATION = """
+SELECT EXISTS (SELECT FROM {s}.conversations WHERE key = $1 AND version = $2 AND body = $3)"""
+
+_DELETE_CONVERSATION = """
+DELETE FROM {s}.conversations WHERE key = $1 RETURNING key"""
+
+_LIST_CONVERSATIONS = """
+SELECT id, version, updated, waiting, run, title FROM {s}.conversations
+WHERE coalesce(left(principal, 64), '') = coalesce(left($1, 64), '') AND principal IS NOT DISTINCT FROM $1
+ORDER BY updated DESC LIMIT $2"""
+
+_HELD_CONVERSATIONS = """
+SELECT count(*), coalesce(sum(octet_length(body)), 0)::bigint FROM {s}.conversations
+WHERE coalesce(left(principal, 64), '') = left($1, 64) AND principal = $1"""
+
+_EVERY_CONVERSATION = """
+SELECT key, id, principal, version, updated, waiting, run, title, body FROM {s}.conversations
+WHERE key > $1 ORDER BY key LIMIT $2"""
+
+_INSERT_RUN = """
+WITH made AS (
+    INSERT INTO {s}.runs (id, conversation, principal, lines, ended, stop, begun, seen)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $7) ON CONFLICT DO NOTHING RETURNING id
+)
+INSERT INTO {s}.lines (run, first, data) SELECT id, 1, $8::bytea FROM made WHERE $8::bytea IS NOT NULL"""
+
+_BEGIN_RUN = """
+INSERT INTO {s}.runs (id, conversation, principal, begun, seen) VALUES ($1, $2, $3, {now}, {now})
+ON CONFLICT DO NOTHING"""
+
+# Grows the runs that have as many lines as are said to come before; the others are looked at one by one.
+_APPEND_LINES = """
+WITH asked AS (
+    SELECT * FROM unnest($1::text[], $2::int[], $3::int[], $4::bool[], $5::bytea[])
+    AS a(run, first, count, ended, data)
+), grown AS (
+    UPDATE {s}.runs r SET lines = r.lines + a.count, ended = r.ended OR a.ended, seen = {now}
+    FROM asked a WHERE r.id = a.run AND (r.lines = a.first - 1 OR a.count = 0)
+    RETURNING r.id, r.stop, a.first, a.data
+), kept AS (
+    INSERT INTO {s}.lines (run, first, data) SELECT id, first, data FROM grown WHERE data IS NOT NULL
+)
+SELECT id, stop FROM grown"""
+
+_STOP_RUN = """
+UPDATE {s}.runs SET stop = true WHERE id = $1"""
+
+_LOAD_RUN = """
+SELECT conversation, principal, lines, ended, seen, {now} FROM {s}.runs WHERE id = $1"""
+
+_LINES = """
+SELECT first, data FROM {s}.lines WHERE run = $1 AND first >=
+    coalesce((SELECT max(first) FROM {s}.lines WHERE run = $1 AND first <= $2), 0)
+ORDER BY first"""
+
+_SWEEP_RUNS = """
+WITH gone AS (
+    DELETE FROM {s}.runs WHERE id IN (
+        SELECT id FROM {s}.runs WHERE begun < {now} - {keep_runs} AND seen < {now} - {keep_runs}
+        ORDER BY begun LIMIT $1 FOR UPDATE SKIP LOCKED)
+    RETURNING id
+), emptied AS (
+    DELETE FROM {s}.lines l USING gone WHERE l.run = gone.id
+)
+SELECT count(*) FROM gone"""
+
+# --- workers ---------------------------------------------------------------------------------
+
 _POST = """
 WITH asked AS (
     SELECT * FROM unnest($1::text[], $2::bigint[], $3::bytea[]) AS a(worker, serial, message)
@@ -319,6 +406,7 @@ class Statements:
             "channel": f"'{self.channel}'",
             "posts": f"'{self.posts}'",
             "keep": repr(KEEP),
+            "keep_runs": repr(KEEP_RUNS),
             "call_size": str(CALL_SIZE),
             "most": str(MOST_CLAIMS),
             "now": _NOW,
@@ -349,6 +437,23 @@ class Statements:
         self.held = self._fill(_HELD)
         self.secret = self._fill(_SHARED)
         self.restore_parts = self._fill(_RESTORE_PARTS)
+        self.oldest_conversation = self._fill(_OLDEST_CONVERSATION)
+        self.oldest_lines = self._fill(_OLDEST_LINES)
+        self.load_conversation = self._fill(_LOAD_CONVERSATION)
+        self.insert_conversation = self._fill(_INSERT_CONVERSATION)
+        self.update_conversation = self._fill(_UPDATE_CONVERSATION)
+        self.has_conversation = self._fill(_HAS_CONVERSATION)
+        self.delete_conversation = self._fill(_DELETE_CONVERSATION)
+        self.list_conversations = self._fill(_LIST_CONVERSATIONS)
+        self.held_conversations = self._fill(_HELD_CONVERSATIONS)
+        self.every_conversation = self._fill(_EVERY_CONVERSATION)
+        self.insert_run = self._fill(_INSERT_RUN)
+        self.begin_run = self._fill(_BEGIN_RUN)
+        self.append_lines = self._fill(_APPEND_LINES)
+        self.stop_run = self._fill(_STOP_RUN)
+        self.load_run = self._fill(_LOAD_RUN)
+        self.lines = self._fill(_LINES)
+        self.sweep_runs = self._fill(_SWEEP_RUNS)
         self.post = self._fill(_POST)
         self.read_posts = self._fill(_READ_POSTS)
         self.living = self._fill(_LIVING)

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from midcall.errors import JournalError
-from midcall.journal.postgres_line import Line
-from midcall.journal.postgres_reach import Reach
-from midcall.journal.postgres_sql import Statements
+from midcall.journal.postgres.reach import Reach
+from midcall.journal.postgres.session import Line
+from midcall.journal.postgres.sql import Statements
 from midcall.journal.values import Values
 
 if TYPE_CHECKING:
-    from midcall.journal.postgres_reach import Connection
+    from midcall.journal.postgres.reach import Connection
 
 
 class Letter(Struct, frozen=True):
@@ -40,13 +40,17 @@ class Posts:
         self._read: dict[int, int] = {}
         """The last that was delivered, of each sender."""
 
-    def letter(self, worker: str, message: bytes) -> Letter:
-        return Letter(worker, next(self._serials), self._values.close(message, "post", worker))
+    async def post(self, worker: str, message: bytes) -> bool:
+        """Whether the reader is there."""
+        letter = Letter(worker, next(self._serials), self._values.close(message, "post", worker))
+        there: bool = await self._reach.together(
+            self._send, letter, key=f"{letter.serial:020}", size=len(message)
+        )
+        return there
 
-    async def send(
+    async def _send(
         self, connection: "Connection", letters: Sequence[Letter], again: bool
     ) -> list[bool | JournalError]:
-        """Whether each of the readers is there."""
         columns = zip(*((one.worker, one.serial, one.message) for one in letters), strict=True)
         rows = await connection.fetch(self._sql.post, *columns, self._line.number, self._line.trusted)
         there = {name for name, _ in rows}

@@ -9,17 +9,21 @@ import contextlib
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar
 
-from midcall.errors import JournalError
-from midcall.journal.batches import Job
-from midcall.journal.private_files import warn_if_exposed
+from midcall.errors import JournalError, MidcallError
+from midcall.journal.commit import CommitThread, Unreachable
+from midcall.journal.files import warn_if_exposed
+from midcall.journal.sqlite.workers import PAUSE, Turn
 from midcall.journal.trouble import trouble
-from midcall.journal.turn import PAUSE, Turn
 
-Tool = TypeVar("Tool")
+P = ParamSpec("P")
+T = TypeVar("T")
+S = TypeVar("S", bound="OnDatabase")
+Work: TypeAlias = Callable[[sqlite3.Connection], Any]
 
 APPLICATION = 0x6D696463
 """`midc`: tells a journal from other SQLite files."""
@@ -62,6 +66,39 @@ MIGRATIONS = (
         PRIMARY KEY (call, kind, number)
     ) WITHOUT ROWID;
     CREATE TABLE secrets (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+    """,
+    # The lines of a run are kept as they are written, several in a row of the table; `first` is the number of
+    # the first of them. When a run was last heard of changes often, and has no index.
+    """
+    CREATE TABLE conversations (
+        id TEXT NOT NULL,
+        principal TEXT,
+        version INTEGER NOT NULL,
+        updated REAL NOT NULL,
+        waiting INTEGER NOT NULL,
+        run TEXT,
+        title BLOB NOT NULL,
+        body BLOB NOT NULL
+    );
+    CREATE UNIQUE INDEX conversations_by_id ON conversations (id, ifnull(principal, 0));
+    CREATE INDEX conversations_by_principal ON conversations (principal, updated);
+    CREATE TABLE runs (
+        id TEXT PRIMARY KEY,
+        conversation TEXT NOT NULL,
+        principal TEXT,
+        lines INTEGER NOT NULL,
+        ended INTEGER NOT NULL,
+        stop INTEGER NOT NULL,
+        begun REAL NOT NULL,
+        seen REAL NOT NULL
+    ) WITHOUT ROWID;
+    CREATE INDEX runs_by_age ON runs (begun);
+    CREATE TABLE lines (
+        run TEXT NOT NULL,
+        first INTEGER NOT NULL,
+        data BLOB NOT NULL,
+        PRIMARY KEY (run, first)
+    ) WITHOUT ROWID;
     """,
 )
 
@@ -136,9 +173,12 @@ class JournalFile:
         return connection
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
+        tables = connection.execute(
+            "SELECT 1 FROM sqlite_master"
+        ).fetchone()  # which another may make just now
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         (application,) = connection.execute("PRAGMA application_id").fetchone()
-        if application != APPLICATION and connection.execute("SELECT 1 FROM sqlite_master").fetchone():
+        if tables and application != APPLICATION:
             said = "This is an SQLite file, but not a journal of midcall: give another path"
             raise trouble(said, self._path, "not a journal of midcall", final=True)
         if version > len(MIGRATIONS):
@@ -183,57 +223,92 @@ class JournalFile:
                 return
 
 
-class Transactions(Generic[Tool]):
-    """Does jobs on a connection, as many as come together in one transaction."""
+class OnDatabase(Protocol):
+    """What has methods that are work on a connection (`reading`, `writing`)."""
 
-    def __init__(
-        self, file: JournalFile, tool: Callable[[sqlite3.Connection], Tool], turn: Turn | None = None
-    ) -> None:
-        self.file = file
-        self._make = tool
+    @property
+    def database(self) -> "Database": ...
+
+
+class Database:
+    """The file, with one thread that writes and one that reads: as much as comes together in one transaction.
+
+    Who raises a `MidcallError` in a transaction must not have written anything: the others go on.
+    """
+
+    def __init__(self, path: Path, busy: float, turn: Turn) -> None:
+        self.writes = JournalFile(path, busy, writes=True)
+        self.reads = JournalFile(path, busy, writes=False)
         self._turn = turn
-        """For those that write."""
-        self._made: tuple[sqlite3.Connection, Tool] | None = None
+        self.writer: CommitThread[Work] | None = None
+        self._reader: CommitThread[Work] | None = None
 
-    def use(self) -> tuple[sqlite3.Connection, Tool]:
-        """The connection, and what works on it."""
-        connection = self.file.use()
-        if self._made is None or self._made[0] is not connection:
-            self._made = connection, self._make(connection)
-        return self._made
+    def start(self, idle: Callable[[], float | None]) -> None:
+        """Start the threads; `idle` is called between writes, in the thread that writes."""
+        self.writer = CommitThread("midcall-journal-writer", partial(self._run, self.writes), idle)
+        self._reader = CommitThread("midcall-journal-reader", partial(self._run, self.reads))
 
-    def run(self, jobs: Sequence[Job[Tool]]) -> None:
-        """Do jobs. One that cannot be written does not take the others with it: then each is tried alone.
+    async def stop(self) -> None:
+        """Do what was asked for, and end the threads."""
+        writer, reader = self.writer, self._reader
+        self.writer = self._reader = None
+        if writer is not None and reader is not None:
+            await reader.stop()
+            await writer.stop()
 
-        A job that raises `JournalError` has not written anything.
-        """
+    def close(self) -> None:
+        self.reads.close()
+        self.writes.close()
+
+    async def write(
+        self,
+        work: Callable[[sqlite3.Connection], T],
+        told: Callable[[T], None] | None = None,
+        undo: Callable[[T], Awaitable[object] | None] | None = None,
+    ) -> T:
+        """Have it done and committed (see `CommitQueue.do`)."""
+        if self.writer is None:
+            raise _not_open()
+        done: T = await self.writer.do(work, told=told, undo=undo)
+        return done
+
+    async def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        if self._reader is None:
+            raise _not_open()
+        done: T = await self._reader.do(work)
+        return done
+
+    def _run(self, file: JournalFile, asked: Sequence[Work]) -> list[Any]:
+        """Do all of it: what came of each, or the error that it raised. Raises `JournalError`."""
         connection: sqlite3.Connection | None = None
+        answers: list[Any] = []
         try:
-            connection, tool = self.use()
-            self._begin(connection)
-            for job in jobs:
+            connection = file.use()
+            if file is self.writes:
+                self._begin(connection)
+            else:
+                connection.execute("BEGIN")
+            for work in asked:
                 try:
-                    job.result = job.work(tool)
-                except JournalError as error:
-                    job.error = error
+                    answers.append(work(connection))
+                except MidcallError as error:
+                    answers.append(error)
             connection.execute("COMMIT")
-            self.file.must_be_there()
-        except Exception as error:  # noqa: BLE001 - whatever it is, who waits must be told
-            self._undo(connection, error)
-            if len(jobs) == 1 or connection is None or _code(error) == sqlite3.SQLITE_BUSY:
-                for job in jobs:
-                    job.error = self.file.explain(error)
-                return
-            for job in jobs:
-                job.error = None
-                self.run([job])
+            file.must_be_there()
+        except Exception as error:
+            told = file.explain(error)
+            if connection is None or _code(error) == sqlite3.SQLITE_BUSY:  # no fault of one of them
+                away = Unreachable(str(told))
+                away.__dict__.update(told.__dict__)
+                told = away
+            if connection is not None:
+                _undo(file, connection, error)
+            raise told from error
+        return answers
 
     def _begin(self, connection: sqlite3.Connection) -> None:
-        if self._turn is None:
-            connection.execute("BEGIN")
-            return
         with self._turn.taken():
-            patience = time.monotonic() + self.file.busy
+            patience = time.monotonic() + self.writes.busy
             while True:
                 try:
                     connection.execute("BEGIN IMMEDIATE")
@@ -244,14 +319,39 @@ class Transactions(Generic[Tool]):
                 else:
                     return
 
-    def _undo(self, connection: sqlite3.Connection | None, error: Exception) -> None:
-        if connection is None:
-            return
-        with contextlib.suppress(sqlite3.Error):
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-        if _code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR):
-            self.file.close()  # what it remembers of the file may be wrong; it is looked at anew
+
+def writing(
+    work: Callable[Concatenate[S, sqlite3.Connection, P], T],
+) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+    """Makes a coroutine of a method that is work on the connection which writes."""
+
+    async def written(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self.database.write(lambda connection: work(self, connection, *args, **kwargs))
+
+    return written
+
+
+def reading(
+    work: Callable[Concatenate[S, sqlite3.Connection, P], T],
+) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+    """Makes a coroutine of a method that is work on the connection which reads."""
+
+    async def read(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self.database.read(lambda connection: work(self, connection, *args, **kwargs))
+
+    return read
+
+
+def _undo(file: JournalFile, connection: sqlite3.Connection, error: Exception) -> None:
+    with contextlib.suppress(sqlite3.Error):
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+    if _code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR):
+        file.close()  # what it remembers of the file may be wrong; it is looked at anew
+
+
+def _not_open() -> JournalError:
+    return JournalError("The journal is not open")
 
 
 def check(connection: sqlite3.Connection, path: Path, how: str) -> None:
