@@ -161,6 +161,11 @@ class Server:
         _connected(self.port, self._process).close()
         self._socket = _connected(orders, self._process)
         self._orders = self._socket.makefile("rw")
+        self._http = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT)
+
+    def warm_up(self) -> None:
+        """Connect, and see what runs although nothing is to be done."""
+        self.call("price")
         self._order("on")
         time.sleep(IDLE)
         self._order("ignore")
@@ -169,6 +174,7 @@ class Server:
     def kill(self) -> None:
         self._process.kill()
         self._process.wait()
+        self._http.close()
         self._orders.close()
         self._socket.close()
 
@@ -191,15 +197,10 @@ class Server:
         walk.hops.update(dict.fromkeys((there, here) for there, here in hops))
 
     def post(self, path: str, body: Any, headers: dict[str, str]) -> bytes:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT)
-        try:
-            connection.request(
-                "POST", path, json.dumps(body), {"Content-Type": "application/json", **headers}
-            )
-            response = connection.getresponse()
-            data = response.read()
-        finally:
-            connection.close()
+        headers = {"Content-Type": "application/json", **headers}
+        self._http.request("POST", path, json.dumps(body), headers)
+        response = self._http.getresponse()
+        data = response.read()
         if response.status != 200:
             raise SystemExit(f"{path}: {response.status} {data.decode()}")
         return data
@@ -278,6 +279,7 @@ def walks(tree: Path) -> dict[str, Walk]:
         (folder / "app.py").write_text(APP)
         server = Server(tree, folder)
         try:
+            server.warm_up()
             found = {
                 "a plain call over HTTP": _common(server, plain_call),
                 "MRTR: a question with its retry": _common(server, mrtr),
@@ -290,6 +292,7 @@ def walks(tree: Path) -> dict[str, Walk]:
                     answers.append(server.ask())
             server.kill()
             server = Server(tree, folder)
+            server.warm_up()
             mrtr(server, _new_walk())  # what is loaded and opened once
             for walk, answer in zip(asked, answers, strict=True):
                 with server.observed(walk):

@@ -250,7 +250,9 @@ class Seek:
         """Ask, then work for a while."""
         name = await ask.prompt("Name?")
         self.trail.append(f"{run} works")
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(seconds / 2)
+        ask.progress("half of it", 50)
+        await asyncio.sleep(seconds / 2)
         self.trail.append(f"{run} worked")
         return name
 

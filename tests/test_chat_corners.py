@@ -489,6 +489,19 @@ def test_a_store_that_could_not_be_opened_is_opened_by_the_next_request(tmp_path
     drive(main())
 
 
+def test_the_journal_of_the_hub_may_be_named_as_the_store(tmp_path: Path) -> None:
+    async def main() -> None:
+        hub, journal = Hub("h"), SqliteJournal(tmp_path / "journal.db")
+        hub.durable = DurableCalls(hub, journal)
+        engine = ChatEngine(hub, Puppet("Hello."), store=journal)
+        async with serving(engine) as port:
+            assert text(await Person(port).say("hi")) == "Hello."
+            await engine.close()
+            assert len(await journal.conversations.list(None)) == 1  # it is closed with the hub
+
+    drive(main())
+
+
 def test_a_store_that_fails_is_not_the_fault_of_whoever_asks(tmp_path: Path) -> None:
     async def main() -> None:
         store = SqliteJournal(tmp_path / "chat.db")

@@ -217,6 +217,22 @@ def test_a_call_that_has_asked_nothing_ends_when_its_caller_leaves(server: HttpS
     drive(run())
 
 
+def test_whoever_joins_a_call_is_told_what_the_others_are_told_and_leaves_its_progress_to_them() -> None:
+    async def run() -> None:
+        async with over_stdio(MODERN, FORMS) as client:
+            params = call("seek.slow_wizard", run="joined", seconds=0.6)
+            again = by_order(await start(client, params), params, accept(text="x"))
+            ids = [await client.start("tools/call", again, progressToken="first")]
+            await asyncio.sleep(0.1)
+            ids += [await client.start("tools/call", again, progressToken=f"later {n}") for n in range(3)]
+            results = [(await client.response(id))["result"] for id in ids]
+            assert [text(result) for result in results] == ["x"] * 4
+            assert [message["params"]["progressToken"] for message in client.inbox] == ["first"]
+            assert await trail(client, "joined") == ["works", "worked"]
+
+    drive(run())
+
+
 def test_a_cancelled_request_ends_its_call_unless_somebody_else_waits_for_it() -> None:
     async def run() -> None:
         async with over_stdio(MODERN, FORMS) as client:

@@ -245,7 +245,7 @@ class Hub(Registry):
         `auth`, `/admin` is for administrators; without it, and with `admin`, for programs of this machine.
         `metrics` adds `/metrics` for both. A hub with a chat (`midcall.chat.ChatEngine`) has `/chat` and
         `/agui` too; `web_modules` are files of JavaScript that its page loads, with components for questions.
-        `rate_limit` is how many calls a second each caller may start, 0 for no limit (see `midcall.shares`).
+        `rate_limit` is how many calls a second each caller may start, 0 for no limit (see `midcall.calls`).
 
         Mounted in another application, it does not see that one's start and end: call
         `await hub.open()` and `await hub.close()` there.

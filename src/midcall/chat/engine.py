@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from midcall.calls import Shares
 from midcall.chat.conversation import (
     MAX_ID,
     BadRequest,
@@ -34,7 +35,6 @@ from midcall.mcp import mcp_of
 from midcall.metrics import counts
 from midcall.models.base import Message, Model
 from midcall.principal import Principal
-from midcall.shares import Shares
 
 if TYPE_CHECKING:
     from midcall.chat.ndjson import ChatPart
@@ -150,9 +150,12 @@ class ChatEngine:
         async with self._opening:
             self.closing = False
             if not self._is_open:
-                self.calls.keep_with(durable_calls(self.hub))
+                durable = durable_calls(self.hub)
+                self.calls.keep_with(durable)
+                if self._own_journal is durable.journal:
+                    self._own_journal = None
                 if self._own_journal is None:
-                    await durable_calls(self.hub).open()
+                    await durable.open()
                 else:
                     await self._own_journal.open()
                     self._sweeping = asyncio.create_task(self._sweep(self._own_journal))

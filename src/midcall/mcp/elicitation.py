@@ -12,6 +12,7 @@ whoever shows it. *Flat forms* are the JSON Schema of a model as MCP can ask for
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -283,7 +284,21 @@ def _sampling(question: Sample) -> dict[str, Any]:
     return params
 
 
-# --- answers of somebody who comes back -------------------------------------------------------------
+# --- the questions of a durable call, and its answers ----------------------------------------------
+
+
+NO_NOTES: Mapping[str, str] = MappingProxyType({})
+
+
+def input_requests(record: CallRecord, notes: Mapping[str, str] = NO_NOTES) -> dict[str, Any]:
+    """The open questions of a call, as a client is asked them; `notes` say what its answers should be."""
+    requests = {}
+    for key, one in asked_of(record).questions.items():
+        expected = notes.get(key) or one.note
+        note = f"(Not understood: expected {expected})\n" if expected else ""
+        method, params = request_for(one.question, note)
+        requests[key] = {"method": method, "params": params}
+    return requests
 
 
 class Given:

@@ -9,7 +9,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -24,8 +23,8 @@ from midcall.journal.durable import LOOK, PATIENCE, DurableCalls
 from midcall.journal.seal import BadSeal, KeyRing
 from midcall.journal.state import asked_of, context_of, is_answered, new_record
 from midcall.mcp import tasks
-from midcall.mcp.dialects.input_required import InputRequired, input_requests
-from midcall.mcp.elicitation import Given, read_answers
+from midcall.mcp.dialects.input_required import InputRequired
+from midcall.mcp.elicitation import NO_NOTES, Given, input_requests, read_answers
 from midcall.mcp.request import McpError, McpRequest, Outcome, error_for
 from midcall.mcp.results import Finish, decode_outcome, encode_outcome
 from midcall.mcp.session import Session
@@ -83,8 +82,6 @@ _decode_context = msgspec.json.Decoder(McpContext).decode
 
 Find = Callable[[CallRecord, McpContext], tuple[Resolved, Finish]]
 """Finds the method of a call that is in the journal, and how its result is said. Raises `MidcallError`."""
-
-_NO_NOTES: Mapping[str, str] = MappingProxyType({})
 
 
 class Waiter:
@@ -264,7 +261,7 @@ class Resumption:
                 raise _given_up(record.status)
             live = self.durable.live.get(call_id)
             if isinstance(live, InputRequired) and not live.parked:
-                self._make_ready(waiter, live)
+                waiter.ready = True
                 patience = max(end - time.monotonic(), 0)
                 asyncio.get_running_loop().call_later(patience, self._send_away, waiter, record, ticket)
                 return
@@ -302,8 +299,8 @@ class Resumption:
     # --- the requests that wait --------------------------------------------------------------
 
     def _add(self, waiter: Waiter, call_id: str) -> None:
+        waiter.call_id = call_id
         if not waiter.dropped:
-            waiter.call_id = call_id
             self._waiters.setdefault(call_id, []).append(waiter)
 
     def _remove(self, waiter: Waiter) -> None:
@@ -314,7 +311,7 @@ class Resumption:
                 del self._waiters[waiter.call_id]
 
     def _make_ready(
-        self, waiter: Waiter, dialect: InputRequired, notes: Mapping[str, str] = _NO_NOTES
+        self, waiter: Waiter, dialect: InputRequired, notes: Mapping[str, str] = NO_NOTES
     ) -> None:
         """The call goes on, and the request waits for what comes of that."""
         if waiter.dropped:
@@ -378,7 +375,7 @@ class Resumption:
     # --- what they are told ------------------------------------------------------------------
 
     def questions(
-        self, record: CallRecord, ticket: Ticket, notes: Mapping[str, str] = _NO_NOTES
+        self, record: CallRecord, ticket: Ticket, notes: Mapping[str, str] = NO_NOTES
     ) -> dict[str, Any]:
         """What a caller is told of a call that waits."""
         places = {key: one.place for key, one in asked_of(record).questions.items()}
@@ -408,7 +405,8 @@ class Resumption:
             outcome = error_for(error)
         finally:
             for request in requests:
-                request.deliver(outcome)
+                knows = request.caller.knows_tasks or isinstance(outcome, McpError)
+                request.deliver(outcome if knows else self.come_again(dialect.record, dialect.context.ticket))
 
     # --- sealed state ------------------------------------------------------------------------
 

@@ -16,8 +16,8 @@ from midcall.journal.contract import WITH_OUTCOME, Busy, CallRecord, Gone, Settl
 from midcall.journal.dialect import Detached
 from midcall.journal.state import asked_of, is_answered
 from midcall.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS
-from midcall.mcp.dialects.input_required import InputRequired, input_requests
-from midcall.mcp.elicitation import read_answers
+from midcall.mcp.dialects.input_required import InputRequired
+from midcall.mcp.elicitation import input_requests, read_answers
 from midcall.mcp.messages import TaskParams
 from midcall.mcp.request import McpError, McpRequest, require
 from midcall.mcp.results import decode_outcome

@@ -14,8 +14,8 @@ from midcall.journal.contract import (
     RunRecord,
     new_lines,
 )
+from midcall.journal.seal import ConversationValues, Values
 from midcall.journal.sqlite.file import Database, reading, writing
-from midcall.journal.values import ConversationValues, Values
 
 _INSERT = (
     "INSERT INTO conversations (version, updated, waiting, run, title, body, id, principal)"

@@ -8,8 +8,7 @@ A call may also go on as a task: then nobody waits, and what a segment came to i
 """
 
 from collections.abc import Mapping
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Raw
@@ -18,9 +17,8 @@ from midcall.errors import JournalError, MidcallError, NotSupported, WrongAnswer
 from midcall.items import Background, Done, Item, Request, RequestCancelled
 from midcall.journal.contract import CallRecord
 from midcall.journal.dialect import Detached
-from midcall.journal.state import asked_of
 from midcall.jsonrpc import INTERNAL_ERROR
-from midcall.mcp.elicitation import answer_from, inexpressible, request_for
+from midcall.mcp.elicitation import answer_from, inexpressible
 from midcall.mcp.request import McpError, McpRequest, Outcome, error_for
 from midcall.mcp.results import Finish, Reply, encode_outcome
 
@@ -197,17 +195,3 @@ class InputRequired(Detached):
         self._reply.request = None
         for request in self._resumption.take_ready(self):
             request.deliver(outcome)
-
-
-_NO_NOTES: Mapping[str, str] = MappingProxyType({})
-
-
-def input_requests(record: CallRecord, notes: Mapping[str, str] = _NO_NOTES) -> dict[str, Any]:
-    """The open questions of a call, as a client is asked them; `notes` say what its answers should be."""
-    requests = {}
-    for key, one in asked_of(record).questions.items():
-        expected = notes.get(key) or one.note
-        note = f"(Not understood: expected {expected})\n" if expected else ""
-        method, params = request_for(one.question, note)
-        requests[key] = {"method": method, "params": params}
-    return requests
