@@ -38,7 +38,7 @@ from midcall.mcp.elicitation import URL_REQUIRED
 from midcall.mcp.request import Caller, McpError, McpRequest, error_for, require
 from midcall.mcp.results import (
     Finish,
-    Reply,
+    McpReply,
     passed_result,
     prompt_result,
     resource_result,
@@ -461,7 +461,7 @@ class RelayedCall:
         self._remote = cast("Remote", tool.found.method)
         self._start = start
         self._talk: Talk | None = None
-        self._reporter: Reply | None = None
+        self._reporter: McpReply | None = None
         self.call: Call = hub.prepare(tool.found, arguments, NOWHERE, principal=request.caller.principal)
 
     def send(self) -> None:
@@ -510,7 +510,7 @@ class RelayedCall:
         report = self._remote.read_report(method, params)
         if report is not None and self.request is not None:
             if self._reporter is None:
-                self._reporter = Reply(self.request, _nothing)
+                self._reporter = McpReply(self.request, _nothing)
                 self._reporter.call = self.call
             self._reporter.add(report)
 
