@@ -35,7 +35,7 @@ from midcall import (
     WrongAnswer,
     method,
 )
-from midcall.asking import Asking
+from midcall.ask import Asking
 from midcall.questions import Confirm
 from midcall.replay import Trace, asked, recall_answers
 from midcall.testing import run

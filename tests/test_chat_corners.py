@@ -14,7 +14,7 @@ from chatting import Person, Puppet, call, chat, kinds, only, questions, serving
 from driving import drive
 from midcall import Ask, AskError, BranchLimit, Hub, Question, RegistrationError, method
 from midcall.chat import ChatEngine, Plugin, PluginContext, PluginQuestion, Reply, Retry, Sampling
-from midcall.chat.messages import ChatRequest, ElicitResponse, ElicitResult, Text
+from midcall.chat.conversation import ChatRequest, ElicitResponse, ElicitResult, Text
 from midcall.chat.runs import Run
 from midcall.journal.durable import DurableCalls
 from midcall.journal.memory import MemoryJournal
@@ -485,6 +485,19 @@ def test_a_store_that_could_not_be_opened_is_opened_by_the_next_request(tmp_path
         folder.unlink()
         async with port_of as port:
             assert text(await Person(port).say("hi")) == "Hello."
+
+    drive(main())
+
+
+def test_the_journal_of_the_hub_may_be_named_as_the_store(tmp_path: Path) -> None:
+    async def main() -> None:
+        hub, journal = Hub("h"), SqliteJournal(tmp_path / "journal.db")
+        hub.durable = DurableCalls(hub, journal)
+        engine = ChatEngine(hub, Puppet("Hello."), store=journal)
+        async with serving(engine) as port:
+            assert text(await Person(port).say("hi")) == "Hello."
+            await engine.close()
+            assert len(await journal.conversations.list(None)) == 1  # it is closed with the hub
 
     drive(main())
 

@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 from driving import LIMIT, drive
 from midcall import Ask, Hub, ToolError, method
 from midcall.chat import ChatEngine
-from midcall.chat.conversation import Conversation, Pending
-from midcall.chat.messages import Abort, ChatRequest, ElicitResponse, ElicitResult
+from midcall.chat.conversation import Abort, ChatRequest, Conversation, ElicitResponse, ElicitResult, Pending
 from midcall.chat.runs import Run
 from midcall.journal.durable import DurableCalls
 from midcall.journal.sqlite import SqliteJournal

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from driving import drive
-from midcall.inline import TURN, Inline, Pause
+from midcall.calls import TURN, Inline, Pause
 
 Body = Coroutine[Any, Any, None]
 word: contextvars.ContextVar[str] = contextvars.ContextVar("word", default="nothing")

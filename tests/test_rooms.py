@@ -8,13 +8,16 @@ SOURCE = Path(__file__).parent.parent / "src" / "midcall"
 
 # From the inside out. The modules of the core are rooms of their own, so their order is kept too.
 ROOMS = [
-    "version", "errors", "limits", "printable", "telemetry", "principal", "docstrings", "questions", "metrics", "shares", "marks", "content", "items", "outlet", "json_schema", "schema", "open_questions", "replay", "logs", "steps", "dev", "reports", "inline", "call", "calls", "asking", "branch", "ask", "activation",
+    "version", "errors", "limits", "printable", "telemetry", "principal", "docstrings", "questions", "metrics", "marks", "content", "items", "outlet", "json_schema", "schema", "open_questions", "replay", "logs", "steps", "dev", "reports", "call", "calls", "branch", "ask", "activation",
     "registry", "invocation", "hub", "testing", "jsonrpc", "raw_params", "connection",
     "journal", "plexus", "mcp", "transports", "client", "models", "chat", "fsm", "activations", "cli",
 ]  # fmt: skip
 
 # The doors that open upwards, each inside a function: conveniences that the design asks for.
 DOORS = {("journal", "plexus"), ("hub", "transports"), ("hub", "client"), ("midcall", "client")}
+
+# What a hub has of rooms further out: it only names their types.
+NAMED = {("hub", "journal"), ("hub", "chat")}
 
 
 def modules() -> Iterator[tuple[str, Path]]:
@@ -57,7 +60,7 @@ def test_a_module_imports_only_from_its_own_room_and_from_rooms_above() -> None:
         wrong += [
             f"{path.relative_to(SOURCE)} imports {other}"
             for other in imported_rooms(path)
-            if other in ROOMS and ROOMS.index(other) > place and (room, other) not in DOORS
+            if other in ROOMS and ROOMS.index(other) > place and (room, other) not in DOORS | NAMED
         ]
     assert wrong == []
 

@@ -17,7 +17,8 @@ from chatting import serving as chat_serving
 from driving import drive, until
 from journal_contract import waiting_call
 from mcp_peers import META, MODERN, Response
-from midcall import Ask, Hub, JournalFull, RateLimited, calls, connect_hub, method, resource, shares
+from midcall import Ask, Hub, JournalFull, RateLimited, calls, connect_hub, method, resource
+from midcall.calls import Owned, RateLimit
 from midcall.chat import ChatEngine, engine
 from midcall.client import mount
 from midcall.journal.durable import DurableCalls, Quota
@@ -27,7 +28,6 @@ from midcall.mcp import mcp_of
 from midcall.mcp import session as mcp_session
 from midcall.metrics import counts, families_of, render
 from midcall.principal import Principal
-from midcall.shares import Owned, RateLimit
 from midcall.transports import http as transport
 from midcall.transports import http_sessions, http_sse
 from midcall.transports.auth import StaticKeys
@@ -336,7 +336,7 @@ def test_callers_that_do_not_call_any_more_are_forgotten() -> None:
 
 def test_a_server_limits_the_rate_of_calls_unless_it_is_told_otherwise() -> None:
     clock = Clock()
-    for given, allowed in ((None, shares.RATE * shares.AT_ONCE), (3, 30)):
+    for given, allowed in ((None, calls.RATE * calls.AT_ONCE), (3, 30)):
         hub = Hub().register(Shop())
         hub.asgi(rate_limit=given)
         assert hub.calls.rate is not None
@@ -350,7 +350,7 @@ def test_a_server_limits_the_rate_of_calls_unless_it_is_told_otherwise() -> None
 def limited(calls_at_once: float = 1) -> Hub:
     """A hub where each caller may start so many calls, and no more."""
     hub = Hub().register(Shop())
-    hub.calls.rate = RateLimit(calls_at_once / shares.AT_ONCE, clock=Clock())
+    hub.calls.rate = RateLimit(calls_at_once / calls.AT_ONCE, clock=Clock())
     return hub
 
 

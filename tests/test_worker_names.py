@@ -104,14 +104,14 @@ def test_the_id_of_a_session_removes_no_file(tmp_path: Path, verb: str, way: str
 
 
 def test_names_that_workers_have_are_names(tmp_path: Path) -> None:
-    from midcall.journal.postgres.session import worker_name
+    from midcall.journal.postgres.workers import worker_name
 
     for name in (SqliteJournal(tmp_path / "j.db").worker, MemoryJournal().worker, worker_name()):
         assert is_worker_name(name)
 
 
 def test_the_name_of_a_host_of_any_length_gives_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    from midcall.journal.postgres.session import worker_name
+    from midcall.journal.postgres.workers import worker_name
 
     monkeypatch.setattr(socket, "gethostname", lambda: "höst.example." * 30)
     assert is_worker_name(worker_name())

@@ -5,8 +5,7 @@ from midcall import Ask, Hub, method
 
 from typing import TYPE_CHECKING, Any
 
-from midcall.ask import Ask
-from midcall.asking import Asking
+from midcall.ask import Ask, Asking
 from midcall.branch import Branch
 from midcall.call import Call, CallInfo, Status
 from midcall.calls import Calls

@@ -7,34 +7,19 @@ Built on `call`; knows no hub, protocol or transport.
 """
 
 import datetime as dt
+import inspect
 import math
 import random
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeVar, overload
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from typing import Any, Generic, Literal, TypeVar, overload
 
 import msgspec
 
 from midcall import steps
-from midcall.asking import (
-    Asking,
-    as_messages,
-    data_reader,
-    nothing,
-    only,
-    read_roots,
-    read_sample,
-    reader,
-    said_only,
-    same,
-    schema_reader,
-    shape_for,
-    title_of,
-    with_schema,
-)
 from midcall.branch import Branch, kept
 from midcall.call import Call
-from midcall.errors import MidcallError
+from midcall.errors import Cancelled, Declined, MidcallError, WrongAnswer
 from midcall.items import Background
 from midcall.open_questions import MISSING
 from midcall.questions import (
@@ -49,13 +34,26 @@ from midcall.questions import (
     Priority,
     Prompt,
     Question,
+    Refusal,
     Root,
     Roots,
     Sample,
     Sampled,
     Select,
     Url,
+    as_messages,
     as_options,
+    data_reader,
+    nothing,
+    only,
+    read_answer,
+    read_roots,
+    read_sample,
+    reader,
+    said_only,
+    same,
+    value_of,
+    with_schema,
 )
 from midcall.replay import Trace
 
@@ -71,6 +69,86 @@ PRESETS: dict[str, float] = {"quick": 10.0, "normal": 30.0, "patient": 60.0, "ex
 Options = Iterable[str | Option | tuple[str, ...] | Mapping[str, Any]]
 ToolChoice = Literal["auto", "required", "none"]
 Level = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
+
+
+class Asking(Generic[T]):
+    """A question that is ready to be asked: `await` it, or give it to `ask.all`."""
+
+    __slots__ = (
+        "_asked",
+        "_call",
+        "_convert",
+        "fallback",
+        "fingerprint",
+        "key",
+        "note",
+        "place",
+        "priority",
+        "question",
+        "request_id",
+        "since",
+        "timeout",
+    )
+
+    def __init__(
+        self,
+        call: Call,
+        question: AnyQuestion,
+        convert: Callable[[Any], T],
+        timeout: float | None,
+        priority: Priority,
+        key: str | None = None,
+        fallback: Any = MISSING,
+    ) -> None:
+        self.question = question
+        self.timeout = timeout
+        self.priority: Priority = priority
+        self.key = key
+        self.fallback = fallback
+        self.request_id = ""
+        self.place = ""
+        self.fingerprint = ""
+        self.since = 0.0
+        self.note = ""
+        self._asked = False
+        self._call = call
+        self._convert = convert
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return self._ask().__await__()
+
+    def __bool__(self) -> bool:
+        raise TypeError("A question has no truth value before it is answered: `await` is missing")
+
+    def read(self, payload: Any) -> T:
+        """The tool's value of an answer; refuses what does not fit (see `call.Wanted`)."""
+        answer = read_answer(self.question, payload)
+        match answer:
+            case Refusal("Declined"):
+                if isinstance(self.question, Confirm):
+                    return self._convert(False)
+                raise Declined("The question was declined")
+            case Refusal():
+                raise Cancelled("The question was cancelled")
+        return self._convert(value_of(answer))
+
+    @property
+    def answerable(self) -> bool:
+        """Whether this caller can be asked this kind of question."""
+        return self.question.kind in self._call.supported
+
+    def begin(self) -> None:
+        """Mark as asked; the same question cannot be asked twice."""
+        if self._asked:
+            raise RuntimeError("This question was asked already; make a new one to ask again")
+        self._asked = True
+
+    async def _ask(self) -> T:
+        self.begin()
+        if not self.answerable and self.fallback is not MISSING:
+            return self.fallback  # type: ignore[no-any-return]
+        (value,) = await self._call.ask((self,))
+        return value  # type: ignore[no-any-return]
 
 
 class Ask:
@@ -462,3 +540,34 @@ class Ask:
         if timeout is not None and not timeout > 0:
             raise ValueError("A time limit must be more than 0 seconds")
         return None if timeout == math.inf else timeout
+
+
+def title_of(model: type[Any]) -> str:
+    """The first line of its docstring, unless that is the one that `dataclass` makes; else its name."""
+    first = inspect.cleandoc(model.__doc__ or "").partition("\n")[0]
+    return model.__name__ if not first or first.startswith(f"{model.__name__}(") else first
+
+
+def shape_for(model: type[Any]) -> Any:
+    from midcall.schema import shape_of  # noqa: PLC0415  pydantic is slow to import: only when needed
+
+    return shape_of(model)
+
+
+def schema_reader(schema: dict[str, Any] | None) -> Callable[[Any], Any]:
+    if schema is None:
+        return same
+    from midcall.json_schema import compiled  # noqa: PLC0415  as above
+
+    checked = compiled(schema)
+
+    def read(value: Any) -> Any:
+        try:
+            reason = checked.fault(value)
+        except ValueError as error:  # not of JSON, or too much
+            reason = str(error)
+        if reason is not None:
+            raise WrongAnswer(f"a value that fits the schema ({reason})")
+        return value
+
+    return read

@@ -8,20 +8,19 @@ Knows only how to ask (`sample`), and nothing of calls.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
-from midcall.asking import Asking, read_sample
 from midcall.errors import BranchLimit, WrongType
-from midcall.questions import Sampled
+from midcall.questions import Sampled, read_sample
 
 T = TypeVar("T")
 
 CHARACTERS = 4
 """Of a text, to one token, where the client does not tell what an answer has cost."""
 
-Sample = Callable[..., Asking[tuple[Sampled | None, Any]]]
+Sample = Callable[..., Awaitable[tuple[Sampled | None, Any]]]
 """Asks the model: messages, the type of the answer, `system`, `max_tokens`, `temperature`.
 
 Gives what it said, and the data in it, or the `WrongType` that they are; or nothing, and a fallback.

@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from midcall.call import Call
 from midcall.calls import Calls, end_all
@@ -19,6 +19,10 @@ from midcall.items import Metadata, to_json
 from midcall.outlet import Outlet
 from midcall.questions import KINDS
 from midcall.registry import Registry, Resolved
+
+if TYPE_CHECKING:
+    from midcall.chat.engine import ChatEngine
+    from midcall.journal.durable import DurableCalls
 
 ATTACHED_TIME_LIMIT = 30.0
 """Seconds that a question waits by default when the caller is on the line."""
@@ -36,18 +40,18 @@ class Hub(Registry):
         self._mounts: list[Any] = []
         self._mounting = False
         """Whether what is mounted is connected, or being connected."""
-        self.durable: Any = None
+        self.durable: DurableCalls | None = None
         """Keeps calls that outlive their requests (see `journal.durable`)."""
-        self.chat: Any = None
+        self.chat: ChatEngine | None = None
         """Where people talk to a model that calls these methods (see `midcall.chat`)."""
 
     @property
-    def keeper(self) -> Any:
+    def keeper(self) -> "DurableCalls | None":
         """The name of `durable` before."""
         return self.durable
 
     @keeper.setter
-    def keeper(self, durable: Any) -> None:
+    def keeper(self, durable: "DurableCalls | None") -> None:
         self.durable = durable
 
     # --- other hubs and servers --------------------------------------------------------------
@@ -241,7 +245,7 @@ class Hub(Registry):
         `auth`, `/admin` is for administrators; without it, and with `admin`, for programs of this machine.
         `metrics` adds `/metrics` for both. A hub with a chat (`midcall.chat.ChatEngine`) has `/chat` and
         `/agui` too; `web_modules` are files of JavaScript that its page loads, with components for questions.
-        `rate_limit` is how many calls a second each caller may start, 0 for no limit (see `midcall.shares`).
+        `rate_limit` is how many calls a second each caller may start, 0 for no limit (see `midcall.calls`).
 
         Mounted in another application, it does not see that one's start and end: call
         `await hub.open()` and `await hub.close()` there.

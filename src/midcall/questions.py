@@ -9,14 +9,14 @@ Answers come in every form that a client may send (`{"Confirmed": true}`, `true`
 knows no call and no transport.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
 
-from midcall.errors import WrongAnswer
+from midcall.errors import WrongAnswer, WrongType
 
 T = TypeVar("T")
 
@@ -437,3 +437,114 @@ def _as_option(option: str | Option | tuple[str, ...] | Mapping[str, Any]) -> Op
     if not (isinstance(made.value, str) and isinstance(made.label, str)):
         raise TypeError(f"The value and label of an option are text, not {option!r}")
     return made
+
+
+# --- from an answer to the value that a tool gets -------------------------------------------------------
+
+
+def value_of(answer: Answer) -> Any:
+    match answer:
+        case Selected(values):
+            return values
+        case Confirmed(value) | Text(value) | CustomAnswer(value):
+            return value
+    raise AssertionError("refusals are handled before")
+
+
+def same(value: Any) -> Any:
+    return value
+
+
+def only(values: tuple[str, ...]) -> str:
+    return values[0]
+
+
+def nothing(_: Any) -> None:
+    return None
+
+
+def reader(shape: Any) -> Callable[[Any], Any]:
+    def read(value: Any) -> Any:
+        try:
+            return shape.validate(value)
+        except ValueError as error:
+            raise WrongAnswer(f"a value that fits the schema ({error})") from None
+
+    return read
+
+
+def read_roots(value: Any) -> list[Root]:
+    try:
+        return msgspec.convert(value, list[Root])
+    except msgspec.ValidationError as error:
+        raise WrongAnswer(f'folders, as in [{{"uri": "file:///..."}}] ({error})') from None
+
+
+def read_sample(value: dict[str, Any]) -> Sampled:
+    """Read `{"text": ...}`, or a message as MCP clients send it."""
+    content = value.get("content")
+    if "text" not in value and isinstance(content, dict | list):
+        value = {**value, **_in_blocks(content), "stop_reason": value.get("stopReason")}
+    usage = (value.get("_meta") or {}).get(USAGE)
+    try:
+        if usage is not None:
+            value = {**value, "tokens": sum(msgspec.convert(usage, dict[str, int]).values())}
+        return msgspec.convert(value, Sampled)
+    except msgspec.ValidationError as error:
+        raise WrongAnswer(f'what the model said, as in {{"text": "..."}} ({error})') from None
+
+
+def _in_blocks(content: dict[str, Any] | list[Any]) -> dict[str, Any]:
+    texts: list[Any] = []
+    uses = []
+    for block in content if isinstance(content, list) else [content]:
+        match block:
+            case {"type": "tool_use"}:
+                uses.append(block)
+            case {"text": text}:
+                texts.append(text)
+    known = (texts or uses) and all(isinstance(text, str) for text in texts)
+    return {"text": "\n".join(texts) if known else None, "tool_uses": uses}
+
+
+def said_only(value: dict[str, Any]) -> tuple[Sampled, None]:
+    """What a model said, without any data in it."""
+    return read_sample(value), None
+
+
+def as_messages(prompt: str | Iterable[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
+    """A prompt, as MCP has messages."""
+    if isinstance(prompt, str):
+        return ({"role": "user", "content": {"type": "text", "text": prompt}},)
+    return tuple(dict(message) for message in prompt)
+
+
+def with_schema(question: Sample, schema: dict[str, Any]) -> Sample:
+    """A question to a model for data that fit. Models are told also where the client knows no schemas."""
+    wanted = (
+        f"Answer with JSON that fits this schema, and nothing else: {msgspec.json.encode(schema).decode()}"
+    )
+    system = wanted if question.system is None else f"{question.system}\n\n{wanted}"
+    return msgspec.structs.replace(question, system=system, options={"_meta": {SCHEMA: schema}})
+
+
+def data_reader(shape: Any) -> Callable[[Any], tuple[Sampled, Any]]:
+    """Reads what a model said, and the data in it. What does not fit is the tool's to know: a model is not
+    asked again for ever."""
+
+    def read(value: dict[str, Any]) -> tuple[Sampled, Any]:
+        said = read_sample(value)
+        try:
+            return said, shape.validate(msgspec.json.decode(json_in(said.text)))
+        except ValueError as error:  # of the decoder too
+            raise WrongType(f"What the model said does not fit: {error}") from None
+
+    return read
+
+
+def json_in(text: str) -> str:
+    """The JSON in what a model said, which may stand in a fence."""
+    stripped = text.strip()
+    if stripped.startswith("```") and stripped.endswith("```") and "\n" in stripped:
+        return stripped[stripped.index("\n") : -3]
+    return stripped

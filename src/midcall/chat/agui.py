@@ -21,20 +21,21 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from midcall.chat import messages
-from midcall.chat.conversation import MESSAGE_ID, Conversation
-from midcall.chat.engine import Busy, ChatEngine, NoConversation
-from midcall.chat.messages import (
+from midcall.chat import conversation as events
+from midcall.chat.conversation import (
     MAX_TEXT,
+    MESSAGE_ID,
     BadRequest,
     ChatRequest,
+    Conversation,
     ElicitResponse,
     ElicitResult,
     Said,
     read_json,
 )
+from midcall.chat.engine import ChatEngine, NoConversation, TurnRunning
 from midcall.chat.ndjson import Stream, principal_of, read_body, refused
-from midcall.chat.runs import FarRun, Line, Run
+from midcall.chat.runs import FarRun, Run, RunLine
 from midcall.errors import MidcallError
 from midcall.limits import Key, Name
 from midcall.models.base import Message
@@ -47,7 +48,7 @@ PROTOCOL = "1.0"
 
 Told = Iterator[dict[str, Any]]
 
-_decode_line = msgspec.json.Decoder(Line).decode
+_decode_line = msgspec.json.Decoder(RunLine).decode
 
 
 class Resume(Struct, frozen=True, rename="camel"):
@@ -94,7 +95,7 @@ class Translator:
         self._run_id = run_id
         self._model = model
         self._answered = answered
-        self._refused: list[messages.SessionError] = []
+        self._refused: list[events.SessionError] = []
         self._open: str | None = None
         """`text` or `reasoning`, whichever message is open."""
         self._message = ""
@@ -109,43 +110,43 @@ class Translator:
             "protocolVersion": PROTOCOL,
         }
 
-    def take(self, event: messages.Event) -> Told:
+    def take(self, event: events.Event) -> Told:
         """What one event of the chat is in AG-UI."""
         match event:
-            case messages.Text(content):
+            case events.Text(content):
                 yield from self._open_as("text")
                 yield {"type": "TEXT_MESSAGE_CONTENT", "messageId": self._message, "delta": content}
-            case messages.Thinking(content):
+            case events.Thinking(content):
                 yield from self._open_as("reasoning")
                 yield {"type": "REASONING_MESSAGE_CONTENT", "messageId": self._message, "delta": content}
-            case messages.ToolCalls(calls):
+            case events.ToolCalls(calls):
                 parent = self._message if self._open == "text" else self._name()
                 yield from self._close()
                 for call in calls:
                     yield from _called(call, parent)
-            case messages.ToolProgress():
+            case events.ToolProgress():
                 yield _progress(event)
-            case messages.ToolResult(call_id, _, content):
+            case events.ToolResult(call_id, _, content):
                 yield from self._close()
                 yield _result(call_id, content)
-            case messages.ToolError(call_id, _, message):
+            case events.ToolError(call_id, _, message):
                 yield from self._close()
                 yield _result(call_id, f"Error: {message}")
-            case messages.SessionError(session_id):
+            case events.SessionError(session_id):
                 if session_id in self._answered:
                     self._refused.append(event)
                     yield {"type": "CUSTOM", "name": "plugin_session_error", "value": _plain(event)}
-            case messages.ConversationState(_, _, pending, usage):
+            case events.ConversationState(_, _, pending, usage):
                 yield from self.end(pending, usage=usage)
-            case messages.Complete(reason, usage):
+            case events.Complete(reason, usage):
                 outcome = "cancelled" if reason == "stopped" else "success"
                 yield from self.end(outcome=outcome, usage=usage)
-            case messages.Failure(message, code):
+            case events.Failure(message, code):
                 yield from self.fail(code, message)
 
     def end(
         self,
-        questions: Sequence[messages.ElicitRequest] = (),
+        questions: Sequence[events.ElicitRequest] = (),
         *,
         outcome: str = "success",
         usage: dict[str, int] | None = None,
@@ -265,7 +266,7 @@ def _result_id(call_id: str) -> str:
     return f"{call_id}-result"
 
 
-def _progress(event: messages.ToolProgress) -> dict[str, Any]:
+def _progress(event: events.ToolProgress) -> dict[str, Any]:
     content = {"toolCallId": event.call_id, "toolName": event.tool_name, "message": event.message}
     return {
         "type": "ACTIVITY_SNAPSHOT",
@@ -276,7 +277,7 @@ def _progress(event: messages.ToolProgress) -> dict[str, Any]:
     }
 
 
-def _interrupt(question: messages.ElicitRequest) -> dict[str, Any]:
+def _interrupt(question: events.ElicitRequest) -> dict[str, Any]:
     told = {
         "key": question.key,
         "toolName": question.tool_name,
@@ -293,7 +294,7 @@ def _interrupt(question: messages.ElicitRequest) -> dict[str, Any]:
     }
 
 
-def _plain(event: messages.SessionError) -> dict[str, str]:
+def _plain(event: events.SessionError) -> dict[str, str]:
     return {"sessionId": event.session_id, "error": event.error, "message": event.message}
 
 
@@ -331,7 +332,7 @@ class Agui:
         asked = _asked(given, sessions)
         try:
             return await self._engine.post(asked, principal, create=asked.text is not None)
-        except Busy:
+        except TurnRunning:
             # A front end stops a run by no longer reading it; what the person says next shows that it did.
             if asked.text is None or not await self._engine.stop(given.thread_id, principal):
                 raise

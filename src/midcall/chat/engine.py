@@ -10,8 +10,18 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from midcall.chat.conversation import MAX_ID, Conversation, Listed, is_id, load, new_conversation, save
-from midcall.chat.messages import BadRequest, ChatRequest
+from midcall.calls import Shares
+from midcall.chat.conversation import (
+    MAX_ID,
+    BadRequest,
+    ChatRequest,
+    Conversation,
+    Listed,
+    is_id,
+    load,
+    new_conversation,
+    save,
+)
 from midcall.chat.plugins import Handler, Plugin, Sampling
 from midcall.chat.runs import DEAD_AFTER, LOST, FarRun, Run
 from midcall.chat.tools import NO_TOOLS, ChatCalls, Tools
@@ -25,7 +35,6 @@ from midcall.mcp import mcp_of
 from midcall.metrics import counts
 from midcall.models.base import Message, Model
 from midcall.principal import Principal
-from midcall.shares import Shares
 
 if TYPE_CHECKING:
     from midcall.chat.ndjson import ChatPart
@@ -53,7 +62,7 @@ SYSTEM = (
 )
 
 
-class Busy(MidcallError):
+class TurnRunning(MidcallError):
     """The conversation's last turn has not ended."""
 
     code = "busy"
@@ -141,9 +150,12 @@ class ChatEngine:
         async with self._opening:
             self.closing = False
             if not self._is_open:
-                self.calls.keep_with(durable_calls(self.hub))
+                durable = durable_calls(self.hub)
+                self.calls.keep_with(durable)
+                if self._own_journal is durable.journal:
+                    self._own_journal = None
                 if self._own_journal is None:
-                    await durable_calls(self.hub).open()
+                    await durable.open()
                 else:
                     await self._own_journal.open()
                     self._sweeping = asyncio.create_task(self._sweep(self._own_journal))
@@ -202,7 +214,7 @@ class ChatEngine:
     async def post(
         self, request: ChatRequest, principal: Principal | None = None, *, create: bool = False
     ) -> Run:
-        """Begin a turn. Raises `BadRequest`, `NoConversation`, `Busy`, `TooManyCalls` or
+        """Begin a turn. Raises `BadRequest`, `NoConversation`, `TurnRunning`, `TooManyCalls` or
         `TooManyConversations`; then nothing was changed.
 
         With `create`, a conversation that there is not begins under the id that the request gives.
@@ -238,7 +250,7 @@ class ChatEngine:
             await self._check_free(conversation)
             await self._check_room(name, more=0)
         if self.closing:
-            raise Busy("The server is closing: try again")
+            raise TurnRunning("The server is closing: try again")
         run = Run(str(uuid.uuid4()), conversation.id, name, self.store, self._trouble, lambda: self.closing)
         conversation.run, conversation.lsn, conversation.failure = run.id, 0, None
         turn = Turn(self, run, conversation, request, principal)
@@ -350,7 +362,7 @@ class ChatEngine:
 
     async def _check_free(self, conversation: Conversation) -> None:
         if await self._running(conversation) is not None:
-            raise Busy("The last turn of this conversation has not ended")
+            raise TurnRunning("The last turn of this conversation has not ended")
 
     async def _running(self, conversation: Conversation) -> dict[str, Any] | None:
         """The run that is under way in a conversation, unless it died with its worker."""
@@ -380,4 +392,4 @@ def _by_method(plugins: Sequence[Plugin], hub: Hub) -> dict[str, Plugin]:
     return found
 
 
-__all__ = ["BadRequest", "Busy", "ChatEngine", "NoConversation", "TooManyConversations"]
+__all__ = ["BadRequest", "ChatEngine", "NoConversation", "TooManyConversations", "TurnRunning"]

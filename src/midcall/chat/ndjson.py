@@ -14,8 +14,8 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from midcall.chat.engine import Busy, ChatEngine, NoConversation, TooManyConversations
-from midcall.chat.messages import StopRequest, read_json, read_request
+from midcall.chat.conversation import StopRequest, read_json, read_request
+from midcall.chat.engine import ChatEngine, NoConversation, TooManyConversations, TurnRunning
 from midcall.chat.runs import FarRun, Run
 from midcall.errors import Conflict, JournalError, MidcallError, TooManyCalls
 from midcall.limits import check_keys
@@ -33,7 +33,7 @@ class NotJson(MidcallError):
 
 _STATUS: dict[type[MidcallError], int] = {
     NoConversation: 404,
-    Busy: 409,
+    TurnRunning: 409,
     Conflict: 409,
     TooManyConversations: 409,
     TooManyCalls: 429,

@@ -21,8 +21,7 @@ from typing import Any, Self, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from midcall.asking import json_in
-from midcall.chat.messages import ElicitRequest
+from midcall.chat.conversation import ElicitRequest
 from midcall.errors import MidcallError, RegistrationError
 from midcall.hub import Hub
 from midcall.items import to_builtins
@@ -39,7 +38,7 @@ from midcall.models.base import (
     Usage,
     cost,
 )
-from midcall.questions import SCHEMA, USAGE, Question, Refusal
+from midcall.questions import SCHEMA, USAGE, Question, Refusal, json_in
 
 NOT_UNDERSTOOD = "(Not understood: "
 """How a question begins that is asked again, as over MCP."""

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from midcall.chat.messages import Event, Failure
+from midcall.chat.conversation import Event, Failure
 from midcall.errors import Conflict, JournalError
 from midcall.journal.contract import Conversations, RunRecord
 from midcall.logs import Trouble
@@ -38,7 +38,7 @@ LOST = Failure("The server was restarted while it answered", "run_lost", recover
 """How a run ends whose worker is dead."""
 
 
-class Line(msgspec.Struct, frozen=True):
+class RunLine(msgspec.Struct, frozen=True):
     """One line of a run."""
 
     lsn: int
@@ -102,7 +102,7 @@ class Run:
         """Tell an event to whoever reads. After the end there is nothing to tell: a tool may run on."""
         if self.ended:
             return
-        self._lines.append(_encode(Line(len(self._lines) + 1, event)))
+        self._lines.append(_encode(RunLine(len(self._lines) + 1, event)))
         self._wake()
 
     async def lines(self, after: int = 0) -> AsyncIterator[bytes]:
@@ -264,4 +264,4 @@ class FarRun:
 
 def _lost(lsn: int) -> bytes:
     """The last line of a run whose worker is dead."""
-    return _encode(Line(lsn, LOST))
+    return _encode(RunLine(lsn, LOST))

@@ -17,8 +17,8 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from midcall.chat import messages as told
-from midcall.chat.conversation import Conversation, Pending
+from midcall.chat import conversation as events
+from midcall.chat.conversation import Conversation, ElicitRequest, ElicitResponse, Pending
 from midcall.chat.dialect import (
     ChatCall,
     NotNow,
@@ -29,7 +29,6 @@ from midcall.chat.dialect import (
     asked_in,
     ended,
 )
-from midcall.chat.messages import ElicitRequest, ElicitResponse
 from midcall.chat.plugins import (
     NOT_UNDERSTOOD,
     PluginFailed,
@@ -364,7 +363,7 @@ class TurnCalls:
                 self._failed(call, LOST)
 
     def session_error(self, session_id: str, error: str, message: str) -> None:
-        self._run.emit(told.SessionError(session_id, session_id, error, message))
+        self._run.emit(events.SessionError(session_id, session_id, error, message))
 
     # --- one of them --------------------------------------------------------------------------
 
@@ -413,7 +412,7 @@ class TurnCalls:
         call = pending.call
 
         def report(message: str, percentage: float | None) -> None:
-            self._run.emit(told.ToolProgress(call.id, self._name(call), message, percentage))
+            self._run.emit(events.ToolProgress(call.id, self._name(call), message, percentage))
 
         try:
             await self._settle(pending, await start(report), report)
@@ -459,7 +458,7 @@ class TurnCalls:
             return
         self._conversation.pending.pop(call.id, None)
         self._conversation.say(Message("tool", outcome.content, tool_call_id=call.id))
-        self._run.emit(told.ToolResult(call.id, self._name(call), outcome.content, outcome.structured))
+        self._run.emit(events.ToolResult(call.id, self._name(call), outcome.content, outcome.structured))
 
     async def _end(self, call: ToolCall, reason: str) -> None:
         """A call fails that has not ended by itself: first in the journal, so that none is left there."""
@@ -474,7 +473,7 @@ class TurnCalls:
     def _failed(self, call: ToolCall, message: str) -> None:
         self._conversation.pending.pop(call.id, None)
         self._conversation.say(Message("tool", f"Error: {message}", tool_call_id=call.id, is_error=True))
-        self._run.emit(told.ToolError(call.id, self._name(call), message))
+        self._run.emit(events.ToolError(call.id, self._name(call), message))
 
     # --- what it asks -------------------------------------------------------------------------
 
@@ -599,11 +598,11 @@ class TurnCalls:
         return self._tools.shown_name(call.name)
 
     def _status(self, call: ToolCall, status: str) -> None:
-        self._run.emit(told.SessionStatus(call.id, call.id, self._name(call), status))
+        self._run.emit(events.SessionStatus(call.id, call.id, self._name(call), status))
 
     def _tell(self, call: ToolCall, message: str) -> None:
         log.warning("%s: %s", call.name, message)
-        self._run.emit(told.ToolProgress(call.id, self._name(call), message))
+        self._run.emit(events.ToolProgress(call.id, self._name(call), message))
 
 
 def _key_of(pending: Pending, response: ElicitResponse) -> str | None:

@@ -26,9 +26,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from midcall.chat import messages as told
-from midcall.chat.conversation import MESSAGE_ID, Conversation, load, save
-from midcall.chat.messages import ChatRequest, Event, Failure
+from midcall.chat import conversation as events
+from midcall.chat.conversation import MESSAGE_ID, ChatRequest, Conversation, Event, Failure, load, save
 from midcall.chat.runs import Run
 from midcall.chat.tools import Meter, TurnCalls
 from midcall.errors import Conflict, MidcallError
@@ -105,7 +104,7 @@ class Turn:
         """Take in what the person did, before the first save; not what needs a handler, or ends a call."""
         model = self._engine.model
         self._run.emit(
-            told.SessionInfo(
+            events.SessionInfo(
                 self._run.id, self._conversation.id, {"name": model.name, "scripted": model.scripted}
             )
         )
@@ -209,10 +208,10 @@ class Turn:
             match event:
                 case TextPart(text):
                     self._said.append(text)
-                    self._run.emit(told.Text(text))
+                    self._run.emit(events.Text(text))
                 case ThinkingPart(text):
                     thinking.append(text)
-                    self._run.emit(told.Thinking(text))
+                    self._run.emit(events.Thinking(text))
                 case ToolCall():
                     calls.append(self._own(event, calls))
                 case Stopped():
@@ -223,7 +222,7 @@ class Turn:
             Message("assistant", text, tuple(calls), thinking="".join(thinking), extra=stopped.extra)
         )
         if calls:
-            self._run.emit(told.ToolCalls([_shown(call) for call in calls]))
+            self._run.emit(events.ToolCalls([_shown(call) for call in calls]))
         self._unsaved = True
         if not calls:
             self._reason = "length" if stopped.reason == "length" else "stop"
@@ -254,11 +253,11 @@ class Turn:
         for question in questions:
             self._run.emit(question)
         messages = list(self._conversation.messages)
-        self._run.emit(told.ConversationState(self._conversation.id, messages, questions, self._meter.told))
+        self._run.emit(events.ConversationState(self._conversation.id, messages, questions, self._meter.told))
 
     async def _complete(self) -> None:
         await self._end()
-        self._run.emit(told.Complete(self._reason, self._meter.told))
+        self._run.emit(events.Complete(self._reason, self._meter.told))
 
     async def _cut_off(self) -> None:
         """The person has stopped it; or the server ends, and then it is taken up again later."""
@@ -272,7 +271,7 @@ class Turn:
         except MidcallError as error:
             await self._finish(Failure(str(error), error.code, error.recoverable))
         else:
-            await self._finish(told.Complete("stopped", self._meter.told))
+            await self._finish(events.Complete("stopped", self._meter.told))
 
     async def _end_if_deleted(self) -> None:
         """End what was begun for a conversation that is gone; one that was changed goes on elsewhere."""

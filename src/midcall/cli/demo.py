@@ -11,6 +11,7 @@ from midcall.cli.exits import Exit, UsageError
 if TYPE_CHECKING:
     import socket
 
+    from midcall.chat.engine import ChatEngine
     from midcall.cli.screens import Screen
     from midcall.hub import Hub
 
@@ -70,17 +71,17 @@ def run(args: argparse.Namespace) -> Exit:
         raise UsageError(
             f"The demo lets everybody in, so it listens on this machine only, not on {args.host}"
         )
-    hub = _hub(args.model)
+    chat = _chat(args.model)
     try:
         listener = socket.create_server((args.host, args.port))
     except (OSError, OverflowError) as error:
         raise UsageError(f"Cannot listen on {args.host}:{args.port}: {error}") from None
     with listener:
-        return asyncio.run(_demo(hub, listener, terminal=args.terminal, browser=not args.no_browser))
+        return asyncio.run(_demo(chat, listener, terminal=args.terminal, browser=not args.no_browser))
 
 
-def _hub(model: str | None) -> "Hub":
-    """The hub of the demo. What waits in it outlives the demo: it is in the user's state directory."""
+def _chat(model: str | None) -> "ChatEngine":
+    """The chat of the demo. What waits in it outlives the demo: it is in the user's state directory."""
     from midcall.activations.demo import hub
     from midcall.cli.chatting import prepare_chat
     from midcall.journal.choose import choose_journal
@@ -89,17 +90,19 @@ def _hub(model: str | None) -> "Hub":
     made = hub()
     made.durable = DurableCalls(made, choose_journal(None, TARGET))
     prepare_chat(model, made)
-    return made
+    if made.chat is None:
+        raise RuntimeError("The hub of the demo has a chat")
+    return made.chat
 
 
-async def _demo(hub: "Hub", listener: "socket.socket", *, terminal: bool, browser: bool) -> Exit:
+async def _demo(chat: "ChatEngine", listener: "socket.socket", *, terminal: bool, browser: bool) -> Exit:
     import asyncio
 
     from midcall.cli.screens import has_person
     from midcall.cli.serve import until_stopped
     from midcall.transports.http_server import server
 
-    http = server(hub, log_level="warning", parts=[hub.chat.part()])
+    http = server(chat.hub, log_level="warning", parts=[chat.part()])
     exit = Exit.SUCCESS
 
     async def serve_and_show() -> None:
@@ -108,7 +111,7 @@ async def _demo(hub: "Hub", listener: "socket.socket", *, terminal: bool, browse
             serving = group.create_task(http.serve(sockets=[listener]))
             while not http.started:  # noqa: ASYNC110  uvicorn has no event for it
                 await asyncio.sleep(0.01)
-            exit = await _show(hub, *listener.getsockname()[:2], terminal=terminal, browser=browser)
+            exit = await _show(chat, *listener.getsockname()[:2], terminal=terminal, browser=browser)
             if exit != Exit.SUCCESS or not has_person():
                 http.should_exit = True
             await serving
@@ -117,7 +120,7 @@ async def _demo(hub: "Hub", listener: "socket.socket", *, terminal: bool, browse
     return exit
 
 
-async def _show(hub: "Hub", host: str, port: int, *, terminal: bool, browser: bool) -> Exit:
+async def _show(chat: "ChatEngine", host: str, port: int, *, terminal: bool, browser: bool) -> Exit:
     import asyncio
     import webbrowser
 
@@ -126,17 +129,17 @@ async def _show(hub: "Hub", host: str, port: int, *, terminal: bool, browser: bo
 
     person = has_person()
     screen: Screen = Terminal() if person else Plain()
-    model = hub.chat.model
+    model = chat.model
     midcall = _command()
     hint = _HINT.format(midcall=midcall) if model.scripted else ""
     name = "a script, not by a model" if model.scripted else model.name
     screen.say(_WELCOME.format(host=host, port=port, model=name, hint=hint, midcall=midcall))
     if not person:
         screen.say(_SCRIPTED)
-        return await _play(hub, screen)
+        return await _play(chat, screen)
     if browser:
         await asyncio.to_thread(webbrowser.open, f"http://{host}:{port}/")
-    exit = await _tour(hub, screen) if terminal else Exit.SUCCESS
+    exit = await _tour(chat.hub, screen) if terminal else Exit.SUCCESS
     if exit == Exit.SUCCESS:
         screen.say(_AFTER)
     return exit
@@ -164,20 +167,20 @@ async def _tour(hub: "Hub", screen: "Screen") -> Exit:
     return await Conversation(invocation, screen, Answers((), source="script"), person=True).run()
 
 
-async def _play(hub: "Hub", screen: "Screen") -> Exit:
+async def _play(chat: "ChatEngine", screen: "Screen") -> Exit:
     """A booking in the chat, with the first flight and the first free seat."""
     import json
 
-    from midcall.chat.messages import ChatRequest, ElicitResponse, ElicitResult
+    from midcall.chat.conversation import ChatRequest, ElicitResponse, ElicitResult
     from midcall.models.scripted import Scripted
 
-    if not isinstance(hub.chat.model, Scripted):
+    if not isinstance(chat.model, Scripted):
         return Exit.SUCCESS  # a real model costs money, and says what it likes
     request = ChatRequest(message=REQUEST)
     while True:
         if request.message is not None:
             screen.say(f"person: {request.message}")
-        run = await hub.chat.post(request)
+        run = await chat.post(request)
         said, asked, failed = "", None, None
         async for line in run.lines():
             event = json.loads(line)["event"]

@@ -97,7 +97,7 @@ def serve(args: argparse.Namespace, load: "Callable[[], Hub]") -> int:
 
             mcp_of(hub)
         if args.rate_limit is not None:
-            from midcall.shares import RateLimit
+            from midcall.calls import RateLimit
 
             hub.calls.rate = RateLimit(args.rate_limit)
         serving = serve_stdio(hub, raw=not args.mcp_only, grace=args.grace)

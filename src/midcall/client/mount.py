@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from midcall.activation import check_namespace
+from midcall.calls import Owned, Shares
 from midcall.client.answering import Folders, Sampler
 from midcall.client.client import SILENCE
 from midcall.client.greeting import Era
@@ -26,7 +27,6 @@ from midcall.client.mount_talk import Talk
 from midcall.client.options import INFO, Options
 from midcall.client.targets import Target, target_of
 from midcall.errors import MidcallError, RemoteError
-from midcall.shares import Owned, Shares
 
 log = logging.getLogger("midcall.mount")
 

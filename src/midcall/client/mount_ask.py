@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct
 
 from midcall import jsonrpc, steps
-from midcall.asking import Asking
+from midcall.ask import Asking
 from midcall.call import Call
 from midcall.client.answering import asked_key, check_question, read_reply
 from midcall.client.mount_clients import PassingOn

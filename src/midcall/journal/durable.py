@@ -24,7 +24,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from midcall.call import Call
-from midcall.calls import GRACE
+from midcall.calls import GRACE, Inline
 from midcall.errors import (
     Aborted,
     Diverged,
@@ -36,7 +36,6 @@ from midcall.errors import (
     UnknownQuestion,
 )
 from midcall.hub import Hub
-from midcall.inline import Inline
 from midcall.journal.contract import (
     CALL_SIZE,
     ENDED,
@@ -522,8 +521,7 @@ def durable_calls(hub: Hub) -> DurableCalls:
     """The durable calls of a hub, which are kept in memory if it was given no journal."""
     if hub.durable is None:
         hub.durable = DurableCalls(hub)
-    durable: DurableCalls = hub.durable
-    return durable
+    return hub.durable
 
 
 class LiveCalls:

@@ -19,6 +19,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from midcall.calls import Owned
 from midcall.journal.contract import (
     CALL_SIZE,
     ENDED,
@@ -48,7 +49,6 @@ from midcall.journal.contract import (
     page_start,
     to_export,
 )
-from midcall.shares import Owned
 
 CALLS = 10_000
 """How many calls may wait, and how many ended ones are kept."""

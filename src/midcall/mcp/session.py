@@ -21,6 +21,7 @@ from msgspec import UNSET, Struct
 
 from midcall import jsonrpc
 from midcall.call import Call
+from midcall.calls import Shares
 from midcall.connection import MAX_CALLS, Connection, Send
 from midcall.jsonrpc import CALL_FAILED, INVALID_REQUEST, BatchReply, Envelope, Id, Pending
 from midcall.mcp import revisions
@@ -28,7 +29,6 @@ from midcall.mcp.messages import META, Capabilities, Filter, Initialize
 from midcall.mcp.request import Caller, McpError, McpRequest, ResponseStream
 from midcall.metrics import counts
 from midcall.principal import Principal
-from midcall.shares import Shares
 
 if TYPE_CHECKING:
     from midcall.mcp.calls import PlainCall

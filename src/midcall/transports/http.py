@@ -21,12 +21,12 @@ from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute, request_r
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from midcall import jsonrpc
+from midcall.calls import RateLimit, Shares
 from midcall.hub import Hub
 from midcall.journal.measured import measure
 from midcall.mcp import mcp_of
 from midcall.metrics import counts
 from midcall.principal import Principal, time_left
-from midcall.shares import RateLimit, Shares
 from midcall.transports import cors
 from midcall.transports.admin import IMPORT, admin_pages, import_page
 from midcall.transports.auth import Authenticator, Unauthorized, authorization_in
@@ -87,7 +87,7 @@ def asgi_app(
     without it, and with `admin`, for programs of this machine. `metrics` adds `/metrics` for the same.
     `web_modules` are files of JavaScript that the web client loads, with components for questions.
     `rate_limit` is how many calls a second each caller may start, 0 for no limit; without one, what the hub
-    has, or the default of `midcall.shares`.
+    has, or the default of `midcall.calls`.
     """
     if rate_limit is not None or hub.calls.rate is None:
         hub.calls.rate = RateLimit(rate_limit)

@@ -16,7 +16,7 @@ from typing import Any, Literal, cast
 from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from midcall.inline import Body, Inline
+from midcall.calls import Body, Inline
 from midcall.transports.connection_limits import Limits, SlowReaders
 from midcall.transports.open_stream import OpenStream
 from midcall.transports.responses import DETACH, INLINE, RESPOND, EventStream, Fields

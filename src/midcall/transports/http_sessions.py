@@ -4,12 +4,12 @@ import itertools
 import secrets
 import time
 
+from midcall.calls import Owned
 from midcall.jsonrpc import BatchReply, Id
 from midcall.mcp.calls import PlainCall
 from midcall.mcp.server import McpExtension
 from midcall.mcp.session import Session
 from midcall.principal import Principal
-from midcall.shares import Owned
 from midcall.transports.responses import EventStream, HttpLine
 
 IDLE = 30 * 60.0

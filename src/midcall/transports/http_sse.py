@@ -17,11 +17,11 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from midcall import jsonrpc
+from midcall.calls import Owned
 from midcall.connection import MAX_MESSAGE, Connection
 from midcall.hub import Hub
 from midcall.jsonrpc import Fault
 from midcall.principal import Principal
-from midcall.shares import Owned
 from midcall.transports.responses import EVENTS, KEEP_ALIVE
 from midcall.transports.security import JSON, is_media_type
 from midcall.transports.websocket import OUTBOX_LIMIT, READ_LIMIT

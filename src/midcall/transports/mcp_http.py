@@ -21,6 +21,7 @@ from starlette.types import Receive, Scope, Send
 from midcall import jsonrpc
 from midcall.connection import MAX_MESSAGE
 from midcall.journal.contract import is_worker_name
+from midcall.journal.mail import Box
 from midcall.jsonrpc import Batch, BatchReply, Envelope, Fault
 from midcall.mcp import revisions
 from midcall.mcp.calls import PlainCall
@@ -31,7 +32,7 @@ from midcall.mcp.session import Session
 from midcall.principal import Principal
 from midcall.transports.auth import Authenticator
 from midcall.transports.http_sessions import BatchLine, HttpSession, HttpSessions, SessionLine
-from midcall.transports.relay import Post, Relay
+from midcall.transports.relay import Relay
 from midcall.transports.responses import INLINE, EventStream, HttpLine, send_whole, write_events
 from midcall.transports.security import JSON, NOSNIFF, is_media_type
 
@@ -81,7 +82,7 @@ class McpEndpoint:
         self._relay: Relay | None = None
         self._later = Later(WATCH_AFTER)
 
-    def share_sessions(self, post: Post) -> Callable[[bytes], None]:
+    def share_sessions(self, post: Box) -> Callable[[bytes], None]:
         """From now on, requests for sessions of other workers are passed on; gives what takes theirs."""
         self._relay = Relay(post, self)
         self._sessions.home = post.worker

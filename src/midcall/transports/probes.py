@@ -15,6 +15,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from midcall.errors import JournalError
 from midcall.hub import Hub
+from midcall.journal.durable import durable_calls
 from midcall.journal.measured import refused_lately
 from midcall.mcp.operations import STATUSES
 from midcall.metrics import Family, by_label, families_of, render, single
@@ -120,15 +121,16 @@ class Probes:
         return None if self._fault is None else "The journal cannot be reached"
 
     async def _look(self) -> str | None:
+        durable = durable_calls(self._hub)
         try:
             async with asyncio.timeout(PATIENCE):
-                await self._hub.durable.open()
-                await self._hub.durable.journal.probe()
+                await durable.open()
+                await durable.journal.probe()
         except TimeoutError:
             return f"the journal does not answer within {PATIENCE:g} seconds"
         except JournalError as error:
             return str(error)
-        if refused_lately(self._hub.durable.journal, REFUSED):
+        if refused_lately(durable.journal, REFUSED):
             return "the journal has refused what was to be written"
         return None
 
@@ -138,7 +140,7 @@ class Probes:
             if time.monotonic() - self._counted > COUNTED:
                 try:
                     async with asyncio.timeout(COUNTING):
-                        self._counts = await self._hub.durable.journal.count()
+                        self._counts = await durable_calls(self._hub).journal.count()
                 except (TimeoutError, JournalError):
                     self._counts = None
                 self._counted = time.monotonic()

@@ -9,13 +9,14 @@ any request to any worker. If the home is gone, so is the session, and the clien
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 from starlette.types import ASGIApp, Receive, Send
 
 from midcall.errors import JournalError
+from midcall.journal.mail import Box
 from midcall.principal import Principal
 
 log = logging.getLogger("midcall.relay")
@@ -26,14 +27,6 @@ WAITING = 256
 
 SILENCE = 5.0
 """Seconds of silence after which it is asked whether the home of a session is still there."""
-
-
-class Post(Protocol):
-    """What workers reach each other by (see `journal.base.Journal`)."""
-
-    worker: str
-
-    async def post(self, worker: str, message: bytes) -> bool: ...
 
 
 class Letter(Struct, omit_defaults=True):
@@ -57,7 +50,7 @@ _decode = msgspec.msgpack.Decoder(Letter).decode
 class Relay:
     """The way to the other workers, and from them."""
 
-    def __init__(self, post: Post, endpoint: ASGIApp) -> None:
+    def __init__(self, post: Box, endpoint: ASGIApp) -> None:
         self._post = post
         self._endpoint = endpoint
         self._count = 0

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from starlette.types import Receive, Scope, Send
 
-from midcall.inline import Pause
+from midcall.calls import Pause
 from midcall.mcp.calls import PlainCall
 from midcall.principal import time_left
 
@@ -28,7 +28,7 @@ RESPOND = "midcall.respond"
 It gives false if that cannot be done now. Whoever changes responses on their way out takes it from the scope.
 """
 
-INLINE = "midcall.inline"
+INLINE = "midcall.calls"
 """An extension of ASGI: the request is run inline, so that it may wait for a `Pause`."""
 
 Respond: TypeAlias = Callable[[Scope, int, Fields, bytes], bool]

@@ -16,7 +16,7 @@ from midcall.journal.contract import (
 from midcall.journal.postgres.reach import Reach, on_connection
 from midcall.journal.postgres.rows import digest
 from midcall.journal.postgres.sql import Statements
-from midcall.journal.values import ConversationValues, Values
+from midcall.journal.seal import ConversationValues, Values
 
 if TYPE_CHECKING:
     from midcall.journal.postgres.reach import Connection

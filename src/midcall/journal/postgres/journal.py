@@ -1,7 +1,7 @@
 """The journal in PostgreSQL: for many workers, on one machine or on several.
 
 PostgreSQL does the coordination. Claims are compare-and-set on a row; an advisory lock says that a worker
-lives, and `NOTIFY` that a segment has come to its outcome (`session`); what many calls ask for at the
+lives, and `NOTIFY` that a segment has come to its outcome (`workers`); what many calls ask for at the
 same time is one statement (`commit`), so that they share a round trip and a commit. If the database
 goes away, everything waits for it for a while, and fails clearly after that (`reach`).
 """
@@ -35,7 +35,6 @@ from midcall.journal.contract import (
     to_export,
 )
 from midcall.journal.postgres.conversations import PostgresConversations
-from midcall.journal.postgres.posts import Posts
 from midcall.journal.postgres.reach import Reach, on_connection, transaction
 from midcall.journal.postgres.rows import (
     ALIVE,
@@ -55,10 +54,9 @@ from midcall.journal.postgres.rows import (
     digest,
 )
 from midcall.journal.postgres.schema import check_name, migrate
-from midcall.journal.postgres.session import Line, worker_name
 from midcall.journal.postgres.sql import Statements
-from midcall.journal.seal import KeyRing
-from midcall.journal.values import Values
+from midcall.journal.postgres.workers import Line, Posts, worker_name
+from midcall.journal.seal import KeyRing, Values
 
 if TYPE_CHECKING:
     from midcall.journal.postgres.reach import Connection
@@ -80,7 +78,7 @@ class PostgresJournal:
 
     Behind a pooler that deals out transactions, `direct` is the address of the server itself, for the one
     session that must be the worker's own; all else goes through `dsn`. With `seal`, what is not encrypted is
-    refused, unless `plain_too` (see `values`).
+    refused, unless `plain_too` (see `seal`).
     """
 
     def __init__(

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct, msgpack
 
 from midcall.journal.contract import CallRecord, Entry, Parking
-from midcall.journal.values import Values
+from midcall.journal.seal import Values
 
 _encode = msgpack.Encoder().encode
 _decode_entries = msgpack.Decoder(list[Entry]).decode

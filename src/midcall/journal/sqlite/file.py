@@ -16,8 +16,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from midcall.errors import JournalError, MidcallError
 from midcall.journal.commit import CommitThread, Unreachable
-from midcall.journal.files import warn_if_exposed
-from midcall.journal.sqlite.workers import PAUSE, Turn
+from midcall.journal.files import PAUSE, Turn, warn_if_exposed
 from midcall.journal.trouble import trouble
 
 P = ParamSpec("P")

@@ -46,13 +46,13 @@ from midcall.journal.contract import (
     page_start,
     to_export,
 )
-from midcall.journal.seal import KeyRing
+from midcall.journal.files import Turn
+from midcall.journal.seal import NOTHING, KeyRing, Values
 from midcall.journal.sqlite.conversations import SqliteConversations
 from midcall.journal.sqlite.file import Database, check, reading, writing
 from midcall.journal.sqlite.takeover import take_over
-from midcall.journal.sqlite.workers import LifeSign, Turn, WorkerSockets
+from midcall.journal.sqlite.workers import LifeSign, WorkerSockets
 from midcall.journal.trouble import trouble
-from midcall.journal.values import NOTHING, Values
 
 log = logging.getLogger("midcall.journal")
 
@@ -135,7 +135,7 @@ _N, _ID, _CREATED, _EXPIRES, _STATUS, _SEGMENT, _FENCE, _OWNER, _CLAIMS = 0, 1, 
 class SqliteJournal:
     """A worker on a file. With `seal`, what callers and tools have said is encrypted under the newest key.
 
-    What is not encrypted is refused then, unless `plain_too` (see `values`).
+    What is not encrypted is refused then, unless `plain_too` (see `seal`).
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The processes that share a journal file: who is there, whose turn it is to write, and messages among them.
+"""The processes that share a journal file: who is there, and messages among them.
 
 Signs of life (`LifeSign`): each worker holds the lock of a file of its own, for as long as its process lives:
 the system lets go of it however the process ends. Into the same file it writes the time now and then, so that
@@ -6,12 +6,6 @@ a process that stands still counts as gone too, after a while. A worker that cou
 the same: the fence of the journal keeps it from acting. The time is that of the machine's steady clock, which
 all processes share and nobody sets; a machine that was asleep finds its workers as they were. (A file of an
 earlier boot is not locked, so its time is not read.)
-
-Turns (`Turn`): SQLite lets in whoever asks in the right moment. A process that writes all the time hardly
-ever leaves such a moment to others, who look again after a while, and the longer they have waited the more
-seldom. So who wants to write takes the turn first, and passes it on as soon as SQLite has let it in: then
-the one who has just written finds the turn taken, and lets the other go first. This is a courtesy: who does
-not get the turn in time tries its luck without it.
 
 Messages (`WorkerSockets`): a socket of the file system for each worker. Who is not there cannot be written
 to; what was sent to a worker that dies is lost. The sockets are in a folder of this user among the temporary
@@ -37,12 +31,6 @@ from midcall.journal.contract import is_worker_name
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _TIME = struct.Struct("<d")
 _LENGTH = struct.Struct("<I")
-
-PAUSE = 0.0005
-"""Seconds between two tries."""
-
-COURTESY = 0.1
-"""Seconds to wait for the turn: one who stands still with it must not hold up the others."""
 
 
 class LifeSign:
@@ -120,39 +108,6 @@ class LifeSign:
             yield fd
         finally:
             os.close(fd)
-
-
-class Turn:
-    """The turn of all who share a file."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._fd: int | None = None
-
-    def open(self) -> None:
-        """Be ready. Raises `OSError`."""
-        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
-
-    def close(self) -> None:
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
-
-    @contextlib.contextmanager
-    def taken(self) -> Iterator[None]:
-        """Have the turn, if it can be had."""
-        fd, patience = self._fd, 0.0
-        while fd is not None and not files.lock(fd):
-            patience = patience or time.monotonic() + COURTESY
-            if time.monotonic() > patience:
-                fd = None
-            else:
-                time.sleep(PAUSE)
-        try:
-            yield
-        finally:
-            if fd is not None:
-                files.unlock(fd)
 
 
 class WorkerSockets:
