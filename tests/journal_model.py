@@ -33,6 +33,8 @@ from midcall.journal.contract import (
     Status,
 )
 from midcall.journal.memory import MemoryJournal
+from midcall.journal.state import MOVES
+from midcall.journal.state import Operation as StateOperation
 
 WORKERS, CALLS, TALKS = 3, 4, 3
 LONG_AGO, FAR_AWAY = 1000.0, 1e11
@@ -439,11 +441,38 @@ async def compare(store: Store, sequence: list[Operation]) -> None:
     sides = Side(MemoryStore()), Side(store)
     for side in sides:
         await side.start()
+    before: dict[str, Status] = {}
     for number, operation in enumerate(sequence):
         expected, got = [await side.do(operation) for side in sides]
         assert got == expected, f"operation {number}: {operation}"
         expected, got = [await side.state() for side in sides]
         assert got == expected, f"after operation {number}: {operation}"
+        after = {name: call[0]["status"] for name, call in got.items() if name.startswith("call ")}
+        _check_moves(operation, before, after)
+        before = after
+
+
+MOVED_BY: dict[type[Struct], StateOperation] = {
+    Create: "create",
+    TakeSegment: "claim",
+    Settle: "settle",
+    Release: "release",
+    End: "end",
+    Sweep: "sweep",
+}
+
+
+def _check_moves(operation: Operation, before: dict[str, Status], after: dict[str, Status]) -> None:
+    """Calls move only as the table of states says; only a sweep forgets them."""
+    for name in before.keys() | after.keys():
+        was, now = before.get(name), after.get(name)
+        if was == now:
+            continue
+        by = MOVED_BY[type(operation)]
+        if now is None:
+            assert by == "sweep", (name, was)
+        else:
+            assert now in MOVES[by].get(was, ()), (by, was, now)
 
 
 class JournalModel:
