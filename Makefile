@@ -5,7 +5,7 @@ JOBS ?= 4
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test web web-if-there web-check lint types docs bench bench-mcp bench-clients bench-chats bench-waiting compliance fuzz soak format clean
+.PHONY: help demo test web web-if-there web-check lint types docs walks bench bench-mcp bench-clients bench-chats bench-waiting compliance fuzz soak format clean
 
 help:            ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 22
@@ -34,6 +34,9 @@ types: $(READY)  ## Strict types of src, by mypy
 
 docs: $(READY)   ## Build the documentation into site/
 	$(BIN)/zensical build --clean --strict
+
+walks: $(READY)  ## Count the files that a call passes through, in real servers
+	@$(BIN)/python scripts/walks.py
 
 bench: $(READY)  ## Measure; writes the figures to docs/topics/performance.md
 	$(BIN)/python -m bench

@@ -74,7 +74,7 @@ class TestSqliteJournal(JournalContract, ConversationsContract):
     async def age_run(self, journal: Any, run: str, seconds: float) -> None:
         await journal.database.write(
             lambda db: db.execute(
-                "UPDATE runs SET seen = seen - ?1, begun = begun - ?1 WHERE id = ?2", (seconds, run)
+                "UPDATE runs SET seen = seen - ?, begun = begun - ? WHERE id = ?", (seconds, seconds, run)
             )
         )
 

@@ -21,7 +21,7 @@ from midcall.jsonrpc import INTERNAL_ERROR
 from midcall.mcp import revisions
 from midcall.mcp.catalog import Tool
 from midcall.mcp.request import McpError
-from midcall.mcp.results import NO_OUTPUT, Reply, decode_outcome, encode_outcome, text_of, tool_result
+from midcall.mcp.results import NO_OUTPUT, McpReply, decode_outcome, encode_outcome, text_of, tool_result
 from midcall.questions import KINDS, AnyQuestion
 
 Report: TypeAlias = Callable[[str, float | None], None]
@@ -72,7 +72,7 @@ class ChatCall(Detached):
 
     def __init__(self, durable: DurableCalls, record: CallRecord, tool: Tool) -> None:
         super().__init__(durable, record, KINDS)
-        self._result = Reply(None, functools.partial(tool_result, tool, revisions.MODERN[-1]))
+        self._result = McpReply(None, functools.partial(tool_result, tool, revisions.MODERN[-1]))
         """Collects it."""
         self._outcome = b""
         self._progress = -1.0

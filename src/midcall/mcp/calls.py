@@ -35,10 +35,10 @@ from midcall.mcp.dialects.input_required import InputRequired
 from midcall.mcp.dialects.respond_tool import RespondTool
 from midcall.mcp.dialects.server_requests import ServerRequests
 from midcall.mcp.elicitation import URL_REQUIRED
-from midcall.mcp.request import Caller, McpError, McpRequest, error_for, require
+from midcall.mcp.request import Caller, McpError, McpRequest, Session, error_for, require
 from midcall.mcp.results import (
     Finish,
-    Reply,
+    McpReply,
     passed_result,
     prompt_result,
     resource_result,
@@ -46,7 +46,6 @@ from midcall.mcp.results import (
     tool_result,
 )
 from midcall.mcp.resume import McpContext, Ticket, Waiter, invalid
-from midcall.mcp.session import Session
 from midcall.outlet import NOWHERE
 from midcall.principal import check_scopes
 from midcall.questions import PERSON_KINDS
@@ -461,7 +460,7 @@ class RelayedCall:
         self._remote = cast("Remote", tool.found.method)
         self._start = start
         self._talk: Talk | None = None
-        self._reporter: Reply | None = None
+        self._reporter: McpReply | None = None
         self.call: Call = hub.prepare(tool.found, arguments, NOWHERE, principal=request.caller.principal)
 
     def send(self) -> None:
@@ -510,7 +509,7 @@ class RelayedCall:
         report = self._remote.read_report(method, params)
         if report is not None and self.request is not None:
             if self._reporter is None:
-                self._reporter = Reply(self.request, _nothing)
+                self._reporter = McpReply(self.request, _nothing)
                 self._reporter.call = self.call
             self._reporter.add(report)
 

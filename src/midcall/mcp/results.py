@@ -150,7 +150,7 @@ Finish: TypeAlias = Callable[[Sequence[Any], Error | None], dict[str, Any]]
 """Makes the result of the request from what the call gave. Raises `McpError` for an error."""
 
 
-class Reply:
+class McpReply:
     """What goes back to a request: progress and log while its call runs, and at the end the result."""
 
     __slots__ = ("_progress", "_size", "call", "contents", "failure", "finish", "request")
@@ -204,7 +204,7 @@ class Reply:
         except (TypeError, ValueError) as error:  # something that JSON cannot carry
             return McpError(INTERNAL_ERROR, str(error))
 
-    def go_on_after(self, before: "Reply") -> None:
+    def go_on_after(self, before: "McpReply") -> None:
         """Another one has told how far the call is, up to here."""
         self._progress = before._progress
 

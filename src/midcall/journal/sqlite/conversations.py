@@ -34,8 +34,8 @@ _EVERY = (
     " WHERE rowid > ? ORDER BY rowid LIMIT ?"
 )
 _LINES = (
-    "SELECT first, data FROM lines WHERE run = ?1 AND first >="
-    " coalesce((SELECT max(first) FROM lines WHERE run = ?1 AND first <= ?2), 0) ORDER BY first"
+    "SELECT first, data FROM lines WHERE run = ? AND first >="
+    " coalesce((SELECT max(first) FROM lines WHERE run = ? AND first <= ?), 0) ORDER BY first"
 )
 
 
@@ -194,4 +194,4 @@ class SqliteConversations:
         db.execute("INSERT INTO lines VALUES (?, ?, ?)", (run, first, closed))
 
     def _lines(self, db: Connection, run: str, after: int) -> Sequence[bytes]:
-        return self._values.open_lines(run, db.execute(_LINES, (run, after + 1)), after)
+        return self._values.open_lines(run, db.execute(_LINES, (run, run, after + 1)), after)

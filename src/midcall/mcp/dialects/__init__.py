@@ -1,15 +1,15 @@
 """Dialects: how questions and answers travel, one file for each way.
 
 A dialect is the outlet of a call that an MCP request started. All of them have a reply in the making (see
-`results.Reply`); they differ in what they do with a question. What stands here has no way to ask.
+`results.McpReply`); they differ in what they do with a question. What stands here has no way to ask.
 """
 
 from midcall.items import Done, Item, Request, RequestCancelled
 from midcall.mcp.request import McpRequest
-from midcall.mcp.results import Reply
+from midcall.mcp.results import McpReply
 
 
-class Dialect(Reply):
+class Dialect(McpReply):
     """The outlet of a call whose caller is not asked."""
 
     takes_passed = True

@@ -20,7 +20,7 @@ from midcall.journal.dialect import Detached
 from midcall.jsonrpc import INTERNAL_ERROR
 from midcall.mcp.elicitation import answer_from, inexpressible
 from midcall.mcp.request import McpError, McpRequest, Outcome, error_for
-from midcall.mcp.results import Finish, Reply, encode_outcome
+from midcall.mcp.results import Finish, McpReply, encode_outcome
 
 if TYPE_CHECKING:
     from midcall.mcp.resume import McpContext, Resumption
@@ -44,7 +44,7 @@ class InputRequired(Detached):
     ) -> None:
         super().__init__(resumption.durable, record, context.kinds)
         self._resumption = resumption
-        self._reply = Reply(request, finish)
+        self._reply = McpReply(request, finish)
         """Collects the result, and passes on progress and log to the latest request that waits."""
         self.context = context
         self._given = dict(given or {})
@@ -71,7 +71,7 @@ class InputRequired(Detached):
     async def drain(self) -> None:
         await self._reply.drain()
 
-    def go_on_after(self, before: Reply) -> None:
+    def go_on_after(self, before: McpReply) -> None:
         """Another one has told how far the call is, up to here."""
         self._reply.go_on_after(before)
 
