@@ -19,16 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from midcall.chat import conversation as events
 from midcall.chat.conversation import Conversation, ElicitRequest, ElicitResponse, Pending
-from midcall.chat.dialect import (
-    ChatCall,
-    NotNow,
-    OpenQuestion,
-    Report,
-    ToolAsks,
-    ToolEnded,
-    asked_in,
-    ended,
-)
+from midcall.chat.dialect import ChatCall, NotNow, OpenQuestion, Report, ToolAsks, ToolEnded, asked_in, ended
 from midcall.chat.plugins import (
     NOT_UNDERSTOOD,
     PluginFailed,
@@ -112,18 +103,13 @@ class Tools:
             definitions.append(ToolDefinition(native, str(tool.shown.get("description") or ""), schema))
         self.definitions = tuple(definitions)
 
-    def __contains__(self, native: str) -> bool:
-        return native in self._tools
-
-    def find(self, native: str) -> Tool:
-        """A tool by the name that the model knows. Raises `MethodNotFound`."""
-        if native not in self._tools:
-            raise MethodNotFound(native)
-        return self._tools[native]
+    def find(self, native: str) -> Tool | None:
+        """A tool by the name that the model knows."""
+        return self._tools.get(native)
 
     def shown_name(self, native: str) -> str:
         """The name of a tool for whoever looks: the hub's, unless it is none of the hub's."""
-        tool = self._tools.get(native)
+        tool = self.find(native)
         return native if tool is None else tool.found.name
 
 
@@ -392,9 +378,9 @@ class TurnCalls:
 
     def _tool(self, call: ToolCall) -> Tool:
         """The tool of a call. Raises `MethodNotFound`, or `NotAllowed` if it is not for this person, now."""
-        if call.name not in self._tools:
-            self.look_for_tools()
-        tool = self._tools.find(call.name)
+        tool = self._tools.find(call.name) or self.look_for_tools().find(call.name)
+        if tool is None:
+            raise MethodNotFound(call.name)
         check_scopes(tool.found.name, tool.found.method.extras, self._principal)
         return tool
 

@@ -31,15 +31,7 @@ from midcall.chat.conversation import MESSAGE_ID, ChatRequest, Conversation, Eve
 from midcall.chat.runs import Run
 from midcall.chat.tools import Meter, TurnCalls
 from midcall.errors import Conflict, MidcallError
-from midcall.models.base import (
-    Message,
-    ModelRequest,
-    Stopped,
-    TextPart,
-    ThinkingPart,
-    ToolCall,
-    cost,
-)
+from midcall.models.base import Message, ModelRequest, Stopped, TextPart, ThinkingPart, ToolCall, cost
 from midcall.principal import Principal
 
 if TYPE_CHECKING:
