@@ -19,7 +19,7 @@ from midcall import Hub
 from midcall.journal import durable, memory
 from midcall.journal.seal import KeyRing
 from midcall.mcp import McpExtension, mcp_of
-from midcall.mcp.session import Session
+from midcall.mcp.request import Session
 from midcall.principal import Principal
 from midcall.transports import http_sessions, responses
 from midcall.transports.mcp_http import McpEndpoint

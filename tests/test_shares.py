@@ -24,8 +24,7 @@ from midcall.client import mount
 from midcall.journal.durable import DurableCalls, Quota
 from midcall.journal.memory import MemoryJournal
 from midcall.journal.sqlite import SqliteJournal
-from midcall.mcp import mcp_of
-from midcall.mcp import session as mcp_session
+from midcall.mcp import mcp_of, peer
 from midcall.metrics import counts, families_of, render
 from midcall.principal import Principal
 from midcall.transports import http as transport
@@ -498,7 +497,7 @@ def test_one_caller_cannot_fill_the_memory_with_what_it_subscribes_to(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def run() -> None:
-        monkeypatch.setattr(mcp_session, "SUBSCRIBED", 100_000)
+        monkeypatch.setattr(peer, "SUBSCRIBED", 100_000)
         async with shop(Hub().register(Shop())) as port:
             of_bob, another_of_bob = await begin_session(port, BOB), await begin_session(port, BOB)
             of_ann = await begin_session(port, ANN)
@@ -530,7 +529,7 @@ def test_one_caller_cannot_fill_the_memory_with_what_it_subscribes_to(
 
 def test_what_is_listened_to_counts_until_the_stream_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
-        monkeypatch.setattr(mcp_session, "SUBSCRIBED", 100_000)
+        monkeypatch.setattr(peer, "SUBSCRIBED", 100_000)
         hub = Hub().register(Shop())
         async with shop(hub) as port:
             for _ in range(3):

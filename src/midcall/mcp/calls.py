@@ -35,7 +35,7 @@ from midcall.mcp.dialects.input_required import InputRequired
 from midcall.mcp.dialects.respond_tool import RespondTool
 from midcall.mcp.dialects.server_requests import ServerRequests
 from midcall.mcp.elicitation import URL_REQUIRED
-from midcall.mcp.request import Caller, McpError, McpRequest, error_for, require
+from midcall.mcp.request import Caller, McpError, McpRequest, Session, error_for, require
 from midcall.mcp.results import (
     Finish,
     McpReply,
@@ -46,7 +46,6 @@ from midcall.mcp.results import (
     tool_result,
 )
 from midcall.mcp.resume import McpContext, Ticket, Waiter, invalid
-from midcall.mcp.session import Session
 from midcall.outlet import NOWHERE
 from midcall.principal import check_scopes
 from midcall.questions import PERSON_KINDS

@@ -25,9 +25,8 @@ from midcall.journal.state import asked_of, context_of, is_answered, new_record
 from midcall.mcp import tasks
 from midcall.mcp.dialects.input_required import InputRequired
 from midcall.mcp.elicitation import NO_NOTES, Given, input_requests, read_answers
-from midcall.mcp.request import McpError, McpRequest, Outcome, error_for
+from midcall.mcp.request import McpError, McpRequest, Outcome, Session, error_for
 from midcall.mcp.results import Finish, decode_outcome, encode_outcome
-from midcall.mcp.session import Session
 from midcall.registry import Resolved
 
 CLOSING = "The server is closing: try again"

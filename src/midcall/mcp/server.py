@@ -26,20 +26,22 @@ from midcall.mcp.calls import McpCalls
 from midcall.mcp.catalog import Catalog, for_legacy
 from midcall.mcp.dialects import respond_tool
 from midcall.mcp.messages import Meta
+from midcall.mcp.peer import LISTENER, Listeners, McpPeer, size_of
 from midcall.mcp.request import (
     LEVELS,
+    NOT_INITIALIZED,
     TASKS,
     Caller,
     Headers,
     McpError,
     McpRequest,
     ResponseStream,
+    Session,
     check_headers,
     error_for,
 )
 from midcall.mcp.results import cache_hints
 from midcall.mcp.resume import Resumption
-from midcall.mcp.session import LISTENER, NOT_INITIALIZED, Listeners, McpPeer, Session, size_of
 from midcall.principal import check_scopes
 
 log = logging.getLogger("midcall.mcp")

@@ -7,8 +7,8 @@ import time
 from midcall.calls import Owned
 from midcall.jsonrpc import BatchReply, Id
 from midcall.mcp.calls import PlainCall
+from midcall.mcp.request import Session
 from midcall.mcp.server import McpExtension
-from midcall.mcp.session import Session
 from midcall.principal import Principal
 from midcall.transports.responses import EventStream, HttpLine
 

@@ -26,9 +26,8 @@ from midcall.jsonrpc import Batch, BatchReply, Envelope, Fault
 from midcall.mcp import revisions
 from midcall.mcp.calls import PlainCall
 from midcall.mcp.messages import META
-from midcall.mcp.request import Headers
+from midcall.mcp.request import Headers, Session
 from midcall.mcp.server import McpExtension
-from midcall.mcp.session import Session
 from midcall.principal import Principal
 from midcall.transports.auth import Authenticator
 from midcall.transports.http_sessions import BatchLine, HttpSession, HttpSessions, SessionLine

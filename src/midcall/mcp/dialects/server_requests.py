@@ -12,9 +12,8 @@ from midcall.jsonrpc import Envelope
 from midcall.mcp import revisions
 from midcall.mcp.dialects import Dialect
 from midcall.mcp.elicitation import QUESTION_KEY, answer_from, inexpressible, request_for
-from midcall.mcp.request import McpRequest
+from midcall.mcp.request import McpRequest, Session
 from midcall.mcp.results import Finish
-from midcall.mcp.session import Session
 
 
 class ServerRequests(Dialect):
