@@ -76,3 +76,13 @@ def test_no_module_starts_a_task_that_nobody_owns() -> None:
                 if called.endswith(("create_task", "ensure_future")) and not owned:
                     bare.append(f"{path.relative_to(SOURCE)}:{node.lineno}")
     assert bare == []
+
+
+def test_no_class_name_is_used_twice_in_the_middle_of_the_house() -> None:
+    seen: dict[str, list[str]] = {}
+    for room, path in modules():
+        if room in ("journal", "plexus", "mcp", "chat"):
+            for node in ast.parse(path.read_text()).body:
+                if isinstance(node, ast.ClassDef):
+                    seen.setdefault(node.name.removeprefix("_"), []).append(str(path.relative_to(SOURCE)))
+    assert {name: paths for name, paths in seen.items() if len(paths) > 1} == {}

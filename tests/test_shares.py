@@ -24,7 +24,8 @@ from midcall.client import mount
 from midcall.journal.durable import DurableCalls, Quota
 from midcall.journal.memory import MemoryJournal
 from midcall.journal.sqlite import SqliteJournal
-from midcall.mcp import mcp_of, peer
+from midcall.mcp import mcp_of
+from midcall.mcp import peer as mcp_peer
 from midcall.metrics import counts, families_of, render
 from midcall.principal import Principal
 from midcall.transports import http as transport
@@ -497,7 +498,7 @@ def test_one_caller_cannot_fill_the_memory_with_what_it_subscribes_to(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def run() -> None:
-        monkeypatch.setattr(peer, "SUBSCRIBED", 100_000)
+        monkeypatch.setattr(mcp_peer, "SUBSCRIBED", 100_000)
         async with shop(Hub().register(Shop())) as port:
             of_bob, another_of_bob = await begin_session(port, BOB), await begin_session(port, BOB)
             of_ann = await begin_session(port, ANN)
@@ -529,7 +530,7 @@ def test_one_caller_cannot_fill_the_memory_with_what_it_subscribes_to(
 
 def test_what_is_listened_to_counts_until_the_stream_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
-        monkeypatch.setattr(peer, "SUBSCRIBED", 100_000)
+        monkeypatch.setattr(mcp_peer, "SUBSCRIBED", 100_000)
         hub = Hub().register(Shop())
         async with shop(hub) as port:
             for _ in range(3):

@@ -2,11 +2,11 @@
 
 The system lets go of a lock when a process ends, however it ends.
 
-SQLite lets in whoever asks in the right moment. A process that writes all the time hardly ever leaves such a
-moment to others, who look again after a while, and the longer they have waited the more seldom. So who wants
-to write takes the turn first (`Turn`), and passes it on as soon as SQLite has let it in: then the one who has
-just written finds the turn taken, and lets the other go first. This is a courtesy: who does not get the turn
-in time tries its luck without it.
+SQLite lets in whoever asks in the right moment. A process that writes all the time hardly ever leaves such
+a moment to others, who look again after a while, and the longer they have waited the more seldom. So who
+wants to write takes the turn first (`WriteTurn`), and passes it on as soon as SQLite has let it in: then
+the one who has just written finds the turn taken, and lets the other go first. This is a courtesy: who does
+not get the turn in time tries its luck without it.
 """
 
 import contextlib
@@ -68,7 +68,7 @@ def warn_if_exposed(path: Path) -> None:
         log.warning("Others on this machine may read %s: chmod 600 it", path)
 
 
-class Turn:
+class WriteTurn:
     """The turn of all who share a file."""
 
     def __init__(self, path: Path) -> None:

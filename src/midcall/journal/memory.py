@@ -77,7 +77,7 @@ class _Kept:
 
 
 @dataclass(slots=True)
-class _Run:
+class _KeptRun:
     conversation_id: str
     principal: str | None
     lines: list[bytes] = field(default_factory=list)
@@ -159,7 +159,7 @@ class _Memory:
     bounds: _Bounds = field(default_factory=_Bounds)
     workers: dict[str, "MemoryJournal"] = field(default_factory=dict)
     conversations: Owned[ConversationRecord] = field(default_factory=Owned)
-    runs: dict[str, _Run] = field(default_factory=dict)
+    runs: dict[str, _KeptRun] = field(default_factory=dict)
     owned_runs: Owned[str] = field(default_factory=Owned)
 
     def add(self, kept: _Kept) -> None:
@@ -495,7 +495,7 @@ class MemoryConversations:
             for oldest in memory.owned_runs.make_room(principal, CONVERSATIONS):
                 del memory.runs[oldest]
             memory.owned_runs.use(principal, run, run)
-            memory.runs[run] = _Run(conversation_id, principal)
+            memory.runs[run] = _KeptRun(conversation_id, principal)
 
     async def append(self, run: str, first: int, lines: Sequence[bytes], *, ended: bool) -> bool:
         kept = self._use().runs.get(run)

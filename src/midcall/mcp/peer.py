@@ -1,7 +1,7 @@
-"""Clients that stay connected: MCP on a pipe or a WebSocket, and subscriptions of modern clients.
+"""Peers: MCP on a connection (stdio, WebSocket), which the raw protocol may share; and who listens.
 
-A connection has one legacy session; modern requests stand for themselves. It may be shared with the raw
-protocol.
+Modern requests stand for themselves; what a modern client hears of beside them is a subscription
+(`Listeners`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,9 +21,6 @@ from midcall.metrics import counts
 if TYPE_CHECKING:
     from midcall.mcp.calls import PlainCall
     from midcall.mcp.server import McpExtension
-
-# --- a connection of its own, or shared with the raw protocol: stdio and WebSocket ----------------------
-
 
 _MODERN = f"{META}protocolVersion".encode()
 

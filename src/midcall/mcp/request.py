@@ -1,8 +1,18 @@
-"""One MCP request: who sends it, what it can do, the session that it belongs to, and the way back to it.
+"""One MCP request: who sends it, what it can do, the way back to it, and the session that it belongs to.
 
 A legacy caller said what it can do once, when its session began; a modern one says so in every request. The
 best way of asking is chosen from here, and nothing is sent that a caller did not declare. Over HTTP, a modern
 request repeats parts of itself in headers, which must agree with it (`check_headers`).
+
+The session of a legacy client begins with a handshake, as a table:
+
+    state           initialize      initialized     ping      anything else
+    uninitialized   → initializing  ignored         answered  -32002
+    initializing    refused         → ready         answered  answered
+    ready           refused         ignored         answered  answered
+
+Clients differ in when they send `initialized`, so requests are answered once `initialize` is. A session
+belongs to one connection on stdio and WebSocket (see `peer`), and to one `Mcp-Session-Id` over HTTP.
 """
 
 import base64
@@ -34,6 +44,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("midcall.mcp")
 
 MISSING_CAPABILITY = -32021
+NOT_INITIALIZED = -32002
 
 TASKS = "io.modelcontextprotocol/tasks"
 NESTED = "dev.midcall/nestedForms"
@@ -231,123 +242,6 @@ class McpRequest(Struct, frozen=True):
         self.stream.send(jsonrpc.notification(method, to_json(params)))
 
 
-# --- sessions ----------------------------------------------------------------------------------------
-#
-# What the server knows of a legacy client between its requests begins with a handshake, as a table:
-#
-#     state           initialize      initialized     ping      anything else
-#     uninitialized   → initializing  ignored         answered  -32002
-#     initializing    refused         → ready         answered  answered
-#     ready           refused         ignored         answered  answered
-#
-# Clients differ in when they send `initialized`, so requests are answered once `initialize` is. A session
-# belongs to one connection on stdio and WebSocket, and to one `Mcp-Session-Id` over HTTP.
-
-NOT_INITIALIZED = -32002
-
-
-class Handshake(Enum):
-    """Where the handshake stands."""
-
-    UNINITIALIZED = "uninitialized"
-    INITIALIZING = "initializing"
-    READY = "ready"
-
-
-_NEXT = {
-    (Handshake.UNINITIALIZED, "initialize"): Handshake.INITIALIZING,
-    (Handshake.INITIALIZING, "initialized"): Handshake.READY,
-}
-
-
-_STRANGER = Caller(revisions.LATEST_LEGACY, Capabilities(), "debug")
-
-
-class Running(Protocol):
-    """What a request has started."""
-
-    @property
-    def call(self) -> Call | None:
-        """The call, if there is one by now."""
-
-    def drop(self, request: McpRequest, reason: str, *, cancelled: bool) -> None:
-        """The caller has cancelled its request, or is gone: nothing is sent to it any more."""
-
-
-class Session:
-    """What the server knows of a legacy client between its requests.
-
-    A modern request over HTTP has one for itself, so it is quickly made.
-    """
-
-    __slots__ = (
-        "__weakref__",
-        "caller",
-        "open",
-        "principal",
-        "requests",
-        "running",
-        "send",
-        "state",
-        "watched",
-    )
-
-    def __init__(self, send: Callable[[bytes], None], principal: Principal | None = None) -> None:
-        self.send = send
-        """Sends what belongs to no request: changes of lists and resources."""
-        self.state = Handshake.UNINITIALIZED
-        self.open = False
-        """Whether requests are answered."""
-        self.caller = (
-            _STRANGER if principal is None else msgspec.structs.replace(_STRANGER, principal=principal.name)
-        )
-        self.principal = principal
-        """Who sends the present request; over HTTP, its token may have other scopes than the last one."""
-        self.requests: Pending[Callable[[Envelope], None]] = Pending()
-        self.running: dict[Id, tuple[McpRequest, Running | None]] = {}
-        """The requests that have no response yet, by id, each with what it has started, if that is a call."""
-        self.watched: set[str] = set()
-
-    def step(self, event: str) -> bool:
-        """Take a step of the handshake; false if it does not fit here."""
-        following = _NEXT.get((self.state, event))
-        if following is not None:
-            self.state = following
-            self.open = True
-        return following is not None
-
-    def ended(self, id: Id, stream: ResponseStream) -> None:
-        """A request has its response. (Another one with the same id may have been refused.)"""
-        running = self.running.get(id)
-        if running is not None and running[0].stream is stream:
-            del self.running[id]
-
-    def begin(self, asked: Initialize) -> None:
-        """Remember what the client said of itself."""
-        self.caller = Caller(
-            revisions.negotiate(asked.revision),
-            asked.capabilities,
-            "debug",
-            asked.client_info,
-            self.caller.principal,
-        )
-
-    def set_level(self, level: str) -> None:
-        """From now on, send only log of this level and above."""
-        caller = self.caller
-        self.caller = Caller(
-            caller.revision, caller.capabilities, level, caller.client_info, caller.principal
-        )
-
-    def admit(self, request: McpRequest, running: "Running | None") -> None:
-        """Note that a request runs; it is forgotten with its response."""
-        if request.id in self.running:
-            raise McpError(INVALID_REQUEST, "Invalid Request: a request with this id is running")
-        if len(self.running) >= MAX_CALLS:
-            raise McpError(CALL_FAILED, f"More than {MAX_CALLS} requests at once in one session")
-        self.running[request.id] = (request, running)
-
-
 # --- headers ----------------------------------------------------------------------------------------
 
 
@@ -455,3 +349,105 @@ def _text(value: Any) -> str:
 
 def _mismatch(what: str) -> McpError:
     return McpError(HEADER_MISMATCH, f"Header mismatch: {what}", status=400)
+
+
+class Handshake(Enum):
+    """Where the handshake stands."""
+
+    UNINITIALIZED = "uninitialized"
+    INITIALIZING = "initializing"
+    READY = "ready"
+
+
+_NEXT = {
+    (Handshake.UNINITIALIZED, "initialize"): Handshake.INITIALIZING,
+    (Handshake.INITIALIZING, "initialized"): Handshake.READY,
+}
+
+
+_STRANGER = Caller(revisions.LATEST_LEGACY, Capabilities(), "debug")
+
+
+class Running(Protocol):
+    """What a request has started."""
+
+    @property
+    def call(self) -> Call | None:
+        """The call, if there is one by now."""
+
+    def drop(self, request: McpRequest, reason: str, *, cancelled: bool) -> None:
+        """The caller has cancelled its request, or is gone: nothing is sent to it any more."""
+
+
+class Session:
+    """What the server knows of a legacy client between its requests.
+
+    A modern request over HTTP has one for itself, so it is quickly made.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "caller",
+        "open",
+        "principal",
+        "requests",
+        "running",
+        "send",
+        "state",
+        "watched",
+    )
+
+    def __init__(self, send: Callable[[bytes], None], principal: Principal | None = None) -> None:
+        self.send = send
+        """Sends what belongs to no request: changes of lists and resources."""
+        self.state = Handshake.UNINITIALIZED
+        self.open = False
+        """Whether requests are answered."""
+        self.caller = (
+            _STRANGER if principal is None else msgspec.structs.replace(_STRANGER, principal=principal.name)
+        )
+        self.principal = principal
+        """Who sends the present request; over HTTP, its token may have other scopes than the last one."""
+        self.requests: Pending[Callable[[Envelope], None]] = Pending()
+        self.running: dict[Id, tuple[McpRequest, Running | None]] = {}
+        """The requests that have no response yet, by id, each with what it has started, if that is a call."""
+        self.watched: set[str] = set()
+
+    def step(self, event: str) -> bool:
+        """Take a step of the handshake; false if it does not fit here."""
+        following = _NEXT.get((self.state, event))
+        if following is not None:
+            self.state = following
+            self.open = True
+        return following is not None
+
+    def ended(self, id: Id, stream: ResponseStream) -> None:
+        """A request has its response. (Another one with the same id may have been refused.)"""
+        running = self.running.get(id)
+        if running is not None and running[0].stream is stream:
+            del self.running[id]
+
+    def begin(self, asked: Initialize) -> None:
+        """Remember what the client said of itself."""
+        self.caller = Caller(
+            revisions.negotiate(asked.revision),
+            asked.capabilities,
+            "debug",
+            asked.client_info,
+            self.caller.principal,
+        )
+
+    def set_level(self, level: str) -> None:
+        """From now on, send only log of this level and above."""
+        caller = self.caller
+        self.caller = Caller(
+            caller.revision, caller.capabilities, level, caller.client_info, caller.principal
+        )
+
+    def admit(self, request: McpRequest, running: "Running | None") -> None:
+        """Note that a request runs; it is forgotten with its response."""
+        if request.id in self.running:
+            raise McpError(INVALID_REQUEST, "Invalid Request: a request with this id is running")
+        if len(self.running) >= MAX_CALLS:
+            raise McpError(CALL_FAILED, f"More than {MAX_CALLS} requests at once in one session")
+        self.running[request.id] = (request, running)

@@ -116,7 +116,7 @@ class PostgresJournal:
         self._patience = patience
         self.conversations = PostgresConversations(self.reach, sql, values)
         self._posts = Posts(self.reach, sql, values, self._line)
-        self._waiters: dict[str, set[_Waiter]] = {}
+        self._waiters: dict[str, set[_OutcomeWaiter]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_open = False
 
@@ -451,7 +451,7 @@ class PostgresJournal:
     async def wait(self, call_id: str, segment: int, seconds: float) -> bytes | None:
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
-        waiter = _Waiter(segment)
+        waiter = _OutcomeWaiter(segment)
         self._waiters.setdefault(call_id, set()).add(waiter)
         try:
             while True:
@@ -623,7 +623,7 @@ class PostgresJournal:
         task.add_done_callback(self._tasks.discard)
 
 
-class _Waiter:
+class _OutcomeWaiter:
     __slots__ = ("heard", "outcome", "segment")
 
     def __init__(self, segment: int) -> None:

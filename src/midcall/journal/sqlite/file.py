@@ -16,7 +16,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from midcall.errors import JournalError, MidcallError
 from midcall.journal.commit import CommitThread, Unreachable
-from midcall.journal.files import PAUSE, Turn, warn_if_exposed
+from midcall.journal.files import PAUSE, WriteTurn, warn_if_exposed
 from midcall.journal.trouble import trouble
 
 P = ParamSpec("P")
@@ -235,7 +235,7 @@ class Database:
     Who raises a `MidcallError` in a transaction must not have written anything: the others go on.
     """
 
-    def __init__(self, path: Path, busy: float, turn: Turn) -> None:
+    def __init__(self, path: Path, busy: float, turn: WriteTurn) -> None:
         self.writes = JournalFile(path, busy, writes=True)
         self.reads = JournalFile(path, busy, writes=False)
         self._turn = turn

@@ -46,7 +46,7 @@ from midcall.journal.contract import (
     page_start,
     to_export,
 )
-from midcall.journal.files import Turn
+from midcall.journal.files import WriteTurn
 from midcall.journal.seal import NOTHING, KeyRing, Values
 from midcall.journal.sqlite.conversations import SqliteConversations
 from midcall.journal.sqlite.file import Database, check, reading, writing
@@ -152,7 +152,7 @@ class SqliteJournal:
         self._lease = lease
         workers = self.path.with_name(f"{self.path.name}.workers")
         self._sign = LifeSign(workers, self.worker, lease)
-        self._turn = Turn(workers / ".turn")
+        self._turn = WriteTurn(workers / ".turn")
         self.database = Database(self.path, min(PATIENCE, lease * 2 / 3), self._turn)
         self.conversations = SqliteConversations(self.database, self._values)
         self._sockets: WorkerSockets | None = None
