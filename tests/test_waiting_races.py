@@ -9,7 +9,8 @@ from pydantic import BaseModel, field_validator
 from driving import drive
 from midcall import Ask, Hub, TimedOut, method
 from midcall.errors import JournalError
-from midcall.journal.contract import Entry, Parking
+from midcall.journal import sweeper
+from midcall.journal.contract import Entry, Gone, Parking
 from midcall.journal.dialect import Detached
 from midcall.journal.memory import MemoryJournal
 from midcall.journal.sqlite import SqliteJournal
@@ -541,5 +542,54 @@ def test_who_follows_a_call_that_is_lost_while_it_is_taken_back_hears_what_comes
             await asyncio.sleep(0.1)
             may_post.set()
             await peer.until(lambda: "c?" in peer.open(call_id))
+
+    drive(main())
+
+
+# --- what should not happen ---------------------------------------------------------------------------
+
+
+def test_the_sweeper_goes_on_whatever_it_meets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweeper, "SWEEP", 0.001)
+
+    class Strange(MemoryJournal):
+        looks = 0
+
+        async def due(self, limit: int = 100) -> Any:
+            self.looks += 1
+            if self.looks < 5:
+                raise TypeError("nobody has thought of that")
+            return await super().due(limit)
+
+        async def sweep(self, limit: int = 1000) -> int:
+            swept.set()
+            return await super().sweep(limit)
+
+    swept = asyncio.Event()
+
+    async def main() -> None:
+        async with workshop(journal := Strange()):
+            await swept.wait()
+            assert journal.looks == 5
+
+    drive(main())
+
+
+def test_a_call_that_cannot_be_made_again_does_not_stay_claimed() -> None:
+    async def main() -> None:
+        async with workshop(first := MemoryJournal()) as worker:
+            peer = worker.peer()
+            task = await peer.start_task("tools.long")
+            while not messages(await peer.task(task)):
+                await asyncio.sleep(SOON)
+            kinds = worker.durable.kinds
+            kept = dict(kinds)
+            kinds["mcp"] = lambda record: 1 / 0  # type: ignore[assignment]
+            worker.durable.let_go()  # nothing is parked here any more
+            assert await worker.durable.claim(task, 1) == Gone("diverged")
+            assert (await worker.record(task)).status == "diverged"
+            kinds |= kept
+            assert isinstance(await worker.durable.claim(task, 1), Detached)
+        assert first is worker.durable.journal
 
     drive(main())

@@ -412,10 +412,12 @@ class DurableCalls:
                 time_limit=self.time_limit,
                 principal=record.principal,
             )
-        except (MidcallError, KeyError, ValueError) as error:  # its method is gone, or takes other arguments
+        except Exception as error:  # its method is gone, or takes other arguments; it must not stay claimed
             reason = Diverged(f"a call of {record.name}", str(error), "")
             self.stands_still(record.id)
-            log.warning("cannot go on: %s", reason, extra={"call": record.id, "method": record.name})
+            unexpected = not isinstance(error, MidcallError | KeyError | ValueError)
+            about = {"call": record.id, "method": record.name}
+            log.warning("cannot go on: %s", reason, extra=about, exc_info=error if unexpected else None)
             await self.release(record.id, record.fence, diverged=True)
             return Gone("diverged")
         counts.segments["rebuilt"] += 1

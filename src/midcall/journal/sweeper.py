@@ -66,6 +66,8 @@ class Sweeper:
                 await self.look()
             except JournalError as error:
                 self._trouble.begins(error)
+            except Exception:
+                log.exception("the sweeper failed inside midcall, and goes on")
             else:
                 self._trouble.ends()
             await asyncio.sleep(SWEEP)
