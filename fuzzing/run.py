@@ -128,7 +128,7 @@ def _fuzz(fuzzer: Path, what: str, arguments: list[str], schema: str, runs: int,
 
 
 def _calls_left(url: str) -> int:
-    """Calls that still run; those that ask give up after two seconds."""
+    """Calls that still run; those that ask give up after half a second."""
     for _ in range(60):
         with urllib.request.urlopen(url, timeout=10) as response:
             left = int(json.load(response)["calls"])
