@@ -20,13 +20,14 @@ import pytest
 import old_journal_app
 import postgres_server
 from chatting import Person, serving, text
-from conversations_contract import changed
+from conversations_contract import changed, talk
 from driving import drive
 from journal_contract import parked
 from midcall import Hub
 from midcall.journal.contract import JournalError
 from midcall.journal.durable import DurableCalls
 from midcall.journal.postgres import PostgresJournal
+from midcall.journal.postgres.schema import MIGRATIONS
 from midcall.journal.seal import KeyRing
 from midcall.journal.sqlite import SqliteJournal, takeover
 
@@ -354,6 +355,15 @@ INSERT INTO midcall_chat.to_stop VALUES ('r');
 """
 
 
+def journal_1(schema: str = "midcall") -> str:
+    """A journal of that time."""
+    return f"""
+        CREATE SCHEMA {schema};
+        CREATE TABLE {schema}.midcall_meta (version int NOT NULL);
+        INSERT INTO {schema}.midcall_meta VALUES (1);
+        {MIGRATIONS[0].replace("midcall.", f"{schema}.")}"""
+
+
 @asynccontextmanager
 async def database(*scripts: str) -> AsyncIterator[tuple[str, Callable[[str], Any]]]:
     """A database of its own in which conversations had a schema of their own, and SQL in it."""
@@ -371,48 +381,152 @@ async def database(*scripts: str) -> AsyncIterator[tuple[str, Callable[[str], An
 
 
 SCHEMAS = "SELECT count(*) FROM pg_namespace WHERE nspname = 'midcall_chat'"
+LEFT = "SELECT count(*) FROM midcall_chat.conversations"
 
 
+async def taken_by(dsn: str, schema: str) -> int:
+    """Open a journal: how many conversations of one person it has then."""
+    journal = PostgresJournal(dsn, schema=schema, connections=2)
+    await journal.open()
+    try:
+        return len(await journal.conversations.list("ada"))
+    finally:
+        await journal.close()
+
+
+def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize("schema", ["midcall", "app"])
 @pytest.mark.parametrize("seal", [None, RING], ids=["plain", "sealed"])
 def test_a_schema_of_conversations_is_taken_over_by_one_of_many_workers(
-    seal: KeyRing | None, caplog: pytest.LogCaptureFixture
+    schema: str, seal: KeyRing | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
-        async with database(POSTGRES, RUNS) as (dsn, sql):
-            journals = [PostgresJournal(dsn, seal=seal, connections=2) for _ in range(5)]
+        async with database(POSTGRES, RUNS, journal_1(schema)) as (dsn, sql):
+            journals = [PostgresJournal(dsn, schema=schema, seal=seal, connections=2) for _ in range(5)]
             await asyncio.gather(*(journal.open() for journal in journals))
             await assert_taken(journals[2])
             assert await sql(SCHEMAS) == 0
-            plain = await sql("SELECT count(*) FROM midcall.conversations WHERE position('body' in body) > 0")
-            assert plain == (15 if seal is None else 0)
+            found = f"SELECT count(*) FROM {schema}.conversations WHERE position('body' in body) > 0"
+            assert await sql(found) == (15 if seal is None else 0)
             for journal in journals:
                 await journal.close()
 
     caplog.set_level(logging.INFO, "midcall")
     drive(main())
     told = [one.getMessage() for one in caplog.records if "midcall_chat" in one.getMessage()]
-    assert told == ["15 conversations of the schema midcall_chat are in the schema midcall now"]
+    assert told == [f"15 conversations of the schema midcall_chat are in the schema {schema} now"]
+
+
+def test_a_new_schema_leaves_conversations_to_the_journal_that_they_belong_to(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        async with database(POSTGRES, RUNS, journal_1("app")) as (dsn, sql):
+            assert await taken_by(dsn, "trying_out") == 0
+            assert await taken_by(dsn, "midcall") == 0
+            assert await sql(LEFT) == 15
+            assert len(warned(caplog)) == 2
+            assert "midcall_chat" in warned(caplog)[0]
+            assert await taken_by(dsn, "app") == 5
+            assert await sql(SCHEMAS) == 0
+
+    drive(main())
+
+
+def test_of_several_old_journals_the_default_one_takes_the_conversations() -> None:
+    async def main() -> None:
+        async with database(POSTGRES, RUNS, journal_1("app"), journal_1()) as (dsn, sql):
+            assert await taken_by(dsn, "app") == 0
+            assert await taken_by(dsn, "midcall") == 5
+            assert await sql(SCHEMAS) == 0
+
+    drive(main())
+
+
+def test_of_several_old_journals_none_takes_the_conversations_until_it_is_told_to(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        async with database(POSTGRES, RUNS, journal_1("one"), journal_1("two")) as (dsn, sql):
+            for schema in ("one", "two", "one", "two"):
+                assert await taken_by(dsn, schema) == 0
+            assert await sql(LEFT) == 15
+            says = [one.partition("start again: ")[2] for one in warned(caplog)]
+            assert len(says) == 2
+            await sql(says[1])
+            assert [await taken_by(dsn, schema) for schema in ("one", "two", "two")] == [0, 5, 5]
+            assert await sql(SCHEMAS) == 0
+
+    drive(main())
+
+
+def test_a_conversation_that_the_journal_has_already_stays_in_the_old_schema_too(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        async with database(POSTGRES, RUNS) as (dsn, sql):
+            journal = PostgresJournal(dsn)
+            await journal.open()
+            own = talk("ada", id="id 1", title="own")
+            await journal.conversations.save(own)
+            await journal.close()
+            await sql(warned(caplog)[0].partition("start again: ")[2])
+            for _ in range(2):
+                assert await taken_by(dsn, "midcall") == 5
+            await journal.open()
+            assert await journal.conversations.load("id 1", "ada") == own
+            await journal.close()
+            assert await sql(LEFT) == 15
+            assert "1 more were there already" in warned(caplog)[1]
+            assert len(warned(caplog)) == 2
+
+    drive(main())
+
+
+@pytest.mark.parametrize(
+    ("made", "left"),
+    [
+        ("CREATE TABLE midcall_chat.reports AS SELECT 1 AS a", "midcall_chat.reports"),
+        (
+            "CREATE VIEW public.titles AS SELECT title FROM midcall_chat.conversations LIMIT 1",
+            "public.titles",
+        ),
+    ],
+    ids=["in the schema", "depends on it"],
+)
+def test_what_others_have_made_is_not_dropped_with_the_schema(
+    made: str, left: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with database(POSTGRES, RUNS, journal_1(), made) as (dsn, sql):
+            for _ in range(2):
+                assert await taken_by(dsn, "midcall") == 5
+            assert await sql(f"SELECT count(*) FROM {left}") == 1
+
+    drive(main())
+    assert len(warned(caplog)) == 1
+    assert "midcall_chat is not removed" in warned(caplog)[0]
 
 
 def test_a_schema_from_before_there_were_runs_is_taken_over() -> None:
     async def main() -> None:
-        async with database(POSTGRES) as (dsn, sql):
-            journal = PostgresJournal(dsn)
-            await journal.open()
-            assert len(await journal.conversations.list("ada")) == 5
+        async with database(POSTGRES, journal_1()) as (dsn, sql):
+            assert await taken_by(dsn, "midcall") == 5
             assert await sql(SCHEMAS) == 0
-            await journal.close()
 
     drive(main())
 
 
 def test_a_takeover_that_fails_changes_nothing() -> None:
     async def main() -> None:
-        async with database(POSTGRES, RUNS) as (dsn, sql):
+        async with database(POSTGRES, RUNS, journal_1()) as (dsn, sql):
             await sql("ALTER TABLE midcall_chat.runs DROP COLUMN seen")
             with pytest.raises(JournalError, match="could not do it"):
                 await PostgresJournal(dsn).open()
-            assert await sql("SELECT count(*) FROM midcall_chat.conversations") == 15
-            assert await sql("SELECT count(*) FROM pg_namespace WHERE nspname = 'midcall'") == 0
+            assert await sql(LEFT) == 15
+            assert await sql("SELECT version FROM midcall.midcall_meta") == 1
 
     drive(main())
