@@ -315,6 +315,49 @@ class ConversationsContract:
         assert list(await conversations.lines(new, 0)) == [b"1"]
 
     @in_store
+    async def test_the_runs_of_a_conversation_are_forgotten_with_it_and_no_others(self, store: Store) -> None:
+        journal, other = await store.worker(), await store.worker()
+        here, there = journal.conversations, other.conversations
+        people = ("ada", "eve", None, "")
+        for person in people:
+            await here.save(talk(person, id="same"))
+        runs = {}
+        for person in people:
+            for conversation, number in (("same", 1), ("same", 2), ("other", 1)):
+                run = runs[person, conversation, number] = f"run-{next(_numbers)}"
+                await here.begin_run(run, conversation, person)
+                await here.append(run, 1, [b"a secret"], ended=number == 1)
+                await here.append(run, 2, [b"another"], ended=number == 1)
+        for gone, person in enumerate(people, 1):
+            assert await here.delete("same", person)
+            for (owner, conversation, _), run in runs.items():
+                if conversation == "same" and owner in people[:gone]:
+                    assert await there.run(run) is None
+                    assert list(await there.lines(run, 0)) == []
+                    assert not await here.append(run, 3, [b"too late"], ended=True)
+                    assert list(await there.lines(run, 0)) == []
+                else:
+                    assert list(await there.lines(run, 0)) == [b"a secret", b"another"]
+
+    @in_store
+    async def test_nothing_stays_of_a_run_that_is_written_while_its_conversation_is_deleted(
+        self, store: Store
+    ) -> None:
+        here, there = [(await store.worker()).conversations for _ in range(2)]
+        for _ in range(20):
+            record = talk()
+            await here.save(record)
+            run = f"run-{next(_numbers)}"
+            await here.begin_run(run, record.id, "ada")
+            await asyncio.gather(
+                *(here.append(run, number, [b"%d" % number], ended=False) for number in (1, 2, 3)),
+                there.delete(record.id, "ada"),
+                return_exceptions=True,
+            )
+            assert await here.run(run) is None
+            assert list(await here.lines(run, 0)) == []
+
+    @in_store
     async def test_a_journal_that_is_not_open_says_so(self, store: Store) -> None:
         journal = await store.worker()
         run = await begun(journal.conversations)

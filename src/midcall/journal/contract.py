@@ -203,7 +203,7 @@ class Conversations(Protocol):
         """
 
     async def delete(self, id: str, principal: str | None) -> bool:
-        """Forget a conversation. False if there was none."""
+        """Forget a conversation, and its runs with their lines. False if there was no conversation."""
 
     async def list(self, principal: str | None) -> Sequence[ConversationRecord]:
         """The conversations of this person, the newest first, `LISTED` at most, without bodies."""

@@ -465,9 +465,13 @@ class MemoryConversations:
         owned.use(record.principal, record.id, record)
 
     async def delete(self, id: str, principal: str | None) -> bool:
-        owned = self._use().conversations
-        known = owned.get(principal, id) is not None
-        owned.remove(principal, id)
+        memory = self._use()
+        known = memory.conversations.get(principal, id) is not None
+        memory.conversations.remove(principal, id)
+        for run in list(memory.owned_runs.of(principal)):
+            if memory.runs[run].conversation_id == id:
+                memory.owned_runs.remove(principal, run)
+                del memory.runs[run]
         return known
 
     async def list(self, principal: str | None) -> Sequence[ConversationRecord]:

@@ -13,7 +13,7 @@ from midcall.journal.contract import (
     RunRecord,
     new_lines,
 )
-from midcall.journal.postgres.reach import Reach, on_connection
+from midcall.journal.postgres.reach import Reach, on_connection, transaction
 from midcall.journal.postgres.rows import digest
 from midcall.journal.postgres.sql import Statements
 from midcall.journal.seal import ConversationValues, Values
@@ -64,7 +64,10 @@ class PostgresConversations:
 
     async def delete(self, id: str, principal: str | None) -> bool:
         async def remove(connection: "Connection", again: bool) -> bool:
-            done = await connection.fetch(self._sql.delete_conversation, digest(principal, id))
+            async with transaction(connection):
+                done = await connection.fetch(self._sql.delete_conversation, digest(principal, id))
+                runs = await connection.fetch(self._sql.delete_runs, id, principal)
+                await connection.fetch(self._sql.delete_lines, [row[0] for row in runs])
             return again or bool(done)
 
         return await self.reach.run(remove)

@@ -285,6 +285,17 @@ SELECT EXISTS (SELECT FROM {s}.conversations WHERE key = $1 AND version = $2 AND
 _DELETE_CONVERSATION = """
 DELETE FROM {s}.conversations WHERE key = $1 RETURNING key"""
 
+# Without an index, which every turn would have to keep up: there are the runs of an hour. Their lines are
+# deleted by a statement that comes after, and so sees those that were just being written.
+_DELETE_RUNS = """
+DELETE FROM {s}.runs WHERE id IN (
+    SELECT id FROM {s}.runs WHERE conversation = $1 AND principal IS NOT DISTINCT FROM $2
+    ORDER BY id FOR UPDATE)
+RETURNING id"""
+
+_DELETE_LINES = """
+DELETE FROM {s}.lines WHERE run = ANY($1::text[])"""
+
 _LIST_CONVERSATIONS = """
 SELECT id, version, updated, waiting, run, title FROM {s}.conversations
 WHERE coalesce(left(principal, 64), '') = coalesce(left($1, 64), '') AND principal IS NOT DISTINCT FROM $1
@@ -444,6 +455,8 @@ class Statements:
         self.update_conversation = self._fill(_UPDATE_CONVERSATION)
         self.has_conversation = self._fill(_HAS_CONVERSATION)
         self.delete_conversation = self._fill(_DELETE_CONVERSATION)
+        self.delete_runs = self._fill(_DELETE_RUNS)
+        self.delete_lines = self._fill(_DELETE_LINES)
         self.list_conversations = self._fill(_LIST_CONVERSATIONS)
         self.held_conversations = self._fill(_HELD_CONVERSATIONS)
         self.every_conversation = self._fill(_EVERY_CONVERSATION)

@@ -83,6 +83,9 @@ class SqliteConversations:
         found = db.execute(
             "DELETE FROM conversations WHERE id = ? AND ifnull(principal, 0) = ifnull(?, 0)", (id, principal)
         )
+        # Without an index, which every turn would have to keep up: there are the runs of an hour.
+        runs = db.execute("SELECT id FROM runs WHERE conversation = ? AND principal IS ?", (id, principal))
+        self._forget_runs(db, runs.fetchall())
         return found.rowcount > 0
 
     @reading
@@ -177,8 +180,7 @@ class SqliteConversations:
         gone = db.execute(
             "SELECT id FROM runs WHERE begun < ? AND seen < ? ORDER BY begun LIMIT ?", (before, before, limit)
         ).fetchall()
-        db.executemany("DELETE FROM lines WHERE run = ?", gone)
-        db.executemany("DELETE FROM runs WHERE id = ?", gone)
+        self._forget_runs(db, gone)
         return len(gone)
 
     def check_sealed(self, db: Connection) -> None:
@@ -197,6 +199,10 @@ class SqliteConversations:
     def _row(self, record: ConversationRecord) -> tuple[Any, ...]:
         closed, whose = self._values.close(record), (record.id, record.principal)
         return (record.version, record.updated, record.waiting, record.run, *closed, *whose)
+
+    def _forget_runs(self, db: Connection, runs: Sequence[tuple[str]]) -> None:
+        db.executemany("DELETE FROM lines WHERE run = ?", runs)
+        db.executemany("DELETE FROM runs WHERE id = ?", runs)
 
     def _add_lines(self, db: Connection, run: str, first: int, lines: Sequence[bytes]) -> None:
         closed = self._values.close_lines(run, first, lines)
