@@ -174,7 +174,7 @@ class Values:
 
     def __init__(self, ring: KeyRing | None, *, plain_too: bool = False) -> None:
         self._ring = ring
-        self._plain_too = plain_too or ring is None
+        self.plain_too = plain_too or ring is None
 
     def close(self, data: bytes, what: str, whose: str) -> bytes:
         if self._ring is None:
@@ -197,7 +197,7 @@ class Values:
 
     def check(self, data: bytes, name: str) -> None:
         """Raise `JournalError` if this is plain, and must not be."""
-        if data[:1] == _PLAIN and not self._plain_too:
+        if data[:1] == _PLAIN and not self.plain_too:
             error = JournalError(
                 f"{name} is not encrypted, but the journal is to be: export it without --encrypt-journal, and"
                 " import it with --encrypt-journal into a new one"

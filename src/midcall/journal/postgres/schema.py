@@ -9,6 +9,8 @@ import re
 import zlib
 from typing import TYPE_CHECKING
 
+import asyncpg
+
 from midcall.errors import JournalError
 from midcall.journal.contract import ConversationRecord, RunRecord
 from midcall.journal.postgres.reach import transaction
@@ -118,10 +120,23 @@ _META_MADE = """
     INSERT INTO midcall.midcall_meta VALUES (0)"""
 _META_DONE = "UPDATE midcall.midcall_meta SET version = $1"
 
-# What is another user's is left alone.
-_HAS_CHAT = """
+# --- conversations from when they had a schema of their own, `midcall_chat`, one for all journals ---
+
+# What its comment says. What is another user's, or something else, is left alone.
+_CHAT = """
+    SELECT coalesce(obj_description(n.oid, 'pg_namespace'), '') FROM pg_namespace n
+    WHERE n.nspname = 'midcall_chat' AND pg_has_role(n.nspowner, 'USAGE') AND EXISTS (
+        SELECT FROM pg_tables WHERE schemaname = 'midcall_chat' AND tablename = 'conversations')"""
+# Other journals of that time: they may be ones that cannot be read, but what tables they have can be seen.
+_OTHERS = """
     SELECT EXISTS (
-        SELECT FROM pg_namespace WHERE nspname = 'midcall_chat' AND pg_has_role(nspowner, 'USAGE'))"""
+        SELECT FROM pg_tables m WHERE m.tablename = 'midcall_meta' AND m.schemaname <> $1 AND NOT EXISTS (
+            SELECT FROM pg_tables c WHERE c.schemaname = m.schemaname AND c.tablename = 'conversations'))"""
+_COMMENT = "COMMENT ON SCHEMA midcall_chat IS '{}'"
+_TAKE = "midcall: take into "
+"""A comment by which whoever runs the database says which journal the conversations belong to."""
+_TAKEN = "midcall: taken into "
+_UNCLEAR = "midcall: several journals may have used it"
 # The oldest ones do not have all of the tables.
 _LOCK_CHAT = """
     CREATE TABLE IF NOT EXISTS midcall_chat.runs (
@@ -136,6 +151,9 @@ _OLD_RUNS = """
         extract(epoch FROM seen)::float8,
         ARRAY(SELECT line FROM midcall_chat.lines l WHERE l.run = r.id ORDER BY l.lsn)
     FROM midcall_chat.runs r"""
+_DROP_TABLES = """
+    DROP TABLE midcall_chat.conversations, midcall_chat.runs, midcall_chat.lines, midcall_chat.to_stop
+    RESTRICT"""
 
 
 def check_name(schema: str) -> None:
@@ -151,7 +169,8 @@ def lock_class(schema: str) -> int:
 
 async def migrate(connection: "Connection", schema: str, conversations: "PostgresConversations") -> None:
     """Make the tables, or bring them up to date. Raises `JournalError` if they are newer than this code."""
-    if await _version(connection, schema) == len(MIGRATIONS):
+    version = await _version(connection, schema)
+    if version == len(MIGRATIONS) and await connection.fetchval(_CHAT) != _TAKE + schema:
         return
     async with transaction(connection):
         await connection.execute(f"SELECT pg_advisory_xact_lock({lock_class(schema)}, 0)")
@@ -170,25 +189,81 @@ async def migrate(connection: "Connection", schema: str, conversations: "Postgre
         for script in MIGRATIONS[version:]:
             await connection.execute(script.replace("midcall.", f"{schema}."))
         await connection.execute(_META_DONE.replace("midcall.", f"{schema}."), len(MIGRATIONS))
-        taken = await _take_over(connection, conversations) if version < 2 else None
-    if taken is not None:
-        log.info("%d conversations of the schema midcall_chat are in the schema %s now", taken, schema)
+        told = await _take_over(connection, schema, version, conversations)
+    if told is not None:
+        log.log(*told)
 
 
-async def _take_over(connection: "Connection", into: "PostgresConversations") -> int | None:
-    """Conversations had a schema of their own: take over what is in it, and drop it. How many there were."""
-    if not await connection.fetchval(_HAS_CHAT):
+async def _take_over(
+    connection: "Connection", schema: str, version: int, into: "PostgresConversations"
+) -> tuple[int, str] | None:
+    """Take over the conversations of `midcall_chat` if they belong to this journal; what is to be logged.
+
+    They do if the journal is of that time, and either the only one or the default one. Of any other journal
+    whoever runs the database must say so: to take them would show them to other people, and lose them to
+    theirs.
+    """
+    await connection.execute(f"SELECT pg_advisory_xact_lock({lock_class('midcall_chat')}, 0)")
+    comment = await connection.fetchval(_CHAT)
+    if comment is None:
         return None
+    if version >= 2 and comment != _TAKE + schema:
+        return None
+    if not await _belongs(connection, schema, version, comment):
+        return logging.WARNING, (
+            "The conversations of the schema midcall_chat may be another journal's, and are left there."
+            f" If they belong to the schema {schema}, say so in SQL, and start again:"
+            f" {_COMMENT.format(_TAKE + schema)}"
+        )
+    count, known = await _take(connection, into)
+    told = f"{count} conversations of the schema midcall_chat are in the schema {schema} now"
+    kept = f"{known} more were there already" if known else await _drop_chat(connection)
+    if kept is None:
+        return logging.INFO, told
+    await connection.execute(_COMMENT.format(_TAKEN + schema))
+    return logging.WARNING, f"{told}. midcall_chat is not removed: {kept}. Look into it, and drop it"
+
+
+async def _belongs(connection: "Connection", schema: str, version: int, comment: str) -> bool:
+    if comment.startswith((_TAKE, _TAKEN)):
+        return comment == _TAKE + schema
+    if version == 0:
+        return False
+    if schema == "midcall":
+        return True
+    if comment != _UNCLEAR and not await connection.fetchval(_OTHERS, schema):
+        return True
+    await connection.execute(_COMMENT.format(_UNCLEAR))  # the next one might seem to be the only one
+    return False
+
+
+async def _take(connection: "Connection", into: "PostgresConversations") -> tuple[int, int]:
+    """How many conversations were taken over, and how many not, since there are ones of the same id."""
     await connection.execute(_LOCK_CHAT)
-    count = 0
+    count = known = 0
     async for row in connection.cursor(_OLD_CONVERSATIONS):
-        await into.insert(connection, ConversationRecord(**row))
-        count += 1
+        if await into.insert(connection, ConversationRecord(**row)):
+            count += 1
+        else:
+            known += 1
     async for id, conversation, principal, ended, stop, seen, lines in connection.cursor(_OLD_RUNS):
         run = RunRecord(id, conversation, principal, len(lines), ended, seen, seen)
         await into.insert_run(connection, run, lines, stop)
-    await connection.execute("DROP SCHEMA midcall_chat CASCADE")
-    return count
+    return count, known
+
+
+async def _drop_chat(connection: "Connection") -> str | None:
+    """Drop what midcall has made, and nothing else; what is in the way, if something is."""
+    for statement, kept in (
+        (_DROP_TABLES, "something else depends on its tables"),
+        ("DROP SCHEMA midcall_chat RESTRICT", "something else is in it"),
+    ):
+        try:
+            async with connection.transaction():
+                await connection.execute(statement)
+        except asyncpg.DependentObjectsStillExistError:
+            return kept
+    return None
 
 
 async def _version(connection: "Connection", schema: str) -> int:

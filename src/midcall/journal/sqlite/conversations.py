@@ -25,6 +25,10 @@ _UPDATE = (
     "UPDATE conversations SET version = ?, updated = ?, waiting = ?, run = ?, title = ?, body = ?"
     " WHERE id = ? AND ifnull(principal, 0) = ifnull(?, 0) AND version = ?"
 )
+_REPLACE_OLDER = (
+    "UPDATE conversations SET version = ?, updated = ?, waiting = ?, run = ?, title = ?, body = ?"
+    " WHERE id = ? AND ifnull(principal, 0) = ifnull(?, 0) AND version < ?"
+)
 _LISTED = (
     "SELECT id, version, updated, waiting, run, title FROM conversations"
     " WHERE principal IS ? ORDER BY updated DESC LIMIT ?"
@@ -154,13 +158,18 @@ class SqliteConversations:
         """Write a conversation down; false if it is known."""
         return db.execute(_INSERT, self._row(record)).rowcount > 0
 
-    def insert_run(self, db: Connection, run: RunRecord, lines: Sequence[bytes], stop: bool) -> None:
-        """Write a whole run down, unless it is known."""
+    def replace_older(self, db: Connection, record: ConversationRecord) -> None:
+        """Put a conversation in the place of an older version of it."""
+        db.execute(_REPLACE_OLDER, (*self._row(record), record.version))
+
+    def insert_run(self, db: Connection, run: RunRecord, lines: Sequence[bytes], stop: bool) -> bool:
+        """Write a whole run down; false if it is known."""
         seen = run.seen
         row = (run.id, run.conversation_id, run.principal, run.lines, run.ended, stop, seen, seen)
         added = db.execute("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING", row)
         if added.rowcount and lines:
             self._add_lines(db, run.id, 1, lines)
+        return added.rowcount > 0
 
     def sweep(self, db: Connection, limit: int) -> int:
         """Forget runs of which nothing was heard for long; how many."""

@@ -30,6 +30,12 @@ APPLICATION = 0x6D696463
 CHECKED = 64 * 1024 * 1024
 """Files up to this size are checked whenever they are opened; it takes a few milliseconds a megabyte."""
 
+CHAT_FILE = "chat file"
+"""The secret that says how far the journal is with the file that conversations once had (see `takeover`)."""
+
+NEW, FROM_BEFORE = b"new", b"old"
+"""It was there when the journal was made, or brought to the format that has conversations."""
+
 MIGRATIONS = (
     # `calls` is what changes often, and small; `parts` is written once. The numbers `n` keep what is new
     # together, however random the ids are, so that the pages that a commit touches are few. Every index is
@@ -202,6 +208,9 @@ class JournalFile:
             if version < len(MIGRATIONS):
                 connection.execute(f"PRAGMA application_id = {APPLICATION}")
                 connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+            if version < 2 and os.path.lexists(f"{self._path}.chat"):
+                mark = FROM_BEFORE if version else NEW
+                connection.execute("INSERT OR REPLACE INTO secrets VALUES (?, ?)", (CHAT_FILE, mark))
             connection.execute("COMMIT")
         finally:
             if connection.in_transaction:
