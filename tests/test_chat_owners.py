@@ -149,6 +149,36 @@ def test_a_run_is_stopped_and_read_by_nobody_else(store: Journal) -> None:
     drive(main())
 
 
+@pytest.mark.parametrize(
+    ("last", "status"),
+    [
+        ("0", 200),
+        ("999", 200),
+        ("999999999", 200),
+        ("2147483647", 400),
+        ("9" * 12, 400),
+        ("-1", 400),
+        ("x", 400),
+    ],
+)
+def test_the_number_of_the_last_line_is_any_that_a_store_can_keep(
+    store: Journal, last: str, status: int
+) -> None:
+    async def main() -> None:
+        chat = engine(Desk(), store, "Hello.")
+        async with serving(chat) as port:
+            person = Person(port)
+            whole = await person.say("Hello")
+            chat._runs.clear()  # it is read from the store, as in another process
+            path = f"/chat?sessionId={person.run}&lastLsn={quote(last)}"
+            got, _, data = await person.request("GET", path)
+            assert got == status
+            if status == 200:
+                assert len(data.splitlines()) == max(0, len(whole) - int(last))
+
+    drive(main())
+
+
 @pytest.mark.parametrize("id", ["", "x" * 201, "a\0b", "a\nb", "\u2028"])
 def test_an_id_that_is_none_is_refused(store: Journal, id: str) -> None:
     async def main() -> None:

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import faulthandler
 import json
+import logging
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,18 +14,19 @@ import msgspec
 import pytest
 
 from chatting import Person, Puppet, call, chat, kinds, only, questions, response, serving, text
-from driving import drive
+from driving import LIMIT, drive
 from midcall import Ask, Hub, Question, method
 from midcall.activations.flights import Flights, search
 from midcall.activations.flights_plugin import RULES, flights_plugin
 from midcall.chat import ChatEngine, Plugin, PluginContext, PluginQuestion, runs
-from midcall.chat.conversation import Conversation, load, save
-from midcall.chat.runs import FarRun
+from midcall.chat.conversation import Conversation, Text, load, save
+from midcall.chat.runs import FarRun, Run
 from midcall.errors import JournalError
 from midcall.journal.contract import ConversationRecord, RunRecord
 from midcall.journal.durable import DurableCalls
 from midcall.journal.memory import MemoryConversations, MemoryJournal
 from midcall.journal.sqlite import SqliteJournal
+from midcall.logs import Trouble
 from midcall.models.base import ModelError, ModelRequest
 from midcall.models.scripted import Scripted
 
@@ -140,6 +143,55 @@ def test_the_lines_of_a_run_that_has_ended_end_there() -> None:
         assert state is not None
         assert [line async for line in FarRun(state, store).lines(1)] == []
         assert [line async for line in FarRun(state, store).lines(7)] == []
+
+    drive(main())
+
+
+@pytest.mark.parametrize("last", [3, 999, 10**9 - 1])
+def test_a_reader_that_claims_more_lines_than_a_turn_has_told_waits_and_holds_up_nobody(last: int) -> None:
+    desk = Desk()
+
+    async def main() -> None:
+        async with chat(Puppet(call("desk__slow"), "There."), desk) as person:
+            turn = asyncio.create_task(person.say("go"))
+            await until_running(person, messages=2)
+            run = (await person.shown())["run"]["sessionId"]
+            path = f"/chat?sessionId={run}&lastLsn={last}"
+            reader = asyncio.create_task(person.request("GET", path))
+            await asyncio.sleep(0.1)
+            assert (await person.request("GET", "/chat/info"))[0] == 200
+            desk.gate.set()
+            whole = [{"lsn": n, "event": event} for n, event in enumerate(await turn, 1)]
+            status, _, rest = await reader
+            assert status == 200
+            assert [json.loads(line) for line in rest.splitlines()] == whole[last:]
+
+    # A loop that stands still cannot be stopped from inside.
+    faulthandler.dump_traceback_later(LIMIT, exit=True)
+    try:
+        drive(main())
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.mark.parametrize("last", [-1, -999])
+def test_a_number_below_the_first_line_means_all_lines(last: int) -> None:
+    async def main() -> None:
+        store = (await opened(MemoryJournal())).conversations
+        await store.begin_run("r", "c", None)
+        run = Run("r", "c", None, store, Trouble(logging.getLogger("midcall.chat"), "write"))
+
+        async def turn() -> None:
+            for word in ("one", "two", "three"):
+                run.emit(Text(word))
+
+        run.begin(turn())
+        assert run.task is not None
+        await run.task
+        state = await store.run("r")
+        assert state is not None
+        for reader in (run, FarRun(state, store)):
+            assert [json.loads(line)["lsn"] async for line in reader.lines(last)] == [1, 2, 3]
 
     drive(main())
 
