@@ -19,7 +19,8 @@ from midcall import Ask, Hub, Question, method
 from midcall.activations.flights import Flights, search
 from midcall.activations.flights_plugin import RULES, flights_plugin
 from midcall.chat import ChatEngine, Plugin, PluginContext, PluginQuestion, runs
-from midcall.chat.conversation import Conversation, Text, load, save
+from midcall.chat.conversation import ChatRequest, Conversation, Text, load, save
+from midcall.chat.dialect import ToolEnded
 from midcall.chat.runs import FarRun, Run
 from midcall.errors import JournalError
 from midcall.journal.contract import ConversationRecord, RunRecord
@@ -432,6 +433,71 @@ def test_a_session_that_is_gone_ends_its_tool_call_for_whoever_watches() -> None
             assert only(events, "tool_error")["callId"] == asked["callId"]
 
     drive(main())
+
+
+def test_a_call_that_is_stopped_while_it_is_written_down_is_not_left_unstarted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the journal is away just when it is to be ended."""
+
+    async def main() -> None:
+        journal = SqliteJournal(tmp_path / "journal.db")
+        hub = Hub("h").register(Desk())
+        hub.durable = DurableCalls(hub, journal)
+        engine = ChatEngine(hub, Puppet(call("desk__plain"), "Fine."))
+        create, find, creating, away = journal.create, journal.find, asyncio.Event(), [1]
+
+        async def slow(*given: Any, **named: Any) -> Any:
+            creating.set()
+            await asyncio.sleep(0.05)
+            return await create(*given, **named)
+
+        async def once_away(*given: Any, **named: Any) -> Any:
+            if away:
+                away.pop()
+                raise JournalError("away")
+            return await find(*given, **named)
+
+        monkeypatch.setattr(journal, "create", slow)
+        monkeypatch.setattr(journal, "find", once_away)
+        await engine.open()
+        run = await engine.post(ChatRequest(message="go"))
+        await creating.wait()
+        run.stop()
+        assert [json.loads(line)["event"]["type"] async for line in run.lines()][-1] == "error"
+        again = await engine.post(ChatRequest(conversation_id=run.conversation_id, message="hello?"))
+        events = [json.loads(line)["event"] async for line in again.lines()]
+        assert only(events, "tool_result")["content"] == "plain"
+        assert kinds(events)[-1] == "complete"
+        assert await statuses(hub) == ["completed"]
+        await engine.close()
+        await hub.durable.close()
+
+    drive(main(), 30)
+
+
+def test_a_call_that_was_written_down_and_never_started_is_started_by_whoever_comes_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        hub = Hub("h").register(Desk())
+        hub.durable = DurableCalls(hub, MemoryJournal())
+        engine = ChatEngine(hub, Puppet(call("desk__plain"), "Fine."))
+        await engine.open()
+        with monkeypatch.context() as patched:
+            patched.setattr(hub.durable, "start", lambda _: None)
+            run = await engine.post(ChatRequest(message="go"))
+            while await statuses(hub) != ["running"]:
+                await asyncio.sleep(0.01)
+        (waiting,) = hub.durable.live
+        ended = await engine.calls.current(waiting.record.id, lambda *_: None)
+        assert ended == ToolEnded("plain")
+        events = [json.loads(line)["event"] async for line in run.lines()]
+        assert only(events, "tool_result")["content"] == "plain"
+        await engine.close()
+        await hub.durable.close()
+
+    drive(main(), 30)
 
 
 class Gated(Puppet):

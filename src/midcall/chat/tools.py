@@ -19,7 +19,18 @@ from typing import TYPE_CHECKING, Any
 
 from midcall.chat import conversation as events
 from midcall.chat.conversation import Conversation, ElicitRequest, ElicitResponse, Pending
-from midcall.chat.dialect import ChatCall, NotNow, OpenQuestion, Report, ToolAsks, ToolEnded, asked_in, ended
+from midcall.chat.dialect import (
+    ChatCall,
+    NotNow,
+    OpenQuestion,
+    Report,
+    Told,
+    ToolAsks,
+    ToolEnded,
+    asked_in,
+    ended,
+    heard,
+)
 from midcall.chat.plugins import (
     NOT_UNDERSTOOD,
     PluginFailed,
@@ -160,10 +171,22 @@ class ChatCalls:
         )
         self._hub.calls.check_room(call)
         durable.admit(dialect, call)
-        taken = await finished(durable.reserve(dialect))
-        if taken is None:
-            durable.start(dialect)
-        return await self.current((taken or record).id, report)
+        begun = await finished(self._start(dialect, report))
+        outcome = None if isinstance(begun, CallRecord) else await heard(begun)
+        if outcome is not None:
+            return outcome
+        return await self.current((begun if isinstance(begun, CallRecord) else record).id, report)
+
+    async def _start(self, dialect: ChatCall, report: Report) -> CallRecord | Told:
+        """Write a call down and start it, unless its key is taken. One without the other is a call that
+        nobody goes on with, so this is not to be cut off in between."""
+        taken = await self._durable.reserve(dialect)
+        if taken is not None:
+            return taken
+        told = dialect.listen(report)
+        if not _has_begun(dialect):
+            self._durable.start(dialect)
+        return told
 
     async def find(self, principal: str | None, key: str) -> str:
         """The id of the call that was made under a key. Raises `SessionLost`."""
@@ -181,6 +204,8 @@ class ChatCalls:
         durable = self._durable
         while True:
             live = durable.live.get(call_id)
+            if live is not None and live.journaled and not _has_begun(live):
+                durable.resume(live)  # whoever wrote it down, or claimed it, did not come to this
             if isinstance(live, ChatCall) and live.runs:
                 outcome = await live.outcome(report)
                 if outcome is not None:
@@ -232,6 +257,10 @@ class ChatCalls:
         found = await durable.journal.find(principal, key)
         if found is not None:
             await durable.abort(found.id, reason, encode_outcome(McpError(INTERNAL_ERROR, reason)))
+
+
+def _has_begun(dialect: Detached) -> bool:
+    return dialect.call is None or dialect.call.task is not None
 
 
 def _given_up(status: str) -> MidcallError:
