@@ -14,8 +14,9 @@ from chatting import Person, Puppet, call, chat, kinds, only, questions, serving
 from driving import drive
 from midcall import Ask, AskError, BranchLimit, Hub, Question, RegistrationError, method
 from midcall.chat import ChatEngine, Plugin, PluginContext, PluginQuestion, Reply, Retry, Sampling
-from midcall.chat.conversation import ChatRequest, ElicitResponse, ElicitResult, Text
+from midcall.chat.conversation import ChatRequest, ElicitResponse, ElicitResult, Text, save
 from midcall.chat.runs import Run
+from midcall.chat.turn import INSTEAD
 from midcall.journal.durable import DurableCalls
 from midcall.journal.memory import MemoryJournal
 from midcall.journal.sqlite import SqliteJournal
@@ -139,19 +140,67 @@ def test_a_person_has_the_scopes_of_now_and_not_those_of_the_first_time() -> Non
     drive(main())
 
 
-def test_who_has_lost_a_scope_does_not_go_on_with_what_needed_it() -> None:
+FULL, LESS = Principal("ada", frozenset({"admin"})), Principal("ada")
+
+
+def yes(asked: dict[str, Any]) -> tuple[ElicitResponse, ...]:
+    result = ElicitResult("accept", {"confirmed": True})
+    return (ElicitResponse(asked["sessionId"], asked["elicitId"], result),)
+
+
+async def posted(engine: ChatEngine, request: ChatRequest, principal: Principal) -> list[dict[str, Any]]:
+    run = await engine.post(request, principal)
+    return [json.loads(line)["event"] async for line in run.lines()]
+
+
+@pytest.mark.parametrize("answers", [False, True])
+def test_who_lacks_a_scope_can_neither_answer_nor_end_a_call_by_looking_in(answers: bool) -> None:
+    """A key of the same person that may do less."""
+
     async def main() -> None:
         engine = ChatEngine(Hub("h").register(Desk()), Puppet(call("desk__erase"), "Well."))
         try:
-            events = await told(engine, "go", Principal("ada", frozenset({"admin"})))
-            asked = only(events, "plugin_elicit_request")
-            answer = ElicitResponse(
-                asked["sessionId"], asked["elicitId"], ElicitResult("accept", {"confirmed": True})
+            events = await told(engine, "go", FULL)
+            id, asked = events[0]["conversationId"], only(events, "plugin_elicit_request")
+            less = (
+                ChatRequest(id, plugin_elicit_responses=yes(asked))
+                if answers
+                else ChatRequest(id, resume=True)
             )
-            request = ChatRequest(events[0]["conversationId"], plugin_elicit_responses=(answer,))
-            run = await engine.post(request, Principal("ada"))
-            events = [json.loads(line)["event"] async for line in run.lines()]
-            assert "it needs the scope admin" in only(events, "tool_error")["message"]
+            events = await posted(engine, less, LESS)
+            assert kinds(events) == ["session_info", "error"]
+            assert events[-1]["code"] == "insufficient_scope"
+            assert "it needs the scope admin" in events[-1]["message"]
+            (waiting,) = (await engine.hub.durable.journal.list()).calls
+            assert waiting.status == "waiting"
+            events = await posted(engine, ChatRequest(id, resume=True), FULL)
+            assert only(events, "plugin_elicit_request") == asked  # it is still to be answered
+            events = await posted(engine, ChatRequest(id, plugin_elicit_responses=yes(asked)), FULL)
+            assert only(events, "tool_result")["content"] == "erased True"
+        finally:
+            await engine.close()
+            await engine.hub.close()
+
+    drive(main())
+
+
+def test_who_lacks_a_scope_may_say_something_else_and_the_call_ends() -> None:
+    """Otherwise whoever has lost it for good could say nothing more."""
+
+    async def main() -> None:
+        engine = ChatEngine(Hub("h").register(Desk()), Puppet(call("desk__erase"), "Well."))
+        try:
+            events = await told(engine, "go", FULL)
+            conversation, _ = await engine.conversation(events[0]["conversationId"], FULL)
+            (pending,) = conversation.pending.values()
+            # What a turn leaves that was cut off just after it took the answer.
+            pending.answers = {
+                key: {"action": "accept", "content": {"confirmed": True}} for key in pending.questions
+            }
+            await save(engine.store, conversation)
+            events = await posted(engine, ChatRequest(conversation.id, message="Never mind"), LESS)
+            assert only(events, "tool_error")["message"] == INSTEAD
+            assert text(events) == "Well."
             (ended,) = (await engine.hub.durable.journal.list()).calls
             assert ended.status == "aborted"
         finally:

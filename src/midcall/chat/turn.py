@@ -30,7 +30,7 @@ from midcall.chat import conversation as events
 from midcall.chat.conversation import MESSAGE_ID, ChatRequest, Conversation, Event, Failure, load, save
 from midcall.chat.runs import Run
 from midcall.chat.tools import Meter, TurnCalls
-from midcall.errors import Conflict, MidcallError
+from midcall.errors import Conflict, MidcallError, NotAllowed
 from midcall.models.base import Message, ModelRequest, Stopped, TextPart, ThinkingPart, ToolCall, cost
 from midcall.principal import Principal
 
@@ -157,7 +157,12 @@ class Turn:
                 # What was answered is not lost if the process dies now: the tool call takes it only once.
                 await self._save()
             self._unsaved = True
-            await self._tools.go_on(ready)
+            try:
+                await self._tools.go_on(ready)
+            except NotAllowed:
+                if self._text is None:
+                    raise
+                # What the person says instead ends the calls that they may not go on with.
         return Phase.PROCESS_MESSAGE
 
     async def _process_message(self) -> Phase:
