@@ -14,7 +14,7 @@ from chatting import Person, Puppet, call, chat, kinds, only, questions, serving
 from driving import drive
 from midcall import Ask, AskError, BranchLimit, Hub, Question, RegistrationError, method
 from midcall.chat import ChatEngine, Plugin, PluginContext, PluginQuestion, Reply, Retry, Sampling
-from midcall.chat.conversation import ChatRequest, ElicitResponse, ElicitResult, Text, save
+from midcall.chat.conversation import ChatRequest, ElicitResponse, ElicitResult, Text, new_conversation, save
 from midcall.chat.runs import Run
 from midcall.chat.turn import INSTEAD
 from midcall.journal.durable import DurableCalls
@@ -22,7 +22,7 @@ from midcall.journal.memory import MemoryJournal
 from midcall.journal.sqlite import SqliteJournal
 from midcall.logs import Trouble
 from midcall.mcp import mcp_of
-from midcall.models.base import ModelEvent, ModelRequest, Stopped, ToolCall
+from midcall.models.base import Message, ModelEvent, ModelRequest, Stopped, ToolCall
 from midcall.principal import Principal
 from mounting import ERAS, mounted
 from mounting import drive as drive_slowly
@@ -206,6 +206,58 @@ def test_who_lacks_a_scope_may_say_something_else_and_the_call_ends() -> None:
         finally:
             await engine.close()
             await engine.hub.close()
+
+    drive(main())
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "half \ud800",
+        ToolCall("c", "desk__\ud800", "{}"),
+        ToolCall("c", "desk__wipe", '{"x": "\ud800"}'),
+        ToolCall("c", "desk__wipe", '{"x": "\\ud800"}'),
+    ],
+)
+def test_what_a_model_says_that_cannot_be_written_ends_no_conversation(said: str | ToolCall) -> None:
+    async def main() -> None:
+        async with chat(Puppet([said], "Well.", "Again."), Desk()) as person:
+            events = await person.say("go")
+            assert events[-1]["type"] == "complete"
+            assert (await person.say("more"))[-1]["type"] == "complete"
+            assert (await person.shown())["messages"][-1]["role"] == "assistant"
+
+    drive(main())
+
+
+def test_a_turn_tells_its_end_also_if_the_conversation_cannot_be_encoded() -> None:
+    class Odd(Puppet):
+        async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+            yield Stopped("stop", extra={"odd": object()})
+
+    async def main() -> None:
+        async with chat(Odd()) as person:
+            events = await person.say("go")
+            assert (kinds(events)[-1], events[-1]["code"]) == ("error", "internal_error")
+            assert (await person.say("go"))[-1]["code"] == "internal_error"
+
+    drive(main())
+
+
+def test_the_version_of_a_conversation_counts_what_was_written() -> None:
+    async def main() -> None:
+        journal = MemoryJournal()
+        await journal.open()
+        conversation = new_conversation(None)
+        await save(journal.conversations, conversation)
+        conversation.say(Message("user", "hello", extra={"odd": object()}))
+        with pytest.raises(TypeError):
+            await save(journal.conversations, conversation)
+        assert conversation.version == 1
+        conversation.messages.clear()
+        await save(journal.conversations, conversation)
+        assert conversation.version == 2
+        await journal.close()
 
     drive(main())
 
