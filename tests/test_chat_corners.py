@@ -14,14 +14,15 @@ from chatting import Person, Puppet, call, chat, kinds, only, questions, serving
 from driving import drive
 from midcall import Ask, AskError, BranchLimit, Hub, Question, RegistrationError, method
 from midcall.chat import ChatEngine, Plugin, PluginContext, PluginQuestion, Reply, Retry, Sampling
-from midcall.chat.conversation import ChatRequest, ElicitResponse, ElicitResult, Text
+from midcall.chat.conversation import ChatRequest, ElicitResponse, ElicitResult, Text, new_conversation, save
 from midcall.chat.runs import Run
+from midcall.chat.turn import INSTEAD
 from midcall.journal.durable import DurableCalls
 from midcall.journal.memory import MemoryJournal
 from midcall.journal.sqlite import SqliteJournal
 from midcall.logs import Trouble
 from midcall.mcp import mcp_of
-from midcall.models.base import ModelEvent, ModelRequest, Stopped, ToolCall
+from midcall.models.base import Message, ModelEvent, ModelRequest, Stopped, ToolCall
 from midcall.principal import Principal
 from mounting import ERAS, mounted
 from mounting import drive as drive_slowly
@@ -139,24 +140,124 @@ def test_a_person_has_the_scopes_of_now_and_not_those_of_the_first_time() -> Non
     drive(main())
 
 
-def test_who_has_lost_a_scope_does_not_go_on_with_what_needed_it() -> None:
+FULL, LESS = Principal("ada", frozenset({"admin"})), Principal("ada")
+
+
+def yes(asked: dict[str, Any]) -> tuple[ElicitResponse, ...]:
+    result = ElicitResult("accept", {"confirmed": True})
+    return (ElicitResponse(asked["sessionId"], asked["elicitId"], result),)
+
+
+async def posted(engine: ChatEngine, request: ChatRequest, principal: Principal) -> list[dict[str, Any]]:
+    run = await engine.post(request, principal)
+    return [json.loads(line)["event"] async for line in run.lines()]
+
+
+@pytest.mark.parametrize("answers", [False, True])
+def test_who_lacks_a_scope_can_neither_answer_nor_end_a_call_by_looking_in(answers: bool) -> None:
+    """A key of the same person that may do less."""
+
     async def main() -> None:
         engine = ChatEngine(Hub("h").register(Desk()), Puppet(call("desk__erase"), "Well."))
         try:
-            events = await told(engine, "go", Principal("ada", frozenset({"admin"})))
-            asked = only(events, "plugin_elicit_request")
-            answer = ElicitResponse(
-                asked["sessionId"], asked["elicitId"], ElicitResult("accept", {"confirmed": True})
+            events = await told(engine, "go", FULL)
+            id, asked = events[0]["conversationId"], only(events, "plugin_elicit_request")
+            less = (
+                ChatRequest(id, plugin_elicit_responses=yes(asked))
+                if answers
+                else ChatRequest(id, resume=True)
             )
-            request = ChatRequest(events[0]["conversationId"], plugin_elicit_responses=(answer,))
-            run = await engine.post(request, Principal("ada"))
-            events = [json.loads(line)["event"] async for line in run.lines()]
-            assert "it needs the scope admin" in only(events, "tool_error")["message"]
+            events = await posted(engine, less, LESS)
+            assert kinds(events) == ["session_info", "error"]
+            assert events[-1]["code"] == "insufficient_scope"
+            assert "it needs the scope admin" in events[-1]["message"]
+            (waiting,) = (await engine.hub.durable.journal.list()).calls
+            assert waiting.status == "waiting"
+            events = await posted(engine, ChatRequest(id, resume=True), FULL)
+            assert only(events, "plugin_elicit_request") == asked  # it is still to be answered
+            events = await posted(engine, ChatRequest(id, plugin_elicit_responses=yes(asked)), FULL)
+            assert only(events, "tool_result")["content"] == "erased True"
+        finally:
+            await engine.close()
+            await engine.hub.close()
+
+    drive(main())
+
+
+def test_who_lacks_a_scope_may_say_something_else_and_the_call_ends() -> None:
+    """Otherwise whoever has lost it for good could say nothing more."""
+
+    async def main() -> None:
+        engine = ChatEngine(Hub("h").register(Desk()), Puppet(call("desk__erase"), "Well."))
+        try:
+            events = await told(engine, "go", FULL)
+            conversation, _ = await engine.conversation(events[0]["conversationId"], FULL)
+            (pending,) = conversation.pending.values()
+            # What a turn leaves that was cut off just after it took the answer.
+            pending.answers = {
+                key: {"action": "accept", "content": {"confirmed": True}} for key in pending.questions
+            }
+            await save(engine.store, conversation)
+            events = await posted(engine, ChatRequest(conversation.id, message="Never mind"), LESS)
+            assert only(events, "tool_error")["message"] == INSTEAD
+            assert text(events) == "Well."
             (ended,) = (await engine.hub.durable.journal.list()).calls
             assert ended.status == "aborted"
         finally:
             await engine.close()
             await engine.hub.close()
+
+    drive(main())
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "half \ud800",
+        ToolCall("c", "desk__\ud800", "{}"),
+        ToolCall("c", "desk__wipe", '{"x": "\ud800"}'),
+        ToolCall("c", "desk__wipe", '{"x": "\\ud800"}'),
+    ],
+)
+def test_what_a_model_says_that_cannot_be_written_ends_no_conversation(said: str | ToolCall) -> None:
+    async def main() -> None:
+        async with chat(Puppet([said], "Well.", "Again."), Desk()) as person:
+            events = await person.say("go")
+            assert events[-1]["type"] == "complete"
+            assert (await person.say("more"))[-1]["type"] == "complete"
+            assert (await person.shown())["messages"][-1]["role"] == "assistant"
+
+    drive(main())
+
+
+def test_a_turn_tells_its_end_also_if_the_conversation_cannot_be_encoded() -> None:
+    class Odd(Puppet):
+        async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+            yield Stopped("stop", extra={"odd": object()})
+
+    async def main() -> None:
+        async with chat(Odd()) as person:
+            events = await person.say("go")
+            assert (kinds(events)[-1], events[-1]["code"]) == ("error", "internal_error")
+            assert (await person.say("go"))[-1]["code"] == "internal_error"
+
+    drive(main())
+
+
+def test_the_version_of_a_conversation_counts_what_was_written() -> None:
+    async def main() -> None:
+        journal = MemoryJournal()
+        await journal.open()
+        conversation = new_conversation(None)
+        await save(journal.conversations, conversation)
+        conversation.say(Message("user", "hello", extra={"odd": object()}))
+        with pytest.raises(TypeError):
+            await save(journal.conversations, conversation)
+        assert conversation.version == 1
+        conversation.messages.clear()
+        await save(journal.conversations, conversation)
+        assert conversation.version == 2
+        await journal.close()
 
     drive(main())
 

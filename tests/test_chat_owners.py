@@ -11,11 +11,12 @@ from urllib.parse import quote
 import pytest
 
 import postgres_server
-from chatting import Person, Puppet, call, serving
+from chatting import Person, Puppet, call, only, serving, text
 from driving import drive
 from midcall import Ask, Hub, method
 from midcall.chat import ChatEngine
 from midcall.journal.contract import Journal
+from midcall.journal.durable import DurableCalls
 from midcall.journal.memory import MemoryJournal
 from midcall.journal.postgres import PostgresJournal
 from midcall.journal.sqlite import SqliteJournal
@@ -145,6 +146,69 @@ def test_a_run_is_stopped_and_read_by_nobody_else(store: Journal) -> None:
             assert events[-1]["outcome"] == {"type": "success"}
             listed = json.loads((await ada.request("GET", "/chat/conversations"))[2])["conversations"]
             assert thread in [one["id"] for one in listed]
+
+    drive(main())
+
+
+@pytest.mark.parametrize("id", ["c" * 101, "c" * 5000, "c\0d", "c\nd", "\ud800", "\u2028"])
+def test_an_id_that_a_model_made_up_for_a_call_locks_no_conversation(store: Journal, id: str) -> None:
+    async def main() -> None:
+        hub = Hub("h").register(Desk())
+        hub.durable = DurableCalls(hub, store)
+        chat = ChatEngine(hub, Puppet(call("desk__asks", id), "There.", call("desk__asks", id), "Well."))
+        async with serving(chat) as port:
+            person = Person(port)
+            asked = only(await person.say("go"), "plugin_elicit_request")
+            assert len(asked["callId"]) <= 100
+            assert asked["callId"].isascii()
+            events = await person.answer(asked, text="Ada")
+            assert only(events, "tool_result")["content"] == "It is Ada"
+            again = only(await person.say("again"), "plugin_elicit_request")
+            assert again["callId"] != asked["callId"]
+            assert text(await person.say("never mind")) == "Well."
+            assert (await person.request("DELETE", f"/chat/conversations/{person.conversation}"))[0] == 204
+
+    drive(main())
+
+
+@pytest.mark.parametrize("id", ["x", "x:y", "call_Zk3-9", "toolu_01", "c" * 100, "\u00e9"])
+def test_a_usual_id_of_a_call_is_kept(id: str) -> None:
+    async def main() -> None:
+        async with serving(engine(Desk(), MemoryJournal(), call("desk__asks", id), "There.")) as port:
+            person = Person(port)
+            asked = only(await person.say("go"), "plugin_elicit_request")
+            assert asked["callId"] == id
+            assert only(await person.answer(asked, text="Ada"), "tool_result")["callId"] == id
+
+    drive(main())
+
+
+@pytest.mark.parametrize(
+    ("last", "status"),
+    [
+        ("0", 200),
+        ("999", 200),
+        ("999999999", 200),
+        ("2147483647", 400),
+        ("9" * 12, 400),
+        ("-1", 400),
+        ("x", 400),
+    ],
+)
+def test_the_number_of_the_last_line_is_any_that_a_store_can_keep(
+    store: Journal, last: str, status: int
+) -> None:
+    async def main() -> None:
+        chat = engine(Desk(), store, "Hello.")
+        async with serving(chat) as port:
+            person = Person(port)
+            whole = await person.say("Hello")
+            chat._runs.clear()  # it is read from the store, as in another process
+            path = f"/chat?sessionId={person.run}&lastLsn={quote(last)}"
+            got, _, data = await person.request("GET", path)
+            assert got == status
+            if status == 200:
+                assert len(data.splitlines()) == max(0, len(whole) - int(last))
 
     drive(main())
 

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import faulthandler
 import json
+import logging
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,18 +14,20 @@ import msgspec
 import pytest
 
 from chatting import Person, Puppet, call, chat, kinds, only, questions, response, serving, text
-from driving import drive
+from driving import LIMIT, drive
 from midcall import Ask, Hub, Question, method
 from midcall.activations.flights import Flights, search
 from midcall.activations.flights_plugin import RULES, flights_plugin
 from midcall.chat import ChatEngine, Plugin, PluginContext, PluginQuestion, runs
-from midcall.chat.conversation import Conversation, load, save
-from midcall.chat.runs import FarRun
+from midcall.chat.conversation import ChatRequest, Conversation, Text, load, save
+from midcall.chat.dialect import ToolEnded
+from midcall.chat.runs import FarRun, Run
 from midcall.errors import JournalError
 from midcall.journal.contract import ConversationRecord, RunRecord
 from midcall.journal.durable import DurableCalls
 from midcall.journal.memory import MemoryConversations, MemoryJournal
 from midcall.journal.sqlite import SqliteJournal
+from midcall.logs import Trouble
 from midcall.models.base import ModelError, ModelRequest
 from midcall.models.scripted import Scripted
 
@@ -140,6 +144,55 @@ def test_the_lines_of_a_run_that_has_ended_end_there() -> None:
         assert state is not None
         assert [line async for line in FarRun(state, store).lines(1)] == []
         assert [line async for line in FarRun(state, store).lines(7)] == []
+
+    drive(main())
+
+
+@pytest.mark.parametrize("last", [3, 999, 10**9 - 1])
+def test_a_reader_that_claims_more_lines_than_a_turn_has_told_waits_and_holds_up_nobody(last: int) -> None:
+    desk = Desk()
+
+    async def main() -> None:
+        async with chat(Puppet(call("desk__slow"), "There."), desk) as person:
+            turn = asyncio.create_task(person.say("go"))
+            await until_running(person, messages=2)
+            run = (await person.shown())["run"]["sessionId"]
+            path = f"/chat?sessionId={run}&lastLsn={last}"
+            reader = asyncio.create_task(person.request("GET", path))
+            await asyncio.sleep(0.1)
+            assert (await person.request("GET", "/chat/info"))[0] == 200
+            desk.gate.set()
+            whole = [{"lsn": n, "event": event} for n, event in enumerate(await turn, 1)]
+            status, _, rest = await reader
+            assert status == 200
+            assert [json.loads(line) for line in rest.splitlines()] == whole[last:]
+
+    # A loop that stands still cannot be stopped from inside.
+    faulthandler.dump_traceback_later(LIMIT, exit=True)
+    try:
+        drive(main())
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.mark.parametrize("last", [-1, -999])
+def test_a_number_below_the_first_line_means_all_lines(last: int) -> None:
+    async def main() -> None:
+        store = (await opened(MemoryJournal())).conversations
+        await store.begin_run("r", "c", None)
+        run = Run("r", "c", None, store, Trouble(logging.getLogger("midcall.chat"), "write"))
+
+        async def turn() -> None:
+            for word in ("one", "two", "three"):
+                run.emit(Text(word))
+
+        run.begin(turn())
+        assert run.task is not None
+        await run.task
+        state = await store.run("r")
+        assert state is not None
+        for reader in (run, FarRun(state, store)):
+            assert [json.loads(line)["lsn"] async for line in reader.lines(last)] == [1, 2, 3]
 
     drive(main())
 
@@ -380,6 +433,71 @@ def test_a_session_that_is_gone_ends_its_tool_call_for_whoever_watches() -> None
             assert only(events, "tool_error")["callId"] == asked["callId"]
 
     drive(main())
+
+
+def test_a_call_that_is_stopped_while_it_is_written_down_is_not_left_unstarted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the journal is away just when it is to be ended."""
+
+    async def main() -> None:
+        journal = SqliteJournal(tmp_path / "journal.db")
+        hub = Hub("h").register(Desk())
+        hub.durable = DurableCalls(hub, journal)
+        engine = ChatEngine(hub, Puppet(call("desk__plain"), "Fine."))
+        create, find, creating, away = journal.create, journal.find, asyncio.Event(), [1]
+
+        async def slow(*given: Any, **named: Any) -> Any:
+            creating.set()
+            await asyncio.sleep(0.05)
+            return await create(*given, **named)
+
+        async def once_away(*given: Any, **named: Any) -> Any:
+            if away:
+                away.pop()
+                raise JournalError("away")
+            return await find(*given, **named)
+
+        monkeypatch.setattr(journal, "create", slow)
+        monkeypatch.setattr(journal, "find", once_away)
+        await engine.open()
+        run = await engine.post(ChatRequest(message="go"))
+        await creating.wait()
+        run.stop()
+        assert [json.loads(line)["event"]["type"] async for line in run.lines()][-1] == "error"
+        again = await engine.post(ChatRequest(conversation_id=run.conversation_id, message="hello?"))
+        events = [json.loads(line)["event"] async for line in again.lines()]
+        assert only(events, "tool_result")["content"] == "plain"
+        assert kinds(events)[-1] == "complete"
+        assert await statuses(hub) == ["completed"]
+        await engine.close()
+        await hub.durable.close()
+
+    drive(main(), 30)
+
+
+def test_a_call_that_was_written_down_and_never_started_is_started_by_whoever_comes_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        hub = Hub("h").register(Desk())
+        hub.durable = DurableCalls(hub, MemoryJournal())
+        engine = ChatEngine(hub, Puppet(call("desk__plain"), "Fine."))
+        await engine.open()
+        with monkeypatch.context() as patched:
+            patched.setattr(hub.durable, "start", lambda _: None)
+            run = await engine.post(ChatRequest(message="go"))
+            while await statuses(hub) != ["running"]:
+                await asyncio.sleep(0.01)
+        (waiting,) = hub.durable.live
+        ended = await engine.calls.current(waiting.record.id, lambda *_: None)
+        assert ended == ToolEnded("plain")
+        events = [json.loads(line)["event"] async for line in run.lines()]
+        assert only(events, "tool_result")["content"] == "plain"
+        await engine.close()
+        await hub.durable.close()
+
+    drive(main(), 30)
 
 
 class Gated(Puppet):

@@ -31,6 +31,8 @@ from midcall import Ask, Hub, MidcallError, RemoteError, Request, TransportLost,
 from midcall.client import keeping
 from midcall.client.targets import Target
 from midcall.client.websocket import connect_hub
+from midcall.items import Data, Done, Metadata, encode_item
+from midcall.questions import Prompt
 from peers import HERE
 
 
@@ -453,5 +455,53 @@ def test_what_asks_while_the_client_is_being_closed_fails_at_once() -> None:
         done, _ = await asyncio.wait(running, timeout=30)
         assert [type(one.exception()) for one in done] == [TransportLost] * 2
         await hub.close()
+
+    run(main())
+
+
+def test_a_durable_call_is_answered_on_a_new_connection_only_once_it_is_followed_there() -> None:
+    async def main() -> None:
+        heard: list[list[str]] = []
+        lost = asyncio.Event()
+        here = Metadata((), "", 0)
+        question = Request(here, "question-1", Prompt("Name?"))
+
+        async def peer(socket: ServerConnection) -> None:
+            heard.append([])
+
+            async def tell(item: Any) -> None:
+                params = {"subscription": "call-1", "result": json.loads(encode_item(item))}
+                await socket.send(
+                    json.dumps({"jsonrpc": "2.0", "method": "plexus_subscription", "params": params})
+                )
+
+            async for text in socket:
+                message = json.loads(text)
+                heard[-1].append(message["method"])
+                result: Any = "call-1"
+                if message["method"] == "plexus_respond":
+                    result = {"success": True}
+                await socket.send(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}))
+                match message["method"]:
+                    case "plexus_subscribe":
+                        await tell(question)
+                        await socket.close()
+                        lost.set()
+                    case "plexus_respond":
+                        await tell(Data(here, "tools.ask", "Ada"))
+                        await tell(Done(here))
+
+        async def answer(request: Request) -> str:
+            await lost.wait()
+            await asyncio.sleep(0.05)  # it is on its way to a new connection
+            return "Ada"
+
+        async with serve(peer, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            async with connect_hub(f"ws://127.0.0.1:{port}/") as remote:
+                call = remote.call("tools.ask", answer=answer, durable=True)
+                items = [item async for item in call]
+        assert isinstance(items[-1], Done)
+        assert heard == [["plexus_subscribe"], ["plexus_attach", "plexus_respond"]]
 
     run(main())

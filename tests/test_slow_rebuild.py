@@ -92,7 +92,6 @@ def test_an_answer_that_was_acknowledged_outlives_a_crash_during_the_rebuild(tmp
             path = f"/admin/calls/{ids['administrator']}/answers"
             threads.submit(server.post, path, {"answers": {"name": "Ada"}})
             until(lambda: all(_is_answered(one) for one in calls(server).values()))
-            assert {one["status"] for one in calls(server).values()} == {"running"}, "it is being run again"
             server.kill()
 
         server.start()

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from pydantic import BaseModel, field_validator
 
 from driving import drive
@@ -15,6 +16,7 @@ from midcall.journal.dialect import Detached
 from midcall.journal.memory import MemoryJournal
 from midcall.journal.sqlite import SqliteJournal
 from midcall.journal.state import answers_for, asked_of
+from midcall.mcp.dialects.input_required import InputRequired
 from midcall.replay import question_id
 from waiting_peers import TASKS, Peer, Worker, messages, text
 
@@ -591,5 +593,33 @@ def test_a_call_that_cannot_be_made_again_does_not_stay_claimed() -> None:
             kinds |= kept
             assert isinstance(await worker.durable.claim(task, 1), Detached)
         assert first is worker.durable.journal
+
+    drive(main())
+
+
+def test_whoever_waits_for_a_call_that_is_taken_from_this_worker_and_comes_back_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[Detached] = []
+    monkeypatch.setattr(InputRequired, "released", lambda self: told.append(self))  # noqa: PLW0108  bound
+
+    class Waits:
+        @method(long_running=True)
+        async def work(self, ask: Ask) -> str:
+            await asyncio.sleep(60)
+            return await ask.prompt("Name?")
+
+    async def main() -> None:
+        async with workshop(journal := MemoryJournal(), Waits()) as worker:
+            task = await worker.peer().start_task("tools.work")
+            live, record = worker.durable.live.get(task), await worker.record(task)
+            # Another worker took this one for dead, went on with the call, and died itself.
+            journal._memory.calls[task].call = replace(record, fence=record.fence + 1, owner="nobody")
+            claimed = await worker.durable.claim(task, record.segment)
+            assert isinstance(claimed, Detached)
+            assert claimed is not live
+            assert told == [live]
+            worker.durable.resume(claimed)
+            assert await worker.durable.abort(task, "enough", b"{}")
 
     drive(main())

@@ -369,21 +369,21 @@ async def load(store: Conversations, id: str, principal: str | None) -> Conversa
 
 
 async def save(store: Conversations, conversation: Conversation) -> None:
-    """Write a conversation down, durably. Raises `Conflict`; counts its version up."""
+    """Write a conversation down, durably. Raises `Conflict`; counts its version up if it was written."""
     conversation.version += 1
-    record = ConversationRecord(
-        id=conversation.id,
-        principal=conversation.principal,
-        version=conversation.version,
-        updated=conversation.updated,
-        waiting=bool(conversation.pending),
-        run=conversation.run,
-        title=conversation.title,
-        body=_encode(conversation),
-    )
     try:
+        record = ConversationRecord(
+            id=conversation.id,
+            principal=conversation.principal,
+            version=conversation.version,
+            updated=conversation.updated,
+            waiting=bool(conversation.pending),
+            run=conversation.run,
+            title=conversation.title,
+            body=_encode(conversation),
+        )
         await store.save(record)
-    except MidcallError:
+    except Exception:
         conversation.version -= 1
         raise
 

@@ -61,6 +61,10 @@ class NotNow(MidcallError):
     recoverable = True
 
 
+Told: TypeAlias = asyncio.Future[ToolAsks | bytes | MidcallError | None]
+"""What a call comes to: what it asks, its outcome, why it has none, or nothing if it goes on elsewhere."""
+
+
 class ChatCall(Detached):
     """The outlet of one tool call. Whoever waits for it is a turn, if anybody does."""
 
@@ -77,7 +81,7 @@ class ChatCall(Detached):
         self._outcome = b""
         self._progress = -1.0
         self._report: Report | None = None
-        self._told: asyncio.Future[ToolAsks | bytes | MidcallError | None] | None = None
+        self._told: Told | None = None
 
     @property
     def runs(self) -> bool:
@@ -86,16 +90,14 @@ class ChatCall(Detached):
 
     async def outcome(self, report: Report) -> ToolEnded | ToolAsks | None:
         """Wait for what a call that `runs` comes to; nothing if it goes on elsewhere. Raises as `ended`."""
+        return await heard(self.listen(report))
+
+    def listen(self, report: Report) -> Told:
+        """As `outcome`, for somebody who waits for it later."""
         self._tell(None)  # to whoever waits already: a turn that was taken for dead
         self._report = report
-        self._told = asyncio.get_running_loop().create_future()
-        match await self._told:
-            case MidcallError() as error:
-                raise error
-            case bytes(outcome):
-                return ended(outcome)
-            case asks:
-                return asks
+        self._told = told = asyncio.get_running_loop().create_future()
+        return told
 
     def _tell(self, outcome: ToolAsks | bytes | MidcallError | None) -> None:
         told, self._told = self._told, None
@@ -157,6 +159,17 @@ class ChatCall(Detached):
 
     def stopped(self, error: MidcallError) -> None:
         self._tell(error)
+
+
+async def heard(told: Told) -> ToolEnded | ToolAsks | None:
+    """What a call came to, for a turn. Raises as `ended`, or why there is nothing."""
+    match await told:
+        case MidcallError() as error:
+            raise error
+        case bytes(outcome):
+            return ended(outcome)
+        case asks:
+            return asks
 
 
 def asked_by(dialect: Detached) -> dict[str, OpenQuestion]:

@@ -24,6 +24,9 @@ from midcall.transports.security import JSON, is_media_type
 
 MAX_BODY = 4 * 1024 * 1024
 
+MAX_DIGITS = 9
+"""Of the number of a line: a store may keep it in 32 bits."""
+
 
 class NotJson(MidcallError):
     """A request whose body is said to be something else than JSON."""
@@ -96,7 +99,7 @@ class Ndjson:
         except MidcallError as error:
             return refused(error)
         last = request.headers.get("x-last-lsn") or request.query_params.get("lastLsn") or "0"
-        if not last.isdecimal() or len(last) > 12:
+        if not last.isdecimal() or len(last) > MAX_DIGITS:
             return _json({"error": {"code": "bad_request", "message": "The last LSN is a number"}}, 400)
         return _streamed(run, int(last))
 

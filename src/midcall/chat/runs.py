@@ -112,14 +112,15 @@ class Run:
                 yield line
 
     async def batches(self, after: int = 0) -> AsyncIterator[Sequence[bytes]]:
-        """As `lines`, all that there are at a time."""
+        """As `lines`, all that there are at a time. A reader may say that it has more than there are."""
+        after = max(after, 0)
         while not self.ended or after < len(self._lines):
-            if after == len(self._lines):
+            if after >= len(self._lines):
                 await self._changed.wait()
+                continue
             new = self._lines[after:]
             after += len(new)
-            if new:
-                yield new
+            yield new
 
     def _wake(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
@@ -222,7 +223,7 @@ class FarRun:
 
     async def batches(self, after: int = 0) -> AsyncIterator[Sequence[bytes]]:
         """As `lines`, all that there are at a time."""
-        pause, over = POLL, False
+        after, pause, over = max(after, 0), POLL, False
         while not over:
             try:
                 new, over = await self._look(after)

@@ -19,7 +19,18 @@ from typing import TYPE_CHECKING, Any
 
 from midcall.chat import conversation as events
 from midcall.chat.conversation import Conversation, ElicitRequest, ElicitResponse, Pending
-from midcall.chat.dialect import ChatCall, NotNow, OpenQuestion, Report, ToolAsks, ToolEnded, asked_in, ended
+from midcall.chat.dialect import (
+    ChatCall,
+    NotNow,
+    OpenQuestion,
+    Report,
+    Told,
+    ToolAsks,
+    ToolEnded,
+    asked_in,
+    ended,
+    heard,
+)
 from midcall.chat.plugins import (
     NOT_UNDERSTOOD,
     PluginFailed,
@@ -36,6 +47,7 @@ from midcall.errors import (
     JournalError,
     MethodNotFound,
     MidcallError,
+    NotAllowed,
     ToolError,
     TooManyCalls,
     UnknownQuestion,
@@ -160,10 +172,22 @@ class ChatCalls:
         )
         self._hub.calls.check_room(call)
         durable.admit(dialect, call)
-        taken = await finished(durable.reserve(dialect))
-        if taken is None:
-            durable.start(dialect)
-        return await self.current((taken or record).id, report)
+        begun = await finished(self._start(dialect, report))
+        outcome = None if isinstance(begun, CallRecord) else await heard(begun)
+        if outcome is not None:
+            return outcome
+        return await self.current((begun if isinstance(begun, CallRecord) else record).id, report)
+
+    async def _start(self, dialect: ChatCall, report: Report) -> CallRecord | Told:
+        """Write a call down and start it, unless its key is taken. One without the other is a call that
+        nobody goes on with, so this is not to be cut off in between."""
+        taken = await self._durable.reserve(dialect)
+        if taken is not None:
+            return taken
+        told = dialect.listen(report)
+        if not _has_begun(dialect):
+            self._durable.start(dialect)
+        return told
 
     async def find(self, principal: str | None, key: str) -> str:
         """The id of the call that was made under a key. Raises `SessionLost`."""
@@ -181,6 +205,8 @@ class ChatCalls:
         durable = self._durable
         while True:
             live = durable.live.get(call_id)
+            if live is not None and live.journaled and not _has_begun(live):
+                durable.resume(live)  # whoever wrote it down, or claimed it, did not come to this
             if isinstance(live, ChatCall) and live.runs:
                 outcome = await live.outcome(report)
                 if outcome is not None:
@@ -232,6 +258,10 @@ class ChatCalls:
         found = await durable.journal.find(principal, key)
         if found is not None:
             await durable.abort(found.id, reason, encode_outcome(McpError(INTERNAL_ERROR, reason)))
+
+
+def _has_begun(dialect: Detached) -> bool:
+    return dialect.call is None or dialect.call.task is not None
 
 
 def _given_up(status: str) -> MidcallError:
@@ -366,10 +396,10 @@ class TurnCalls:
 
     async def _go_on(self, pending: Pending) -> None:
         async def answer(report: Report) -> ToolEnded | ToolAsks:
-            self._tool(pending.call)
             if not pending.call_id:  # of a conversation that was written before calls were known by their ids
                 key = self._conversation.key_of(pending.call)
                 pending.call_id = await self._engine.calls.find(self._conversation.principal, key)
+            self._tool(pending.call)
             await self._answer(pending)
             self._status(pending.call, "running")
             return await self._engine.calls.current(pending.call_id, report)
@@ -384,6 +414,11 @@ class TurnCalls:
         check_scopes(tool.found.name, tool.found.method.extras, self._principal)
         return tool
 
+    def _check_allowed(self, call: ToolCall) -> None:
+        """Raise `NotAllowed` if a tool is not for this person, now."""
+        with contextlib.suppress(MethodNotFound):
+            self._tool(call)
+
     async def _answer(self, pending: Pending) -> None:
         """Give a call the answers that there are. When this returns, they are in the journal."""
         if pending.answers:
@@ -394,7 +429,8 @@ class TurnCalls:
         pending: Pending,
         start: Callable[[Report], Coroutine[Any, Any, ToolEnded | ToolAsks]],
     ) -> None:
-        """Do what is next of a call. Whatever goes wrong is its result, unless it may be tried again."""
+        """Do what is next of a call. Whatever goes wrong is its result, unless it may be tried again, or the
+        call waits for somebody who may go on with it."""
         call = pending.call
 
         def report(message: str, percentage: float | None) -> None:
@@ -406,7 +442,9 @@ class TurnCalls:
             self._conversation.pending.pop(call.id, None)
             self.lost(call.id)
         except (MidcallError, ValueError) as error:
-            if not _may_be_triedasked_again(error, pending):
+            if isinstance(error, NotAllowed) and pending.call_id:
+                raise
+            if not _may_be_tried_again(error, pending):
                 await self._end(call, str(error))
                 return
             if pending.call_id:
@@ -526,6 +564,10 @@ class TurnCalls:
         key = None if pending is None else _key_of(pending, response)
         if pending is None or key is None:
             return False
+        try:
+            self._check_allowed(pending.call)
+        except NotAllowed:
+            return False
         result = response.result
         if result.action != "accept":
             pending.answers[key] = {"action": result.action}
@@ -537,7 +579,10 @@ class TurnCalls:
         return True
 
     async def take(self, pending: Pending, response: ElicitResponse) -> None:
-        """Take the person's answer to one question; it is said if it is no answer to any."""
+        """Take the person's answer to one question; it is said if it is no answer to any.
+
+        Raises `NotAllowed` if the person may not call the tool, now: nor may they answer it.
+        """
         if self.take_at_once(response):
             return
         key = _key_of(pending, response)
@@ -546,6 +591,7 @@ class TurnCalls:
             text = f"Elicitation ID mismatch: expected {' or '.join(waiting)}, got {response.elicit_id}"
             self.session_error(response.session_id, "ELICIT_MISMATCH", text)
             return
+        self._check_allowed(pending.call)
         question = without_reason(pending.questions[key])
         rendered = pending.rendered.setdefault(key, [])
         rendered.append(response.result.content)
@@ -597,7 +643,7 @@ def _key_of(pending: Pending, response: ElicitResponse) -> str | None:
     return next(found, None)
 
 
-def _may_be_triedasked_again(error: Exception, pending: Pending) -> bool:
+def _may_be_tried_again(error: Exception, pending: Pending) -> bool:
     """Whether a call is not to be given up: the journal is away, or there is no room to go on with it."""
     return isinstance(error, JournalError | NotNow) or (
         isinstance(error, TooManyCalls) and bool(pending.call_id)

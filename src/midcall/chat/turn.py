@@ -20,17 +20,17 @@ under an idempotency key, so that a turn that a crash has cut off is taken up wh
 import asyncio
 import contextlib
 import logging
+import uuid
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 from midcall.chat import conversation as events
 from midcall.chat.conversation import MESSAGE_ID, ChatRequest, Conversation, Event, Failure, load, save
 from midcall.chat.runs import Run
 from midcall.chat.tools import Meter, TurnCalls
-from midcall.errors import Conflict, MidcallError
+from midcall.errors import Conflict, MidcallError, NotAllowed
+from midcall.items import to_json
 from midcall.models.base import Message, ModelRequest, Stopped, TextPart, ThinkingPart, ToolCall, cost
 from midcall.principal import Principal
 
@@ -39,7 +39,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("midcall.chat")
 
+MAX_CALL_ID = 100
+"""How many letters the id that a model gives a call may have."""
+
 INSTEAD = "The person did not answer, and wrote something else instead."
+
+
+INTERNAL = Failure("Internal error", "internal_error")
+"""How a turn ends that failed inside midcall."""
 
 
 class Phase(StrEnum):
@@ -125,10 +132,10 @@ class Turn:
         except MidcallError as error:
             if isinstance(error, Conflict):
                 await self._end_if_deleted()
-            await self._finish(Failure(str(error), error.code, error.recoverable))
+            await self._finish(_failure(error))
         except Exception:
             log.exception("a turn failed inside midcall")
-            await self._finish(Failure("Internal error", "internal_error"))
+            await self._finish(INTERNAL)
 
     # --- what the person has done ------------------------------------------------------------
 
@@ -157,7 +164,12 @@ class Turn:
                 # What was answered is not lost if the process dies now: the tool call takes it only once.
                 await self._save()
             self._unsaved = True
-            await self._tools.go_on(ready)
+            try:
+                await self._tools.go_on(ready)
+            except NotAllowed:
+                if self._text is None:
+                    raise
+                # What the person says instead ends the calls that they may not go on with.
         return Phase.PROCESS_MESSAGE
 
     async def _process_message(self) -> Phase:
@@ -199,11 +211,11 @@ class Turn:
         async for event in engine.model.stream(request):
             match event:
                 case TextPart(text):
-                    self._said.append(text)
-                    self._run.emit(events.Text(text))
+                    self._said.append(sound(text))
+                    self._run.emit(events.Text(self._said[-1]))
                 case ThinkingPart(text):
-                    thinking.append(text)
-                    self._run.emit(events.Thinking(text))
+                    thinking.append(sound(text))
+                    self._run.emit(events.Thinking(thinking[-1]))
                 case ToolCall():
                     calls.append(self._own(event, calls))
                 case Stopped():
@@ -222,14 +234,20 @@ class Turn:
         return Phase.EXECUTING_TOOLS
 
     def _own(self, call: ToolCall, calls: Sequence[ToolCall]) -> ToolCall:
-        """A call whose id no other call of the conversation has, as some models count anew each time."""
+        """A call whose id no other call of the conversation has, as some models count anew each time.
+
+        An id that a journal could not keep, or that nobody could answer under, is replaced.
+        """
         known = {c.id for message in self._conversation.messages for c in message.tool_calls}
         known |= {c.id for c in calls}
-        id, number = call.id or "call", 2
+        wanted = call.id or "call"
+        if len(wanted) > MAX_CALL_ID or not wanted.isprintable():
+            wanted = f"call_{uuid.uuid4().hex}"
+        id, number = wanted, 2
         while id in known:
-            id = f"{call.id or 'call'}-{number}"
+            id = f"{wanted}-{number}"
             number += 1
-        return call if id == call.id else msgspec.structs.replace(call, id=id)
+        return ToolCall(id, sound(call.name), sound(call.arguments))
 
     async def _executing_tools(self) -> Phase:
         await self._save_changes()
@@ -261,7 +279,10 @@ class Turn:
         try:
             await self._tools.stop()
         except MidcallError as error:
-            await self._finish(Failure(str(error), error.code, error.recoverable))
+            await self._finish(_failure(error))
+        except Exception:
+            log.exception("a turn that was stopped failed inside midcall")
+            await self._finish(INTERNAL)
         else:
             await self._finish(events.Complete("stopped", self._meter.told))
 
@@ -278,6 +299,8 @@ class Turn:
             await self._end(event if isinstance(event, Failure) else None)
         except MidcallError as error:
             log.warning("a conversation cannot be saved: %s", error)
+        except Exception:
+            log.exception("a conversation cannot be saved")
         self._run.emit(event)
 
     async def _end(self, failure: Failure | None = None) -> None:
@@ -293,6 +316,10 @@ class Turn:
         self._conversation.lsn = self._run.lsn
         with self._run.uncut():
             await save(self._engine.store, self._conversation)
+
+
+def _failure(error: MidcallError) -> Failure:
+    return Failure(sound(str(error)), error.code, error.recoverable)
 
 
 def _is_said(conversation: Conversation, request: ChatRequest) -> bool:
@@ -323,6 +350,12 @@ def joined(messages: Iterable[Message]) -> tuple[Message, ...]:
 def _shown(call: ToolCall) -> dict[str, Any]:
     try:
         arguments: Any = call.read_arguments()
+        to_json(arguments)
     except ValueError:
         arguments = call.arguments
     return {"id": call.id, "name": call.name, "arguments": arguments}
+
+
+def sound(text: str) -> str:
+    """A text of a model that can be written: without halves of surrogate pairs."""
+    return text if text.isascii() else text.encode(errors="replace").decode()

@@ -70,7 +70,8 @@ class Remote:
         self._give_up_after = give_up_after
         self._pending: Pending[Waiter] = Pending()
         self._outlets: dict[str, Outlet] = {}
-        self._going_on: list[asyncio.Task[None]] = []
+        self._going_on: dict[str, asyncio.Task[None]] = {}
+        """What attaches the durable calls to the present connection."""
         self._durable: dict[str, int] = {}
         """The durable calls, and how many elements of each have come."""
         self._socket: websockets.asyncio.client.ClientConnection | None = None
@@ -176,6 +177,8 @@ class Remote:
         said = False
         while True:
             await self._line()
+            if subscription in self._going_on:  # only who follows a call may answer it
+                await asyncio.wait((self._going_on[subscription],))
             try:
                 await self.request("plexus_respond", [subscription, request_id, wire])
             except TransportLost:
@@ -250,14 +253,14 @@ class Remote:
                     pause = FIRST_PAUSE
                     self._socket = socket
                     self._opened.set()
-                    self._going_on = [asyncio.create_task(self._go_on(id)) for id in self._durable]
+                    self._going_on = {id: asyncio.create_task(self._go_on(id)) for id in self._durable}
                     async for message in socket:
                         await self._take(message.encode() if isinstance(message, str) else message)
             except (OSError, WebSocketException, TimeoutError) as error:
                 self._failure = error
                 log.info("No connection to %s (%s); trying again in %.1f s", self._url, error, pause)
             finally:
-                for task in self._going_on:
+                for task in self._going_on.values():
                     task.cancel()
                 self._socket = None
                 self._opened.clear()

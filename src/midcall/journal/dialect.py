@@ -199,12 +199,17 @@ class Detached:
         self.changed()
 
     def discard(self, *, over: bool = False) -> None:
-        """Give the call up in this process; the journal has it. It is `over` if somebody has ended it."""
+        """Give the call up in this process; the journal has it. It is `over` if somebody has ended it.
+
+        Whoever waits for one that ran is told to come back.
+        """
         self.durable.live.forget(self)
         if self.call is not None:
             self.call.drop(over=over)
         if self.parked:
             self.let_go()
+        elif not over:
+            self.released()
 
     def let_go(self) -> None:
         """Its coroutine is not here any more; whoever comes back gets another dialect."""
@@ -572,8 +577,10 @@ class Detached:
     def _fenced(self) -> None:
         """Another worker has taken the call over, or somebody has ended it."""
         counts.segments["fenced"] += 1
+        parked = self.parked
         self.discard()
-        self.released()
+        if parked:
+            self.released()
 
     def give_up(self) -> None:
         """Nobody can come back to a call that could not be written down."""

@@ -6,6 +6,7 @@ Several may wait for the same call: whoever comes while it runs is told what the
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -16,17 +17,18 @@ from msgspec import Raw, Struct
 
 from midcall import jsonrpc
 from midcall.call import Call
-from midcall.errors import JournalError, UnknownQuestion, WrongAnswer
+from midcall.errors import JournalError, MethodNotFound, UnknownQuestion, WrongAnswer
 from midcall.journal.contract import ENDED, WITH_OUTCOME, Busy, CallRecord, Gone, Settled
 from midcall.journal.dialect import Detached
 from midcall.journal.durable import LOOK, PATIENCE, DurableCalls
 from midcall.journal.seal import BadSeal, KeyRing
-from midcall.journal.state import asked_of, context_of, is_answered, new_record
+from midcall.journal.state import asked_of, context_of, is_answered, kind_of, new_record
 from midcall.mcp import tasks
 from midcall.mcp.dialects.input_required import InputRequired
 from midcall.mcp.elicitation import NO_NOTES, Given, input_requests, read_answers
-from midcall.mcp.request import McpError, McpRequest, Outcome, Session, error_for
+from midcall.mcp.request import Caller, McpError, McpRequest, Outcome, Session, error_for
 from midcall.mcp.results import Finish, decode_outcome, encode_outcome
+from midcall.principal import Principal, check_scopes
 from midcall.registry import Resolved
 
 CLOSING = "The server is closing: try again"
@@ -279,10 +281,20 @@ class Resumption:
                 request.result(self.come_again(record, ticket))
                 return
 
+    def is_of(self, record: CallRecord, caller: Caller) -> bool:
+        """Whether a call was made by this caller, over MCP."""
+        return record.principal == caller.principal and kind_of(record) == KIND
+
+    def check_scopes(self, record: CallRecord, principal: Principal | None) -> None:
+        """Raise `NotAllowed` if who comes back lacks a scope of the method, if that is still there."""
+        with contextlib.suppress(MethodNotFound):
+            found, _ = self._find(record, _decode_context(context_of(record)))
+            check_scopes(found.name, found.method.extras, principal)
+
     async def take_up(self, record: CallRecord) -> Detached | Settled | Busy | Gone:
         """Go on with a call that nobody looks after."""
         claimed = await self.durable.take_up(record)
-        if isinstance(claimed, InputRequired):
+        if isinstance(claimed, Detached):
             self.durable.resume(claimed)
         return claimed
 

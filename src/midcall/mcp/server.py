@@ -42,7 +42,7 @@ from midcall.mcp.request import (
 )
 from midcall.mcp.results import cache_hints
 from midcall.mcp.resume import Resumption
-from midcall.principal import check_scopes
+from midcall.principal import Principal, check_scopes
 
 log = logging.getLogger("midcall.mcp")
 
@@ -439,8 +439,12 @@ def _method(params: type, handle: _Handle, *, legacy: bool = True, modern: bool 
     return _Method(_reader(params), handle, legacy, modern)
 
 
-def _task(handle: Callable[[Resumption, McpRequest, messages.TaskParams], None]) -> _Handle:
-    return lambda server, request, params, session: handle(server.resumption, request, params)
+def _task(
+    handle: Callable[[Resumption, McpRequest, messages.TaskParams, Principal | None], None],
+) -> _Handle:
+    return lambda server, request, params, session: handle(
+        server.resumption, request, params, session.principal
+    )
 
 
 _ABSENT = Raw()

@@ -21,6 +21,7 @@ from midcall.mcp.elicitation import input_requests, read_answers
 from midcall.mcp.messages import TaskParams
 from midcall.mcp.request import McpError, McpRequest, require
 from midcall.mcp.results import decode_outcome
+from midcall.principal import Principal
 
 if TYPE_CHECKING:
     from midcall.mcp.resume import Resumption
@@ -41,22 +42,35 @@ _STATUS = {
 _Work: TypeAlias = Callable[["Resumption", CallRecord], Awaitable[dict[str, Any]]]
 
 
-def get(resumption: "Resumption", request: McpRequest, params: TaskParams) -> None:
+def get(
+    resumption: "Resumption", request: McpRequest, params: TaskParams, principal: Principal | None
+) -> None:
     """`tasks/get`. Whoever asks for a task that nobody looks after has it go on."""
-    _serve(resumption, request, params, _get)
+    _serve(resumption, request, params, principal, _get)
 
 
-def update(resumption: "Resumption", request: McpRequest, params: TaskParams) -> None:
+def update(
+    resumption: "Resumption", request: McpRequest, params: TaskParams, principal: Principal | None
+) -> None:
     """`tasks/update`: when it is answered, the answers are in the journal."""
-    _serve(resumption, request, params, partial(_update, responses=params.input_responses or {}))
+    work = partial(_update, responses=params.input_responses or {})
+    _serve(resumption, request, params, principal, work)
 
 
-def cancel(resumption: "Resumption", request: McpRequest, params: TaskParams) -> None:
+def cancel(
+    resumption: "Resumption", request: McpRequest, params: TaskParams, principal: Principal | None
+) -> None:
     """`tasks/cancel`."""
-    _serve(resumption, request, params, _cancel)
+    _serve(resumption, request, params, principal, _cancel)
 
 
-def _serve(resumption: "Resumption", request: McpRequest, params: TaskParams, work: _Work) -> None:
+def _serve(
+    resumption: "Resumption",
+    request: McpRequest,
+    params: TaskParams,
+    principal: Principal | None,
+    work: _Work,
+) -> None:
     require(("tasks",), request.caller)
 
     async def serve() -> None:
@@ -64,8 +78,9 @@ def _serve(resumption: "Resumption", request: McpRequest, params: TaskParams, wo
         await resumption.durable.open()
         await resumption.durable.up_to_date(params.task_id)
         found = await resumption.durable.journal.load(params.task_id)
-        if found is None or found[0].principal != request.caller.principal:
+        if found is None or not resumption.is_of(found[0], request.caller):
             raise McpError(INVALID_PARAMS, f"Unknown task: {params.task_id}")
+        resumption.check_scopes(found[0], principal)  # the person may come back with another key
         if is_answered(*found):
             await resumption.take_up(found[0])
         request.result(await work(resumption, found[0]))

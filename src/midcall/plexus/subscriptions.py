@@ -26,6 +26,7 @@ from midcall.errors import (
     AttachedElsewhere,
     Fenced,
     JournalError,
+    MethodNotFound,
     MidcallError,
     NotWaiting,
     ToolError,
@@ -380,6 +381,7 @@ class Subscriptions:
             if found is None or not is_of(found[0], peer.principal) or kind_of(found[0]) != KIND:
                 raise UnknownCall(call_id)
             record = found[0]
+            self._check_scopes(record, peer.principal)
             self._durable.live.yield_to(call_id, record.fence)
             live = self._durable.live.get(call_id)
             if isinstance(live, DurableSubscription):
@@ -404,6 +406,11 @@ class Subscriptions:
                     raise _stands_still(call_id)
                 case _:
                     pass  # it has gone on, or has ended, in this moment: look again
+
+    def _check_scopes(self, record: CallRecord, principal: Principal | None) -> None:
+        """Raise `NotAllowed` if who comes back lacks a scope of the method, if that is still there."""
+        with contextlib.suppress(MethodNotFound):
+            check_scopes(record.name, self._hub.resolve(record.name).method.extras, principal)
 
     async def respond(self, peer: Peer, call_id: str, request_id: str, payload: Any) -> bool:
         """Answer a question; when this returns, the answer is in the journal.
