@@ -23,6 +23,7 @@ import logging
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from enum import StrEnum
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from midcall.chat import conversation as events
@@ -338,12 +339,11 @@ def joined(messages: Iterable[Message]) -> tuple[Message, ...]:
     What the person said in several messages, because the model failed or was stopped, is one.
     """
     made: list[Message] = []
-    for message in messages:
-        last = made[-1] if made else None
-        if last is not None and message.role == last.role == "user":
-            made[-1] = Message("user", f"{last.content}\n\n{message.content}")
-        else:
-            made.append(message)
+    for role, spoken in groupby(messages, lambda message: message.role):
+        several = list(spoken)
+        if role == "user" and len(several) > 1:
+            several = [Message("user", "\n\n".join(message.content for message in several))]
+        made += several
     return tuple(made)
 
 
