@@ -360,12 +360,16 @@ _decode = msgspec.json.Decoder(Conversation).decode
 
 
 async def load(store: Conversations, id: str, principal: str | None) -> Conversation | None:
-    """A conversation of this person, as it is kept."""
+    """A conversation of this person, as it is kept. Whose it is, the record says, and not its body."""
     record = await store.load(id, principal)
+    if record is None:
+        return None
     try:
-        return None if record is None else _decode(record.body)
+        conversation = _decode(record.body)
     except msgspec.MsgspecError:
         raise JournalError("The conversation cannot be read: the journal was changed") from None
+    conversation.id, conversation.principal = record.id, record.principal
+    return conversation
 
 
 async def save(store: Conversations, conversation: Conversation) -> None:
