@@ -521,6 +521,36 @@ def test_a_call_that_was_written_down_and_never_started_is_started_by_whoever_co
     drive(main(), 30)
 
 
+class Counter:
+    """Says how far it is, often."""
+
+    @method
+    async def counts(self, ask: Ask, most: int) -> str:
+        """Count."""
+        for number in range(1, most + 1):
+            ask.progress(f"{number}")
+            if number % 10 == 0:
+                await asyncio.sleep(0)
+        return "counted"
+
+
+@pytest.mark.parametrize("most", [50, 20_000])
+def test_of_a_flood_of_progress_the_first_reports_and_the_newest_are_told(most: int) -> None:
+    async def main() -> None:
+        async with chat(Puppet(call("counter__counts", most=most), "There."), Counter()) as person:
+            begun = time.monotonic()
+            events = await person.say("go")
+            seconds = time.monotonic() - begun
+            told = [int(event["message"]) for event in events if event["type"] == "tool_progress"]
+            assert told[:50] == list(range(1, 51))
+            assert told == sorted(set(told))
+            assert told[-1] == most
+            assert len(told) <= 102 + seconds / runs.WRITE_EVERY
+            assert kinds(events)[-3:] == ["tool_result", "text", "complete"]
+
+    drive(main())
+
+
 class Gated(Puppet):
     """Waits before it says its last words."""
 
