@@ -521,6 +521,33 @@ def test_a_call_that_was_written_down_and_never_started_is_started_by_whoever_co
     drive(main(), 30)
 
 
+def test_a_turn_that_only_looks_in_writes_no_copy_of_the_conversation() -> None:
+    async def main() -> None:
+        engine = ChatEngine(Hub("h").register(Desk()), Puppet("Long.", call("desk__asks"), "There."))
+        async with serving(engine) as port:
+            person = Person(port)
+            await person.say("x" * 100_000)
+            asked = only(await person.say("now ask"), "plugin_elicit_request")
+            first = await person.post(resume=True)
+            messages = (await person.shown())["messages"]
+            assert only(first, "conversation_state")["messages"] == messages
+            assert set(first[-1]) == {"type", "conversationId", "messages", "pending", "usage"}
+            run = person.run
+            assert sum(map(len, await engine.store.lines(run, 0))) < 10_000
+            # Later, here or elsewhere, it is told the same.
+            await person.answer(asked, text="Ada")
+            for _ in range(2):
+                _, _, data = await person.request("GET", f"/chat?sessionId={run}")
+                assert [json.loads(line)["event"] for line in data.splitlines()] == first
+                engine._runs.clear()
+            # Of a conversation that is gone, nothing is told.
+            await person.request("DELETE", f"/chat/conversations/{person.conversation}")
+            _, _, data = await person.request("GET", f"/chat?sessionId={run}")
+            assert b"x" * 100 not in data
+
+    drive(main())
+
+
 class Counter:
     """Says how far it is, often."""
 

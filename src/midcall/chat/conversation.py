@@ -218,13 +218,18 @@ class SessionError(Struct, frozen=True, tag_field="type", tag="plugin_session_er
     message: str
 
 
-class ConversationState(Struct, frozen=True, tag_field="type", tag="conversation_state", rename="camel"):
+class ConversationState(
+    Struct, frozen=True, tag_field="type", tag="conversation_state", rename="camel", omit_defaults=True
+):
     """The conversation as it stands while the person is asked."""
 
     conversation_id: str
     messages: list[Message]
     pending: list[ElicitRequest]
     usage: dict[str, int] = {}
+    message_count: int = 0
+    """Of a line that is kept: how many messages of the conversation belong here. Each resume has such a line,
+    so they are put in only where it is read."""
 
 
 class Complete(Struct, frozen=True, tag_field="type", tag="complete"):

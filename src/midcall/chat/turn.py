@@ -263,8 +263,10 @@ class Turn:
         questions = self._conversation.questions
         for question in questions:
             self._run.emit(question)
-        messages = list(self._conversation.messages)
-        self._run.emit(events.ConversationState(self._conversation.id, messages, questions, self._meter.told))
+        count = len(self._conversation.messages)
+        self._run.emit(
+            events.ConversationState(self._conversation.id, [], questions, self._meter.told, count)
+        )
 
     async def _complete(self) -> None:
         await self._end()
