@@ -15,7 +15,7 @@ from chatting import Person, Puppet, call, only, serving, text
 from driving import drive
 from midcall import Ask, Hub, method
 from midcall.chat import ChatEngine
-from midcall.journal.contract import Journal
+from midcall.journal.contract import ConversationRecord, Journal
 from midcall.journal.durable import DurableCalls
 from midcall.journal.memory import MemoryJournal
 from midcall.journal.postgres import PostgresJournal
@@ -146,6 +146,29 @@ def test_a_run_is_stopped_and_read_by_nobody_else(store: Journal) -> None:
             assert events[-1]["outcome"] == {"type": "success"}
             listed = json.loads((await ada.request("GET", "/chat/conversations"))[2])["conversations"]
             assert thread in [one["id"] for one in listed]
+
+    drive(main())
+
+
+def test_whose_a_conversation_is_the_row_says_and_not_its_body(store: Journal) -> None:
+    """As in a file that was brought from elsewhere."""
+
+    async def main() -> None:
+        hub = Hub("h").register(Desk())
+        hub.durable = DurableCalls(hub, store)
+        chat = ChatEngine(hub, Puppet(call("desk__asks"), "There."))
+        async with serving(chat, auth=keys()) as port:
+            body = json.dumps({"id": "another", "principal": "ada", "created": 1.0, "version": 1}).encode()
+            record = ConversationRecord(id="c", principal="eve", version=1, updated=1.0, title="t", body=body)
+            await chat.store.save(record)
+            eve = Keyed(port, EVE)
+            eve.conversation = "c"
+            only(await eve.say("go"), "plugin_elicit_request")
+            assert eve.conversation == "c"
+            assert [one.principal for one in (await store.list()).calls] == ["eve"]
+            ada = Keyed(port, ADA)
+            listed = json.loads((await ada.request("GET", "/chat/conversations"))[2])
+            assert listed["conversations"] == []
 
     drive(main())
 

@@ -6,6 +6,7 @@ import faulthandler
 import json
 import logging
 import sqlite3
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,13 +23,14 @@ from midcall.chat import ChatEngine, Plugin, PluginContext, PluginQuestion, runs
 from midcall.chat.conversation import ChatRequest, Conversation, Text, load, save
 from midcall.chat.dialect import ToolEnded
 from midcall.chat.runs import FarRun, Run
+from midcall.chat.turn import joined
 from midcall.errors import JournalError
 from midcall.journal.contract import ConversationRecord, RunRecord
 from midcall.journal.durable import DurableCalls
 from midcall.journal.memory import MemoryConversations, MemoryJournal
 from midcall.journal.sqlite import SqliteJournal
 from midcall.logs import Trouble
-from midcall.models.base import ModelError, ModelRequest
+from midcall.models.base import Message, ModelError, ModelRequest
 from midcall.models.scripted import Scripted
 
 size = Question("size", int)
@@ -351,6 +353,25 @@ def test_what_was_said_twice_because_the_model_failed_is_told_to_it_as_one_messa
     drive(main())
 
 
+def test_a_long_history_of_short_messages_is_joined_in_linear_time() -> None:
+    def seconds(count: int) -> float:
+        said = [Message("user", "a" * 2000)] * count
+        begun = time.perf_counter()
+        (one,) = joined(said)
+        assert len(one.content) == 2002 * count - 2
+        return time.perf_counter() - begun
+
+    seconds(10)
+    assert min(seconds(4000) for _ in range(3)) < 0.5  # a copy for each message takes several seconds
+    answered = [
+        Message("user", "a"),
+        Message("assistant", "b"),
+        Message("assistant", "c"),
+        Message("user", "d"),
+    ]
+    assert joined(answered) == tuple(answered)
+
+
 def test_a_turn_that_failed_is_seen_as_cut_off_by_a_page_that_reloads(tmp_path: Path) -> None:
     def engine(*answers: Any) -> ChatEngine:
         hub = Hub("h").register(Desk())
@@ -498,6 +519,63 @@ def test_a_call_that_was_written_down_and_never_started_is_started_by_whoever_co
         await hub.durable.close()
 
     drive(main(), 30)
+
+
+def test_a_turn_that_only_looks_in_writes_no_copy_of_the_conversation() -> None:
+    async def main() -> None:
+        engine = ChatEngine(Hub("h").register(Desk()), Puppet("Long.", call("desk__asks"), "There."))
+        async with serving(engine) as port:
+            person = Person(port)
+            await person.say("x" * 100_000)
+            asked = only(await person.say("now ask"), "plugin_elicit_request")
+            first = await person.post(resume=True)
+            messages = (await person.shown())["messages"]
+            assert only(first, "conversation_state")["messages"] == messages
+            assert set(first[-1]) == {"type", "conversationId", "messages", "pending", "usage"}
+            run = person.run
+            assert sum(map(len, await engine.store.lines(run, 0))) < 10_000
+            # Later, here or elsewhere, it is told the same.
+            await person.answer(asked, text="Ada")
+            for _ in range(2):
+                _, _, data = await person.request("GET", f"/chat?sessionId={run}")
+                assert [json.loads(line)["event"] for line in data.splitlines()] == first
+                engine._runs.clear()
+            # Of a conversation that is gone, nothing is told.
+            await person.request("DELETE", f"/chat/conversations/{person.conversation}")
+            _, _, data = await person.request("GET", f"/chat?sessionId={run}")
+            assert b"x" * 100 not in data
+
+    drive(main())
+
+
+class Counter:
+    """Says how far it is, often."""
+
+    @method
+    async def counts(self, ask: Ask, most: int) -> str:
+        """Count."""
+        for number in range(1, most + 1):
+            ask.progress(f"{number}")
+            if number % 10 == 0:
+                await asyncio.sleep(0)
+        return "counted"
+
+
+@pytest.mark.parametrize("most", [50, 20_000])
+def test_of_a_flood_of_progress_the_first_reports_and_the_newest_are_told(most: int) -> None:
+    async def main() -> None:
+        async with chat(Puppet(call("counter__counts", most=most), "There."), Counter()) as person:
+            begun = time.monotonic()
+            events = await person.say("go")
+            seconds = time.monotonic() - begun
+            told = [int(event["message"]) for event in events if event["type"] == "tool_progress"]
+            assert told[:50] == list(range(1, 51))
+            assert told == sorted(set(told))
+            assert told[-1] == most
+            assert len(told) <= 102 + seconds / runs.WRITE_EVERY
+            assert kinds(events)[-3:] == ["tool_result", "text", "complete"]
+
+    drive(main())
 
 
 class Gated(Puppet):

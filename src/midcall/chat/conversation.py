@@ -218,13 +218,18 @@ class SessionError(Struct, frozen=True, tag_field="type", tag="plugin_session_er
     message: str
 
 
-class ConversationState(Struct, frozen=True, tag_field="type", tag="conversation_state", rename="camel"):
+class ConversationState(
+    Struct, frozen=True, tag_field="type", tag="conversation_state", rename="camel", omit_defaults=True
+):
     """The conversation as it stands while the person is asked."""
 
     conversation_id: str
     messages: list[Message]
     pending: list[ElicitRequest]
     usage: dict[str, int] = {}
+    message_count: int = 0
+    """Of a line that is kept: how many messages of the conversation belong here. Each resume has such a line,
+    so they are put in only where it is read."""
 
 
 class Complete(Struct, frozen=True, tag_field="type", tag="complete"):
@@ -360,12 +365,16 @@ _decode = msgspec.json.Decoder(Conversation).decode
 
 
 async def load(store: Conversations, id: str, principal: str | None) -> Conversation | None:
-    """A conversation of this person, as it is kept."""
+    """A conversation of this person, as it is kept. Whose it is, the record says, and not its body."""
     record = await store.load(id, principal)
+    if record is None:
+        return None
     try:
-        return None if record is None else _decode(record.body)
+        conversation = _decode(record.body)
     except msgspec.MsgspecError:
         raise JournalError("The conversation cannot be read: the journal was changed") from None
+    conversation.id, conversation.principal = record.id, record.principal
+    return conversation
 
 
 async def save(store: Conversations, conversation: Conversation) -> None:

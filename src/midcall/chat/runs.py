@@ -12,10 +12,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from midcall.chat.conversation import Event, Failure
+from midcall.chat.conversation import ConversationState, Event, Failure, load
 from midcall.errors import Conflict, JournalError
 from midcall.journal.contract import Conversations, RunRecord
 from midcall.logs import Trouble
+from midcall.models.base import Message
 
 log = logging.getLogger("midcall.chat")
 
@@ -33,6 +34,9 @@ DEAD_AFTER = 5.0
 POLL = 0.25
 """Seconds between two looks at a run of another process."""
 
+PAUSES = (0.25, 0.5, 1.0, 2.0, 4.0)
+"""Seconds after which a conversation is read again that could not be read; then its messages are left out."""
+
 
 LOST = Failure("The server was restarted while it answered", "run_lost", recoverable=True)
 """How a run ends whose worker is dead."""
@@ -46,6 +50,10 @@ class RunLine(msgspec.Struct, frozen=True):
 
 
 _encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(RunLine).decode
+
+STATE = b'"type":"conversation_state"'
+"""What a line has that tells how the conversation stands; others may have it in their data."""
 
 
 async def finished(work: Coroutine[Any, Any, T]) -> T:
@@ -120,7 +128,7 @@ class Run:
                 continue
             new = self._lines[after:]
             after += len(new)
-            yield new
+            yield await _filled(new, self._store, self.principal, self._closing)
 
     def _wake(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
@@ -234,7 +242,7 @@ class FarRun:
             else:
                 pause = POLL
                 if new:
-                    yield new
+                    yield await _filled(new, self._store, self.principal, self._closing)
                 after += len(new)
             if not over:
                 await asyncio.sleep(pause)
@@ -261,6 +269,40 @@ class FarRun:
 
     async def _was_buried(self, lines: int) -> bool:
         return list(await self._store.lines(self.id, lines - 1)) == [_lost(lines)]
+
+
+async def _filled(
+    lines: Sequence[bytes], store: Conversations, principal: str | None, closing: Callable[[], bool]
+) -> Sequence[bytes]:
+    """Lines as they are told: with the messages of the conversation, where these are not kept in the line."""
+    if not any(STATE in line for line in lines):
+        return lines
+    return [
+        await _with_messages(line, store, principal, closing) if STATE in line else line for line in lines
+    ]
+
+
+async def _with_messages(
+    line: bytes, store: Conversations, principal: str | None, closing: Callable[[], bool]
+) -> bytes:
+    read = _decode(line)
+    event = read.event
+    if not isinstance(event, ConversationState) or not event.message_count:
+        return line
+    messages: list[Message] = []
+    for pause in PAUSES:
+        try:
+            conversation = await load(store, event.conversation_id, principal)
+        except JournalError:
+            if closing():
+                break
+            await asyncio.sleep(pause)
+        else:
+            # Messages are only added; of a conversation that was deleted since, there are none.
+            messages = [] if conversation is None else conversation.messages[: event.message_count]
+            break
+    state = msgspec.structs.replace(event, messages=messages, message_count=0)
+    return _encode(RunLine(read.lsn, state))
 
 
 def _lost(lsn: int) -> bytes:

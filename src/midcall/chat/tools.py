@@ -15,7 +15,7 @@ import hashlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from midcall.chat import conversation as events
 from midcall.chat.conversation import Conversation, ElicitRequest, ElicitResponse, Pending
@@ -41,7 +41,7 @@ from midcall.chat.plugins import (
     with_component,
     without_reason,
 )
-from midcall.chat.runs import Run, finished
+from midcall.chat.runs import WRITE_EVERY, Run, finished
 from midcall.client.native import MOST_LETTERS, native_name
 from midcall.errors import (
     JournalError,
@@ -76,12 +76,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("midcall.chat")
 
+T = TypeVar("T")
+
 CAPABILITIES = frozenset(("elicitation", "sampling", "roots"))
 """What a tool may require of whoever calls it, and a chat has."""
 
 GONE = "The tool call is gone: it was ended, or its time was up"
 LOST = "Plugin session was lost. Please retry the operation."
 STOPPED = "Stopped by the person before it had a result."
+
+REPORTS = 100
+"""How many reports of its progress a call may make in one turn that are all told, each at once."""
 
 MAX_ROUNDS = 200
 """How often a tool may ask in one turn without asking the person."""
@@ -292,6 +297,45 @@ class Meter:
         return {"input": self.usage.input, "output": self.usage.output}
 
 
+class Reports:
+    """What a call says of its progress in a turn: the first reports at once, and of more only the newest,
+    every now and then. Each is a line that is written down."""
+
+    def __init__(self, tell: Report) -> None:
+        self._tell = tell
+        self._at_once = REPORTS
+        self._next = 0.0
+        self._newest: tuple[str, float | None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def take(self, message: str, percentage: float | None) -> None:
+        """Tell a report, now or later, unless there is a newer one by then."""
+        if self._at_once:
+            self._at_once -= 1
+            self._tell(message, percentage)
+            return
+        self._newest = message, percentage
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_at(max(self._next, loop.time()), self._tell_newest)
+            self._next = self._timer.when() + WRITE_EVERY
+
+    async def during(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do something; what is reported meanwhile is told before it ends."""
+        try:
+            return await work
+        finally:
+            self._tell_newest()
+
+    def _tell_newest(self) -> None:
+        timer, self._timer = self._timer, None
+        newest, self._newest = self._newest, None
+        if timer is not None:
+            timer.cancel()
+        if newest is not None:
+            self._tell(*newest)
+
+
 class TurnCalls:
     """What one turn does with tools."""
 
@@ -433,11 +477,12 @@ class TurnCalls:
         call waits for somebody who may go on with it."""
         call = pending.call
 
-        def report(message: str, percentage: float | None) -> None:
+        def tell(message: str, percentage: float | None) -> None:
             self._run.emit(events.ToolProgress(call.id, self._name(call), message, percentage))
 
+        reports = Reports(tell)
         try:
-            await self._settle(pending, await start(report), report)
+            await self._settle(pending, await reports.during(start(reports.take)), reports)
         except SessionLost:
             self._conversation.pending.pop(call.id, None)
             self.lost(call.id)
@@ -455,7 +500,7 @@ class TurnCalls:
             log.exception("a call of %s failed inside midcall", call.name)
             await self._end(call, "Internal error")
 
-    async def _settle(self, pending: Pending, outcome: ToolEnded | ToolAsks, report: Report) -> None:
+    async def _settle(self, pending: Pending, outcome: ToolEnded | ToolAsks, reports: "Reports") -> None:
         """Take what came of a round; answer what needs no person, and go on until one is needed."""
         call = pending.call
         for _ in range(MAX_ROUNDS):
@@ -472,7 +517,8 @@ class TurnCalls:
                 self._status(call, "awaiting_elicit")
                 return
             await self._answer(pending)
-            outcome = await self._engine.calls.current(pending.call_id, report)
+            going_on = self._engine.calls.current(pending.call_id, reports.take)
+            outcome = await reports.during(going_on)
         else:
             raise MidcallError(f"{self._name(call)} has asked {MAX_ROUNDS} times, and is given up")
         if pending.round:

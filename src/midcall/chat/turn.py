@@ -23,6 +23,7 @@ import logging
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from enum import StrEnum
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from midcall.chat import conversation as events
@@ -262,8 +263,10 @@ class Turn:
         questions = self._conversation.questions
         for question in questions:
             self._run.emit(question)
-        messages = list(self._conversation.messages)
-        self._run.emit(events.ConversationState(self._conversation.id, messages, questions, self._meter.told))
+        count = len(self._conversation.messages)
+        self._run.emit(
+            events.ConversationState(self._conversation.id, [], questions, self._meter.told, count)
+        )
 
     async def _complete(self) -> None:
         await self._end()
@@ -338,12 +341,11 @@ def joined(messages: Iterable[Message]) -> tuple[Message, ...]:
     What the person said in several messages, because the model failed or was stopped, is one.
     """
     made: list[Message] = []
-    for message in messages:
-        last = made[-1] if made else None
-        if last is not None and message.role == last.role == "user":
-            made[-1] = Message("user", f"{last.content}\n\n{message.content}")
-        else:
-            made.append(message)
+    for role, spoken in groupby(messages, lambda message: message.role):
+        several = list(spoken)
+        if role == "user" and len(several) > 1:
+            several = [Message("user", "\n\n".join(message.content for message in several))]
+        made += several
     return tuple(made)
 
 
