@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +22,7 @@ from driving import LIMIT, drive
 from midcall import Ask, Hub, ToolError, method
 from midcall.chat import ChatEngine
 from midcall.chat.conversation import Abort, ChatRequest, Conversation, ElicitResponse, ElicitResult, Pending
+from midcall.chat.engine import NoConversation
 from midcall.chat.runs import Run
 from midcall.journal.durable import DurableCalls
 from midcall.journal.sqlite import SqliteJournal
@@ -224,8 +226,13 @@ class World:
         last = [line["event"]["type"] in LAST for line in told]
         assert last == [False] * (len(told) - 1) + [True]
         self.ended = told[-1]["event"]["type"]
-        assert [bare(line) for line in await self.engine.store.lines(run.id, 0)] == [bare(x) for x in lines]
         state = await self.engine.store.run(run.id)
+        if self.conversation_id is None:  # its lines went with it
+            assert (state, list(await self.engine.store.lines(run.id, 0))) == (None, [])
+            with pytest.raises(NoConversation):
+                await self.engine.attach(run.id)
+            return
+        assert [bare(line) for line in await self.engine.store.lines(run.id, 0)] == [bare(x) for x in lines]
         assert state is not None
         assert (state.lines, state.ended) == (len(lines), True)
 

@@ -318,6 +318,9 @@ class ChatEngine:
         for call in conversation.unanswered():
             await self.calls.abort(name, conversation.key_of(call), "The conversation was deleted")
         await self.store.delete(id, name)
+        for run in list(self._runs.values()):
+            if (run.conversation_id, run.principal) == (id, name):
+                del self._runs[run.id]
 
     # --- what a turn needs -------------------------------------------------------------------
 
