@@ -42,7 +42,7 @@ class Target:
     @method
     async def ask(self, question: str, ask: Ask) -> str:
         """Ask something."""
-        return await ask.or_else(prompt="nobody").prompt(question, timeout=0.5)
+        return await ask.or_else(prompt="nobody").prompt(question, timeout=2)
 
     @method
     async def stream(

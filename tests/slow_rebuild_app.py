@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from pathlib import Path
 
 from midcall import Ask, Hub, method
 
@@ -11,8 +12,9 @@ class Slow:
 
     @method
     async def ask(self, who: str, ask: Ask) -> str:
-        """Sleep outside a step, then ask."""
-        await asyncio.sleep(float(os.environ["REBUILD"]))
+        """Wait for a gate outside a step, then ask."""
+        while not Path(os.environ["GATE"]).exists():
+            await asyncio.sleep(0.02)
         return f"{who}: {await ask.prompt('Name?', key='name', timeout=None)}"
 
     @method(long_running=True)

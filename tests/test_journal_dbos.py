@@ -124,7 +124,7 @@ def test_the_segment_of_a_killed_worker_is_finished_by_recovery_without_anybody_
     until(lambda: database.states() == ["SUCCESS"])
     assert list(database.workflows()) == ["1:1"]  # the same one, elsewhere
     assert database.workflows()["1:1"][1] != executor
-    until(lambda: other.effects() == ["begun", "ended"])
+    assert other.effects() == ["begun", "ended"]
     assert text_of(other.call("slow.held", state=asked, answers=ANSWERS[0])) == "Ada BEGUN ENDED"
     assert database.states() == ["SUCCESS"]
 

@@ -12,9 +12,6 @@ from mcp_peers import MODERN
 from operating import Server, accept, until
 from waiting_peers import TASKS
 
-REBUILD = 10.0
-"""Seconds: much longer than it takes to answer and to kill the server."""
-
 _ids = itertools.count(1)
 
 
@@ -58,10 +55,11 @@ def calls(server: Server) -> dict[str, Any]:
 
 def test_an_answer_that_was_acknowledged_outlives_a_crash_during_the_rebuild(tmp_path: Path) -> None:
     everybody = {"retry", "task", "administrator", "websocket"}
+    gate = tmp_path / "gate"
+    gate.touch()
+    options = ("--admin", "--log-level", "warning")
     with (
-        Server(
-            tmp_path, "--admin", "--log-level", "warning", target="slow_rebuild_app:hub", REBUILD=f"{REBUILD}"
-        ) as server,
+        Server(tmp_path, *options, target="slow_rebuild_app:hub", GATE=f"{gate}") as server,
         ThreadPoolExecutor() as threads,
     ):
         asked = threads.submit(server.call, "slow.ask", who="retry")
@@ -75,6 +73,7 @@ def test_an_answer_that_was_acknowledged_outlives_a_crash_during_the_rebuild(tmp
         before = calls(server)
         server.kill()
 
+        gate.unlink()
         server.start()
         ids = {who: one["id"] for who, one in before.items()}
         rpc(
@@ -92,8 +91,10 @@ def test_an_answer_that_was_acknowledged_outlives_a_crash_during_the_rebuild(tmp
             path = f"/admin/calls/{ids['administrator']}/answers"
             threads.submit(server.post, path, {"answers": {"name": "Ada"}})
             until(lambda: all(_is_answered(one) for one in calls(server).values()))
+            assert {one["status"] for one in calls(server).values()} == {"running"}, "it is being run again"
             server.kill()
 
+        gate.touch()
         server.start()
         until(lambda: {one["status"] for one in calls(server).values()} == {"completed"})
         for who, id in ids.items():
@@ -103,4 +104,4 @@ def test_an_answer_that_was_acknowledged_outlives_a_crash_during_the_rebuild(tmp
 
 def _is_answered(call: dict[str, Any]) -> bool:
     (entry,) = call["entries"]
-    return bool(entry["state"] != "waiting")
+    return bool(entry["state"] == "answered")

@@ -303,9 +303,8 @@ def test_a_task_works_on_below_the_span_that_started_it(connect: Connect) -> Non
             span = found["tools/call tools.job"]
             assert span["status"] == "UNSET"
             await task_until(client, task, "completed")
-            found |= by_name(
-                await spans(client)
-            )  # it may have worked already when they were asked for before
+            found |= by_name(await spans(client))  # it may have worked already when they were asked for
+            assert sorted(found) == ["tools/call tools.job", "worked"]
             assert found["worked"]["parent"] == span["span"]
 
     drive(run())

@@ -13,12 +13,13 @@ from midcall.errors import JournalError
 from midcall.journal import sweeper
 from midcall.journal.contract import Entry, Gone, Parking
 from midcall.journal.dialect import Detached
+from midcall.journal.durable import LOOK
 from midcall.journal.memory import MemoryJournal
 from midcall.journal.sqlite import SqliteJournal
 from midcall.journal.state import answers_for, asked_of
 from midcall.mcp.dialects.input_required import InputRequired
 from midcall.replay import question_id
-from waiting_peers import TASKS, Peer, Worker, messages, text
+from waiting_peers import TASKS, Peer, Worker, messages, responses, text
 
 SOON = 0.02
 """Seconds in which everything happens that can."""
@@ -31,6 +32,8 @@ class Gated(MemoryJournal):
         super().__init__(shared)
         self._gates: dict[str, asyncio.Event] = {}
         self.refuses: set[str] = set()
+        self.fails: set[str] = set()
+        """What is held and goes wrong, once."""
         self.held: set[str] = set()
         self.parked_with: list[bytes] = []
 
@@ -51,6 +54,9 @@ class Gated(MemoryJournal):
         if name in self._gates:
             self.held.add(name)
             await self._gates[name].wait()
+            if name in self.fails:
+                self.fails.discard(name)
+                raise JournalError("The disk is full")
 
     async def create(self, *args: Any, **kwargs: Any) -> Any:
         await self._pass("create")
@@ -186,6 +192,67 @@ def test_two_requests_that_answer_one_question_each_are_both_answered() -> None:
             await asyncio.sleep(SOON)
             tools.go_on.set()
             assert [text((await one)["result"]) for one in both] == ["A B", "A B"]
+
+    drive(main())
+
+
+def test_a_request_that_is_sent_twice_is_answered_twice_however_slow_the_journal() -> None:
+    async def main() -> None:
+        journal = Gated()
+        async with workshop(journal) as worker:
+            peer = worker.peer()
+            asked = await peer.tool("tools.stream")
+            params = peer.params("tools.stream", asked["requestState"], {"a": "A"})
+            journal.hold("claim")
+            both = [peer.send("tools/call", params) for _ in range(2)]
+            await journal.reached("claim")
+            await asyncio.sleep(LOOK + 0.2)
+            assert not any(one.done() for one in both)
+            journal.let_go("claim")
+            assert [messages((await one)["result"]) for one in both] == [["b?"], ["b?"]]
+
+    drive(main())
+
+
+@pytest.mark.parametrize("how", ["retry", "task", "websocket"])
+def test_an_answer_takes_the_place_of_one_that_could_not_be_written(how: str) -> None:
+    """And is acknowledged only when it has: not because another one was about to be taken."""
+
+    async def main() -> None:
+        journal = Gated()
+        async with workshop(journal) as worker:
+            peer = worker.peer()
+            if how == "task":
+                call_id = await peer.start_task("tools.long")
+                await until_task(peer, call_id, "a?")
+                made = {"taskId": call_id, "_meta": TASKS}
+                sent = [
+                    ("tasks/update", {**made, "inputResponses": responses({"a": said})}) for said in "12"
+                ]
+            elif how == "retry":
+                asked = await peer.tool("tools.stream")
+                call_id = asked["_meta"]["dev.midcall/callId"]
+                sent = [
+                    ("tools/call", peer.params("tools.stream", asked["requestState"], {"a": said}))
+                    for said in "12"
+                ]
+            else:
+                call_id = await peer.subscribe("tools.stream")
+                await peer.until(lambda: peer.open(call_id))
+                question = peer.open(call_id)["a?"]
+                sent = [("plexus_respond", [call_id, question, said]) for said in "12"]
+            journal.hold("claim")
+            one = peer.send(*sent[0])
+            await journal.reached("claim")
+            two = peer.send(*sent[1])
+            await asyncio.sleep(SOON)
+            assert not two.done()
+            journal.fails.add("claim")
+            journal.let_go("claim")
+            assert "error" in await one
+            assert "result" in await two
+            _, entries = await worker.loaded(call_id)
+            assert latest(entries, "1").value in (b'"2"', b'{"Text":"2"}')
 
     drive(main())
 

@@ -9,11 +9,10 @@ SCRIPT = Path(__file__).parent.parent / "scripts" / "walks.py"
 
 MOST = {
     "a plain call over HTTP": 18,
-    "MRTR: a question with its retry": 32,
-    "the same, killed between the two": 32,
-    "a chat turn that asks, with its answer": 38,
+    "MRTR: a question with its retry": 30,
+    "the same, killed between the two": 30,
+    "a chat turn that asks, with its answer": 36,
 }
-"""A little more than there are on a quiet machine (14, 30, 30 and 35): on a busy one a timer may come by."""
 
 
 def test_no_walk_passes_through_more_files_than_it_should() -> None:

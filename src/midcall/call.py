@@ -137,7 +137,7 @@ class Call(Struct, eq=False):
         self.questions.answer(request_id, payload)
 
     def check_answer(self, request_id: str, payload: Any) -> None:
-        """Raise `UnknownQuestion` or `WrongAnswer` if `answer` would; nothing changes."""
+        """Raise `UnknownQuestion` or `WrongAnswer` if `hold_answer` would, or is to wait; nothing changes."""
         if self.questions is None:
             raise UnknownQuestion(request_id)
         self.questions.check(request_id, payload)

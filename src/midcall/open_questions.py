@@ -220,8 +220,14 @@ class OpenQuestions:
         self._asker.answered(question.wanted, payload)
 
     def check(self, request_id: str, payload: Any) -> None:
-        """Raise `UnknownQuestion` or `WrongAnswer` if `answer` would; nothing changes."""
-        _read(self._answerable(request_id).wanted, payload)
+        """Raise `UnknownQuestion` or `WrongAnswer` if `answer` would; nothing changes.
+
+        A question counts whose answer is held: that may still be let go.
+        """
+        question = self._open.get(request_id)
+        if question is None or question.round.over:
+            raise UnknownQuestion(request_id)
+        _read(question.wanted, payload)
 
     def hold(self, request_id: str, payload: Any) -> Wanted:
         """Take an answer that is to be kept before the tool gets it, by `give`; or else `let_go`.

@@ -16,6 +16,7 @@ threads the default ones of the loop that it is called from.
 import asyncio
 import contextlib
 import contextvars
+import itertools
 import logging
 import threading
 import time
@@ -30,7 +31,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from midcall.errors import JournalError, TooManyCalls
 from midcall.journal.contract import CallRecord
-from midcall.journal.dialect import Detached
+from midcall.journal.dialect import PAUSES, Detached
 from midcall.journal.postgres import PostgresJournal
 from midcall.journal.trouble import trouble
 
@@ -157,15 +158,24 @@ class DbosEngine:
             self._works.pop(workflow_id, None)
 
     async def _take_over(self, work: "Work") -> None:
-        """The workflow was that of a worker which is gone."""
-        try:
-            claimed = await self._durable.claim(work.call_id, work.segment, work=work)
-            if isinstance(claimed, Detached):
-                self._durable.resume(claimed)
+        """The workflow was that of a worker which is gone. If the journal is away, wait until it is back."""
+        for tries in itertools.count():
+            try:
+                claimed = await self._durable.claim(work.call_id, work.segment, work=work)
+                if isinstance(claimed, Detached):
+                    self._durable.resume(claimed)
+                else:
+                    work.end()  # somebody else goes on with it, or it is over
                 return
-        except (JournalError, TooManyCalls) as fault:
-            log.warning("cannot take over: %s", fault, extra={"call": work.call_id})
-        work.end()
+            except TooManyCalls as fault:
+                log.warning("cannot take over: %s", fault, extra={"call": work.call_id})
+                work.end()
+                return
+            except JournalError as fault:
+                log.warning("cannot take over yet: %s", fault, extra={"call": work.call_id})
+            await asyncio.sleep(PAUSES[min(tries, len(PAUSES) - 1)])
+            if self._closing:
+                raise asyncio.CancelledError
 
     # --- looking after -----------------------------------------------------------------------
 

@@ -53,10 +53,10 @@ class Detached:
     """One durable call, and the outlet of its coroutine."""
 
     __slots__ = (
-        "_ahead",
         "_changed",
         "_deadlines",
         "_end",
+        "_taking",
         "_waiters",
         "_working",
         "call",
@@ -95,8 +95,8 @@ class Detached:
         self.notes: dict[str, str] = {}
         """Why questions are asked again: what would have been expected of the last answer."""
         self._deadlines: dict[str, float] = {}
-        self._ahead: set[str] = set()
-        """The questions to which an answer is being written before a replay has come to them."""
+        self._taking: dict[str, asyncio.Future[None]] = {}
+        """When it is known whether the answer is taken that is being written, by the id of its question."""
         self._end: tuple[bytes, Parking] | None = None
         self._changed = False
         self._working = False
@@ -240,12 +240,24 @@ class Detached:
         question yet: then it finds the answer there. Gives the dialect that has the call after that, which is
         another one if it had to be run again. Raises `UnknownQuestion` or `WrongAnswer`: then nothing is
         changed.
+
+        If another answer to the same question is being written, wait: that may still fail.
         """
+        while others := {self._taking[one] for one in answers if one in self._taking}:
+            await asyncio.wait(others)
+        taken = asyncio.get_running_loop().create_future()
+        self._taking.update(dict.fromkeys(answers, taken))
+        try:
+            return await self._take_answers(answers)
+        finally:
+            for request_id in answers:
+                del self._taking[request_id]
+            taken.set_result(None)
+
+    async def _take_answers(self, answers: Mapping[str, Any]) -> "Detached | None":
         call = self.call
         if call is None or call.trace is None:
             return None
-        for request_id in self._ahead & answers.keys():
-            raise UnknownQuestion(request_id)  # somebody else was faster
         held: list[str] = []
         ahead: dict[str, Entry] = {}
         entries: list[Entry] = []
@@ -257,11 +269,7 @@ class Detached:
                 else:
                     (ahead[request_id],) = answers_for(self.record, call.trace.ahead, {request_id: payload})
                     entries.append(ahead[request_id])
-            self._ahead |= ahead.keys()
-            try:
-                has_it = await self._write_answers(entries)
-            finally:
-                self._ahead -= ahead.keys()
+            has_it = await self._write_answers(entries)
         except BaseException:
             for request_id in held:
                 call.let_go_answer(request_id)

@@ -289,12 +289,12 @@ class DurableCalls:
         """How many coroutines wait here for somebody to come back."""
         return self.live.parked
 
-    async def up_to_date(self, call_id: str, seconds: float = LOOK) -> None:
+    async def up_to_date(self, call_id: str) -> None:
         """Wait until the journal has what has happened to a call in this process; but not for long."""
         dialect = self.live.get(call_id)
         if dialect is not None:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
+                async with asyncio.timeout(LOOK):
                     await dialect.written()
 
     # --- somebody comes back -----------------------------------------------------------------

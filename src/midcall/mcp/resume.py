@@ -33,9 +33,6 @@ from midcall.registry import Resolved
 
 CLOSING = "The server is closing: try again"
 
-WRITING = 5.0
-"""Seconds that a request waits for what is on its way into a slow journal, perhaps another one's answer."""
-
 KIND = "mcp"
 
 CHAT = "chat"
@@ -246,7 +243,7 @@ class Resumption:
         request, call_id = waiter.request, waiter.call_id
         end = time.monotonic() + PATIENCE
         while True:
-            await self.durable.up_to_date(call_id, WRITING)
+            await self.durable.up_to_date(call_id)
             found = await self.durable.journal.load(call_id)
             if found is None:
                 raise invalid()
