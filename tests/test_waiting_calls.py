@@ -4,6 +4,7 @@ Questions time out, are withdrawn and are asked in branches, while others answer
 """
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -721,3 +722,45 @@ def test_a_request_that_waits_for_a_worker_takes_the_call_over_when_that_dies() 
             assert other_tools.trail == ["works"]
 
     drive(main())
+
+
+@pytest.mark.parametrize("way", ["retry", "task", "websocket"])
+def test_a_call_that_has_ended_is_freed_without_the_collector(way: str, workshop: Workshop) -> None:
+    """What leads back to itself is found only by the collector, which holds up all other calls for that."""
+
+    async def one(peer: Peer) -> None:
+        if way == "retry":
+            asked = await peer.tool("tools.twice")
+            asked = await peer.tool("tools.twice", asked["requestState"], answers={"a": "A"})
+            assert text(await peer.tool("tools.twice", asked["requestState"], answers={"b": "B"})) == "A B"
+        elif way == "task":
+            task = await peer.start_task("tools.long")
+            await until_task(peer, task, "Name?")
+            await peer.update(task, {"name": "Ada"})
+            while (await peer.task(task))["status"] != "completed":
+                await asyncio.sleep(0.01)
+        else:
+            call_id = await peer.subscribe("tools.twice")
+            for message in ("First?", "Second?"):
+                await peer.until(lambda wanted=message: wanted in peer.open(call_id))
+                await peer.respond(call_id, peer.open(call_id)[message], "A")
+            await peer.until(lambda: peer.of(call_id, "done"))
+
+    async def main() -> None:
+        worker, _ = await workshop.worker()
+        peer = worker.peer()
+        await one(peer)
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(5):
+                await one(peer)
+            gc.set_debug(gc.DEBUG_SAVEALL)
+            gc.collect()
+            assert [one for one in gc.garbage if type(one).__module__.startswith("midcall")] == []
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+            gc.enable()
+
+    run(workshop, main)

@@ -226,9 +226,7 @@ def test_an_answer_takes_the_place_of_one_that_could_not_be_written(how: str) ->
                 call_id = await peer.start_task("tools.long")
                 await until_task(peer, call_id, "a?")
                 made = {"taskId": call_id, "_meta": TASKS}
-                sent = [
-                    ("tasks/update", {**made, "inputResponses": responses({"a": said})}) for said in "12"
-                ]
+                sent = [("tasks/update", {**made, "inputResponses": responses({"a": said})}) for said in "12"]
             elif how == "retry":
                 asked = await peer.tool("tools.stream")
                 call_id = asked["_meta"]["dev.midcall/callId"]

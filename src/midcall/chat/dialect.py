@@ -76,7 +76,7 @@ class ChatCall(Detached):
 
     def __init__(self, durable: DurableCalls, record: CallRecord, tool: Tool) -> None:
         super().__init__(durable, record, KINDS)
-        self._result = McpReply(None, functools.partial(tool_result, tool, revisions.MODERN[-1]))
+        self._result = McpReply(None, functools.partial(tool_result, tool, revisions.MODERN[-1]), record.name)
         """Collects it."""
         self._outcome = b""
         self._progress = -1.0

@@ -162,20 +162,20 @@ class DbosEngine:
         for tries in itertools.count():
             try:
                 claimed = await self._durable.claim(work.call_id, work.segment, work=work)
-                if isinstance(claimed, Detached):
-                    self._durable.resume(claimed)
-                else:
-                    work.end()  # somebody else goes on with it, or it is over
-                return
-            except TooManyCalls as fault:
-                log.warning("cannot take over: %s", fault, extra={"call": work.call_id})
-                work.end()
-                return
+                break
             except JournalError as fault:
                 log.warning("cannot take over yet: %s", fault, extra={"call": work.call_id})
             await asyncio.sleep(PAUSES[min(tries, len(PAUSES) - 1)])
             if self._closing:
                 raise asyncio.CancelledError
+        if not isinstance(claimed, Detached):
+            work.end()  # somebody else goes on with it, or it is over
+            return
+        try:
+            self._durable.resume(claimed)
+        except TooManyCalls as fault:
+            log.warning("cannot take over: %s", fault, extra={"call": work.call_id})
+            work.end()
 
     # --- looking after -----------------------------------------------------------------------
 

@@ -68,12 +68,16 @@ class _Kept:
     call: CallRecord
     entries: list[Entry]
     outcomes: dict[int, bytes]
+    among: "_Calls | None" = None
+    """Where it counts."""
 
     @property
     def size(self) -> int:
         """What it counts for."""
-        values = [self.call.arguments, self.call.context, *(entry.value for entry in self.entries)]
-        return CALL_SIZE + sum(map(len, values)) + sum(map(len, self.outcomes.values()))
+        size = CALL_SIZE + len(self.call.arguments) + len(self.call.context)
+        return (
+            size + sum([len(entry.value) for entry in self.entries]) + sum(map(len, self.outcomes.values()))
+        )
 
 
 @dataclass(slots=True)
@@ -86,36 +90,13 @@ class _KeptRun:
     seen: float = field(default_factory=time.time)
 
 
-class _Bounds:
-    """Which calls there are, in the order in which they were last used."""
-
-    __slots__ = ("_active", "_ended")
-
-    def __init__(self) -> None:
-        self._active = _Calls()
-        self._ended = _Calls()
-
-    def used(self, call: CallRecord, size: int) -> None:
-        """A call has changed, and has this size now."""
-        self.forgotten(call)
-        (self._ended if call.status in ENDED else self._active).add(call, size)
-
-    def forgotten(self, call: CallRecord) -> None:
-        """A call is not kept any more."""
-        self._active.remove(call)
-        self._ended.remove(call)
-
-    def too_many(self, used: CallRecord) -> str | None:
-        """The id of a call to be forgotten, if there is one; never of the one that was just used."""
-        return self._active.too_many(WAITING_BYTES, used) or self._ended.too_many(BYTES, used)
-
-
 class _Calls:
-    """The sizes of calls, by principal and id."""
+    """The sizes of calls, by principal and id, in the order in which they were last used."""
 
-    __slots__ = ("_by_principal", "_bytes", "_count")
+    __slots__ = ("_by_principal", "_bytes", "_count", "_most_bytes")
 
-    def __init__(self) -> None:
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
         self._by_principal: dict[str | None, dict[str, int]] = {}
         self._count = 0
         self._bytes = 0
@@ -126,20 +107,20 @@ class _Calls:
         self._bytes += size
 
     def remove(self, call: CallRecord) -> None:
-        own = self._by_principal.get(call.principal, {})
-        if call.id in own:
-            self._bytes -= own.pop(call.id)
-            self._count -= 1
-            if not own:
-                del self._by_principal[call.principal]
+        own = self._by_principal[call.principal]
+        self._bytes -= own.pop(call.id)
+        self._count -= 1
+        if not own:
+            del self._by_principal[call.principal]
 
-    def too_many(self, most_bytes: int, used: CallRecord) -> str | None:
-        """The longest unused call of whoever has most, if there are too many or they are too large."""
-        most: dict[str, int] = {}
-        if self._count > CALLS:
-            most = max(self._by_principal.values(), key=len)
-        elif self._bytes > most_bytes:
-            most = max(self._by_principal.values(), key=_size)
+    @property
+    def full(self) -> bool:
+        """Whether there are too many, or they are too large."""
+        return self._count > CALLS or self._bytes > self._most_bytes
+
+    def coldest(self, used: CallRecord) -> str | None:
+        """The longest unused call of whoever has most; never the one that was just used."""
+        most = max(self._by_principal.values(), key=len if self._count > CALLS else _size)
         return next((call_id for call_id in most if call_id != used.id), None)
 
 
@@ -156,7 +137,8 @@ class _Memory:
     secrets: dict[str, bytes] = field(default_factory=dict)
     alive: set[str] = field(default_factory=set)
     waiters: dict[tuple[str, int], set[asyncio.Future[bytes]]] = field(default_factory=dict)
-    bounds: _Bounds = field(default_factory=_Bounds)
+    active: _Calls = field(default_factory=lambda: _Calls(WAITING_BYTES))
+    ended: _Calls = field(default_factory=lambda: _Calls(BYTES))
     workers: dict[str, "MemoryJournal"] = field(default_factory=dict)
     conversations: Owned[ConversationRecord] = field(default_factory=Owned)
     runs: dict[str, _KeptRun] = field(default_factory=dict)
@@ -175,12 +157,17 @@ class _Memory:
 
     def push_out(self, used: _Kept) -> None:
         """Forget other calls, if there are too many with this one."""
-        self.bounds.used(used.call, used.size)
-        while (call_id := self.bounds.too_many(used.call)) is not None:
+        if used.among is not None:
+            used.among.remove(used.call)
+        used.among = self.ended if used.call.status in ENDED else self.active
+        used.among.add(used.call, used.size)
+        while used.among.full and (call_id := used.among.coldest(used.call)) is not None:
             self.forget(self.calls[call_id].call)
 
     def forget(self, call: CallRecord) -> None:
-        self.bounds.forgotten(call)
+        among = self.calls[call.id].among
+        if among is not None:
+            among.remove(call)
         del self.calls[call.id]
         if call.idempotency_key is not None:
             del self.keys[call.principal, call.idempotency_key]

@@ -14,7 +14,6 @@ import base64
 import binascii
 import contextlib
 import hashlib
-import hmac
 import os
 import re
 import secrets
@@ -57,7 +56,7 @@ class KeyRing:
 
     def seal(self, payload: bytes) -> str:
         """Sealed text, safe in JSON and in URLs: the same one for the same payload."""
-        nonce = hmac.digest(self._nonces, payload, "sha256")[:_NONCE]
+        nonce = hashlib.blake2b(payload, key=self._nonces, digest_size=_NONCE).digest()
         text = binascii.b2a_base64(self._seal(payload, nonce, b""), newline=False)
         return text.translate(_TO_URL).rstrip(b"=").decode()
 

@@ -223,11 +223,11 @@ class McpCalls:
             return self._start_durable(request, session, found, arguments, finish, method, params, talk)
         dialect: Dialect
         if not found.method.interactive or caller.modern:
-            dialect = Dialect(request, finish)
+            dialect = Dialect(request, finish, found.name)
         elif caller.elicits:
-            dialect = ServerRequests(request, finish, session)
+            dialect = ServerRequests(request, finish, found.name, session)
         else:
-            dialect = RespondTool(request, finish, session)
+            dialect = RespondTool(request, finish, found.name, session)
         session.admit(request, dialect)
         call = dialect.call = hub.prepare(
             found,
@@ -509,8 +509,7 @@ class RelayedCall:
         report = self._remote.read_report(method, params)
         if report is not None and self.request is not None:
             if self._reporter is None:
-                self._reporter = McpReply(self.request, _nothing)
-                self._reporter.call = self.call
+                self._reporter = McpReply(self.request, _nothing, self.call.name)
             self._reporter.add(report)
 
     def _go_the_long_way(self, request: McpRequest, talk: Talk | None) -> None:

@@ -20,7 +20,7 @@ from msgspec import Raw, Struct
 
 from midcall.errors import UnknownQuestion, WrongAnswer
 from midcall.journal.contract import CallRecord
-from midcall.journal.state import asked_of
+from midcall.journal.state import Asked, asked_of
 from midcall.questions import (
     SCHEMA,
     Answer,
@@ -290,10 +290,10 @@ def _sampling(question: Sample) -> dict[str, Any]:
 NO_NOTES: Mapping[str, str] = MappingProxyType({})
 
 
-def input_requests(record: CallRecord, notes: Mapping[str, str] = NO_NOTES) -> dict[str, Any]:
+def input_requests(asked: Asked, notes: Mapping[str, str] = NO_NOTES) -> dict[str, Any]:
     """The open questions of a call, as a client is asked them; `notes` say what its answers should be."""
     requests = {}
-    for key, one in asked_of(record).questions.items():
+    for key, one in asked.questions.items():
         expected = notes.get(key) or one.note
         note = f"(Not understood: expected {expected})\n" if expected else ""
         method, params = request_for(one.question, note)

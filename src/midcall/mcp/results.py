@@ -12,7 +12,6 @@ import msgspec
 from msgspec import Raw, Struct
 
 from midcall import jsonrpc
-from midcall.call import Call
 from midcall.connection import MAX_MESSAGE, TOO_LARGE
 from midcall.content import Audio, Content, Document, Embedded, Link, Passed, PassedError
 from midcall.errors import ProtocolError, ToolError
@@ -153,14 +152,15 @@ Finish: TypeAlias = Callable[[Sequence[Any], Error | None], dict[str, Any]]
 class McpReply:
     """What goes back to a request: progress and log while its call runs, and at the end the result."""
 
-    __slots__ = ("_progress", "_size", "call", "contents", "failure", "finish", "request")
+    __slots__ = ("_name", "_progress", "_size", "contents", "failure", "finish", "request")
 
-    def __init__(self, request: McpRequest | None, finish: Finish) -> None:
+    def __init__(self, request: McpRequest | None, finish: Finish, name: str) -> None:
         self.request = request
         self.finish = finish
+        self._name = name
+        """Of the method that is called."""
         self.contents: list[Any] = []
         self.failure: Error | None = None
-        self.call: Call | None = None
         self._progress = -1.0
         self._size = 0
 
@@ -216,7 +216,7 @@ class McpReply:
                     data = {"message": item.message, "data": item.data}
                 params: dict[str, Any] = {
                     "level": item.level,
-                    "logger": self.call.name if self.call else "",
+                    "logger": self._name,
                     "data": data,
                 }
                 request.notify("notifications/message", params)

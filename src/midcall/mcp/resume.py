@@ -389,10 +389,11 @@ class Resumption:
         self, record: CallRecord, ticket: Ticket, notes: Mapping[str, str] = NO_NOTES
     ) -> dict[str, Any]:
         """What a caller is told of a call that waits."""
-        places = {key: one.place for key, one in asked_of(record).questions.items()}
+        asked = asked_of(record)
+        places = {key: one.place for key, one in asked.questions.items()}
         return {
             "resultType": "input_required",
-            "inputRequests": input_requests(record, notes),
+            "inputRequests": input_requests(asked, notes),
             "requestState": self.seal(record, places, ticket),
             "_meta": {CALL_ID: record.id},
         }

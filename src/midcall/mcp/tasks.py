@@ -130,7 +130,7 @@ def shown(record: CallRecord, outcome: bytes | None) -> dict[str, Any]:
     """The answer to `tasks/get`."""
     status = _STATUS[record.status]
     if status == "input_required":
-        return {**_shown(record, status), "inputRequests": input_requests(record)}
+        return {**_shown(record, status), "inputRequests": input_requests(asked_of(record))}
     if outcome is None or status == "cancelled":
         if status == "failed":
             return {**_shown(record, status), "error": {"code": -32603, "message": "The task was given up"}}

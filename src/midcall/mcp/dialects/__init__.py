@@ -4,9 +4,10 @@ A dialect is the outlet of a call that an MCP request started. All of them have 
 `results.McpReply`); they differ in what they do with a question. What stands here has no way to ask.
 """
 
+from midcall.call import Call
 from midcall.items import Done, Item, Request, RequestCancelled
 from midcall.mcp.request import McpRequest
-from midcall.mcp.results import McpReply
+from midcall.mcp.results import Finish, McpReply
 
 
 class Dialect(McpReply):
@@ -15,7 +16,11 @@ class Dialect(McpReply):
     takes_passed = True
     """Whether it takes what another MCP server gave as it is (see `content.Passed`)."""
 
-    __slots__ = ()
+    __slots__ = ("call",)
+
+    def __init__(self, request: McpRequest, finish: Finish, name: str) -> None:
+        super().__init__(request, finish, name)
+        self.call: Call | None = None
 
     @property
     def supported(self) -> frozenset[str]:

@@ -44,7 +44,7 @@ class InputRequired(Detached):
     ) -> None:
         super().__init__(resumption.durable, record, context.kinds)
         self._resumption = resumption
-        self._reply = McpReply(request, finish)
+        self._reply = McpReply(request, finish, record.name)
         """Collects the result, and passes on progress and log to the latest request that waits."""
         self.context = context
         self._given = dict(given or {})
@@ -88,7 +88,6 @@ class InputRequired(Detached):
             case Done():
                 self._finish()
             case _:
-                self._reply.call = self.call
                 self._reply.add(item)
 
     def _ask(self, asked: Request) -> None:

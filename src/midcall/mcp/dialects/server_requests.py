@@ -21,8 +21,8 @@ class ServerRequests(Dialect):
 
     __slots__ = ("_session", "_waiting")
 
-    def __init__(self, request: McpRequest, finish: Finish, session: Session) -> None:
-        super().__init__(request, finish)
+    def __init__(self, request: McpRequest, finish: Finish, name: str, session: Session) -> None:
+        super().__init__(request, finish, name)
         self._session = session
         self._waiting: dict[str, int] = {}
 
