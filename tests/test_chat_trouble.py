@@ -115,6 +115,29 @@ def test_a_turn_that_died_just_after_it_took_the_answers_is_taken_up_again(tmp_p
     drive(main())
 
 
+def test_a_conversation_that_is_read_in_the_moment_when_its_turn_ends_is_not_said_to_be_cut_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    desk, load_now = Desk(), MemoryConversations.load
+
+    async def main() -> None:
+        async with chat(Puppet(call("desk__slow"), "There."), desk) as person:
+            turn = asyncio.create_task(person.say("go"))
+            await until_running(person, messages=2)
+
+            async def load_before_the_end(*about: Any) -> ConversationRecord | None:
+                found = await load_now(*about)
+                desk.gate.set()
+                await turn
+                return found
+
+            monkeypatch.setattr(MemoryConversations, "load", load_before_the_end)
+            shown = await person.shown()
+            assert (shown["cutOff"], shown["run"], len(shown["messages"])) == (False, None, 4)
+
+    drive(main())
+
+
 class Unending(MemoryJournal):
     """Cannot end a call."""
 
