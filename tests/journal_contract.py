@@ -268,6 +268,7 @@ class JournalContract:
         journal, other = await store.worker(), await store.worker()
         call_id = await parked(journal)
         here = await now(journal, call_id)
+        assert await journal.claim(call_id, 1, [step("2")], here.fence + 1, here) == Busy(here)
         claim = await journal.claim(call_id, 1, [step("2")], here.fence, here)
         assert isinstance(claim, Claimed)
         loaded = await journal.load(call_id)

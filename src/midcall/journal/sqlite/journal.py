@@ -285,7 +285,7 @@ class SqliteJournal:
 
         claim, _ = await self.database.write(
             lambda db: (
-                self._claim_parked(db, parked, segment, answers)
+                self._claim_parked(db, parked, segment, answers, fence)
                 or self._claim(db, call_id, segment, answers, fence)
             ),
             undo=undo,
@@ -293,10 +293,15 @@ class SqliteJournal:
         return claim
 
     def _claim_parked(
-        self, db: Connection, parked: CallRecord | None, segment: int, answers: Sequence[Entry]
+        self,
+        db: Connection,
+        parked: CallRecord | None,
+        segment: int,
+        answers: Sequence[Entry],
+        fence: int | None,
     ) -> tuple[Claim, Status] | None:
         """As `_claim`, if nobody has claimed the call since it was parked here."""
-        if parked is None or parked.segment != segment:
+        if parked is None or parked.segment != segment or fence not in (None, parked.fence):
             return None
         now = time.time()
         given = (now, self.worker, parked.id, segment, parked.fence, now)
