@@ -22,6 +22,7 @@ from midcall.activations.flights_plugin import RULES, flights_plugin
 from midcall.chat import ChatEngine, Plugin, PluginContext, PluginQuestion, runs
 from midcall.chat.conversation import ChatRequest, Conversation, Text, load, save
 from midcall.chat.dialect import ToolEnded
+from midcall.chat.plugins import Handler
 from midcall.chat.runs import FarRun, Run
 from midcall.chat.turn import joined
 from midcall.errors import JournalError
@@ -111,6 +112,43 @@ def test_a_turn_that_died_just_after_it_took_the_answers_is_taken_up_again(tmp_p
             assert only(events, "tool_result")["content"] == "did it for Ada"
             assert kinds(events)[-1] == "complete"
             assert desk.done == ["Ada"]
+
+    drive(main())
+
+
+def test_an_answer_that_a_plugin_was_looking_at_when_the_server_died_is_not_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    origin, looks, goes_on = MemoryJournal(), asyncio.Event(), asyncio.Event()
+
+    async def handler(question: PluginQuestion, ctx: PluginContext) -> Any:
+        return (await ctx.render("Picker"))["size"]
+
+    async def stuck(question: PluginQuestion, ctx: PluginContext) -> Any:
+        picked = await handler(question, ctx)
+        looks.set()
+        await goes_on.wait()
+        return picked
+
+    def engine(handler: Handler) -> ChatEngine:
+        hub = Hub("h").register(Desk())
+        hub.durable = DurableCalls(hub, MemoryJournal(shared=origin))
+        puppet = Puppet(lambda request: call("desk__sized") if len(request.messages) == 1 else "There.")
+        return ChatEngine(hub, puppet, plugins=[Plugin(Desk.sized).on(size, handler)])
+
+    async def main() -> None:
+        async with serving(engine(stuck)) as port, serving(engine(handler)) as other:
+            person, later = Person(port), Person(other)
+            (asked,) = questions(await person.say("go"))
+            later.conversation = person.conversation
+            turn = asyncio.create_task(person.answer(asked, size=7))
+            await looks.wait()
+            monkeypatch.setattr("midcall.chat.engine.DEAD_AFTER", -1.0)  # for the other one, it is dead now
+            assert (await later.shown())["pending"] == []
+            events = await later.post(resume=True)
+            assert only(events, "tool_result")["content"] == "size 7"
+            goes_on.set()
+            assert [event["code"] for event in await turn if event["type"] == "error"] == ["conflict"]
 
     drive(main())
 

@@ -301,6 +301,8 @@ class Conversation(Struct):
     messages: list[Message] = field(default_factory=list)
     pending: dict[str, Pending] = field(default_factory=dict)
     """The tool calls that wait, by their ids."""
+    responses: list[ElicitResponse] = field(default_factory=list)
+    """What the person has answered that is not taken yet: the handlers of its questions are to look at it."""
     unsaid: list[Message] = field(default_factory=list)
     """What the person has said instead of answering: it comes after the results of all tool calls."""
     run: str | None = None
@@ -352,7 +354,9 @@ class Conversation(Struct):
         """What the person is asked, in the order of the calls; nothing once they said something instead."""
         if self.unsaid:
             return []
-        return [question for pending in self.pending.values() for question in pending.unanswered.values()]
+        answered = {response.elicit_id for response in self.responses}
+        asked = (question for pending in self.pending.values() for question in pending.unanswered.values())
+        return [question for question in asked if question.elicit_id not in answered]
 
 
 class Listed(Struct, frozen=True):

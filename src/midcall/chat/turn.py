@@ -80,8 +80,6 @@ class Turn:
         self._request = request
         self._meter = Meter(engine.token_budget)
         self._tools = TurnCalls(engine, run, conversation, principal, self._meter)
-        self._responses = list(request.plugin_elicit_responses)
-        """What the person has answered that is not taken yet."""
         self._unsaved = False
         self._iterations = 0
         self._reason = "stop"
@@ -99,15 +97,16 @@ class Turn:
         }
 
     def take_in(self) -> None:
-        """Take in what the person did, before the first save; not what needs a handler, or ends a call."""
+        """Take in what the person said and answered, before the first save; what needs a handler is noted."""
         model = self._engine.model
         self._run.emit(
             events.SessionInfo(
                 self._run.id, self._conversation.id, {"name": model.name, "scripted": model.scripted}
             )
         )
-        if self._request.plugin_abort is None:
-            self._responses = [one for one in self._responses if not self._tools.take_at_once(one)]
+        for one in self._request.plugin_elicit_responses:
+            if self._request.plugin_abort is not None or not self._tools.take_at_once(one):
+                self._conversation.responses.append(one)
         text, id = self._request.text, self._request.message_id
         if text is not None and not _is_said(self._conversation, self._request):
             self._conversation.unsaid.append(Message("user", text, extra={MESSAGE_ID: id} if id else {}))
@@ -155,7 +154,8 @@ class Turn:
         return Phase.PROCESS_PLUGIN_RESPONSES
 
     async def _process_plugin_responses(self) -> Phase:
-        for response in self._responses:
+        responses, self._conversation.responses = self._conversation.responses, []
+        for response in responses:
             pending = self._conversation.pending.get(response.session_id)
             if pending is None:
                 self._tools.lost(response.session_id)
@@ -167,7 +167,7 @@ class Turn:
         if self._request.resume and not unsaid:
             ready = list(self._conversation.pending.values())
         if ready:
-            if self._responses:
+            if responses:
                 # What was answered is not lost if the process dies now: the tool call takes it only once.
                 await self._save()
             self._unsaved = True
@@ -287,6 +287,7 @@ class Turn:
             self._conversation.say(Message("assistant", "".join(self._said)))
         try:
             await self._tools.stop()
+            self._conversation.responses.clear()
             self._say()
         except MidcallError as error:
             await self._finish(_failure(error))
