@@ -699,6 +699,28 @@ def test_a_conversation_that_is_deleted_elsewhere_ends_its_turn_with_an_error() 
     drive(main())
 
 
+def test_a_conversation_that_is_deleted_elsewhere_is_not_read_through_the_run_that_was_here() -> None:
+    def engine(origin: MemoryJournal) -> ChatEngine:
+        hub = Hub("h")
+        hub.durable = DurableCalls(hub, MemoryJournal(shared=origin))
+        return ChatEngine(hub, Puppet("Hello."))
+
+    async def main() -> None:
+        origin = MemoryJournal()
+        async with serving(engine(origin)) as port, serving(engine(origin)) as other:
+            person = Person(port)
+            await person.say("go")
+            again = f"/chat?sessionId={person.run}"
+            assert (await person.request("GET", again))[0] == 200
+            deleted, _, _ = await Person(other).request(
+                "DELETE", f"/chat/conversations/{person.conversation}"
+            )
+            assert deleted == 204
+            assert (await person.request("GET", again))[0] == 404
+
+    drive(main())
+
+
 def test_a_deleted_conversation_takes_along_what_its_turn_has_begun() -> None:
     async def main() -> None:
         hub = Hub("h").register(Desk())

@@ -271,12 +271,12 @@ class ChatEngine:
         await self._ready()
         name = principal.name if principal is not None else None
         here = self._runs.get(run_id)
-        if here is not None and here.principal == name:
+        if here is not None and here.principal == name and not here.ended:
             return here
         state = await self.store.run(run_id) if is_id(run_id) else None
-        if state is None or state.principal != name:
+        if state is None or state.principal != name:  # perhaps its conversation was deleted, at any process
             raise NoConversation("There is no such run")
-        return FarRun(state, self.store, lambda: self.closing)
+        return here or FarRun(state, self.store, lambda: self.closing)
 
     async def stop(self, conversation_id: str, principal: Principal | None = None) -> bool:
         """Stop the turn of a conversation, here or in another process. False if none runs."""
@@ -319,9 +319,6 @@ class ChatEngine:
         for call in conversation.unanswered():
             await self.calls.abort(name, conversation.key_of(call), "The conversation was deleted")
         await self.store.delete(id, name)
-        for run in list(self._runs.values()):
-            if (run.conversation_id, run.principal) == (id, name):
-                del self._runs[run.id]
 
     # --- what a turn needs -------------------------------------------------------------------
 
