@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 
 from crash.script import Script
 from crash.ticks import clock, tick
-from midcall import Ask, Hub, method
-from midcall.chat import ChatEngine
+from midcall import Ask, Hub, Question, method
+from midcall.chat import ChatEngine, Plugin, PluginContext, PluginQuestion
 from midcall.errors import StepInterrupted, TimedOut
 from midcall.journal.durable import DurableCalls
 from midcall.mcp import mcp_of
@@ -35,6 +35,8 @@ PAUSE = 0.001
 SHORT = 0.03
 """Seconds that the question waits that nobody need answer."""
 SILENCE = "silence"
+
+pick_size = Question("size", str)
 
 
 async def at(work: Awaitable[T]) -> T:
@@ -235,6 +237,21 @@ class Wizard:
         said = first if isinstance(first, str) else SILENCE
         return {"answers": [name, size, sure], "made": steps.made, "seen": [*values, late], "early": said}
 
+    @method(elicits=[pick_size])
+    async def picked(self, run: str, ledger: str, ask: Ask) -> dict[str, Any]:
+        """A question that a plugin shows in the chat."""
+        steps = Steps(ask, ledger, run)
+        values = [ask.now().isoformat(), str(ask.uuid()), ask.random()]
+        await steps.do("open")
+        name = await at(ask.prompt(f"Name? {values}"))
+        await steps.do("name", write_here)
+        size = await at(ask(pick_size, "Size?"))
+        await steps.pay()
+        late = str(ask.uuid())
+        sure = await at(ask.confirm(f"Sure? {late}"))
+        await steps.do("close")
+        return {"answers": [name, size, sure], "made": steps.made, "seen": [*values, late]}
+
     @method
     async def deadly(self, run: str, ledger: str, ask: Ask) -> str:
         """Bring down whoever runs it."""
@@ -245,6 +262,13 @@ class Wizard:
 
 
 VARIANTS = ("line", "round", "beside", "stream", "hurried", "raced", "slow", "given_up")
+
+
+async def show_sizes(question: PluginQuestion, ctx: PluginContext) -> Any:
+    """Have the person pick a size, and look at it."""
+    picked = await at(ctx.render("Sizes", sizes=SIZES))
+    await at(ctx.render("Look", size=picked["size"]))
+    return picked["size"]
 
 
 class Admin:
@@ -282,5 +306,5 @@ class Admin:
 
 def make_hub() -> Hub:
     hub = Hub("crash").register(Wizard())
-    ChatEngine(hub, Script())
+    ChatEngine(hub, Script(), plugins=[Plugin(Wizard.picked).on(pick_size, show_sizes)])
     return hub.register(Admin(hub))

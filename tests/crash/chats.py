@@ -33,11 +33,13 @@ Plan = tuple[tuple[str, ...], ...]
 
 PLANS: tuple[Plan, ...] = (
     (),
-    *(((variant,),) for variant in VARIANTS),
+    *(((variant,),) for variant in (*VARIANTS, "picked", "picked")),
     (("line", "round"),),
     (("given_up", "hurried", "stream"),),
     (("beside",), ("raced",)),
 )
+SHOWN: dict[str, Any] = {"Sizes": {"size": "medium"}, "Look": {}}
+"""What is answered to components."""
 TICKS = 120
 """How many ticks a conversation has at most, about."""
 PATIENCE = 60.0
@@ -66,6 +68,8 @@ class ChatSchedule(Schedule, frozen=True, kw_only=True):
     """How likely it is that the person does not answer, but says the next thing."""
     aborts: float = 0.0
     """How likely it is that the person does not answer, but ends the tool call."""
+    deletes: float = 0.0
+    """How likely it is, each time that the person looks, that they delete the conversation."""
 
     def run(self, stage: Stage, name: str, folder: Path) -> "ChatRun":
         return ChatRun(stage, self, name, folder)
@@ -90,6 +94,7 @@ def chat_schedule(seed: int) -> ChatSchedule:
         stops=chance.choice((0.0, 0.0, 0.03)),
         instead=chance.choice((0.0, 0.0, 0.2)),
         aborts=chance.choice((0.0, 0.0, 0.2)),
+        deletes=chance.choice((0.0, 0.0, 0.05)),
         seed=seed,
     )
 
@@ -120,6 +125,8 @@ class Talk(Struct):
     ended: set[str] = field(default_factory=set)
     """The messages whose turns the person has stopped, or tried to."""
     ignored: int = 0
+    deleted: bool = False
+    """Whether the person has deleted it, or tried to."""
     done: bool = False
 
     @property
@@ -156,6 +163,9 @@ class ChatRun(Run):
 
     def _step(self, talk: Talk) -> None:
         """Look how things stand, and do what is next."""
+        if talk.deleted or (talk.id and talk.said and self.chance.random() < self._schedule.deletes):
+            self._delete(talk)
+            return
         found = self._look(talk)
         if found["run"] is not None:
             run = found["run"]["sessionId"]
@@ -220,6 +230,15 @@ class ChatRun(Run):
         talk.ended.add(talk.newest)
         told = self._json("POST", "/chat/stop", {"conversationId": talk.id})
         self.note(f"stop: {told}")
+
+    def _delete(self, talk: Talk) -> None:
+        again, talk.deleted = talk.deleted, True
+        with self._request("DELETE", f"/chat/conversations/{talk.id}") as response:
+            told = response.read().decode()
+            if response.status == 204 or (response.status == 404 and again):
+                talk.done = True
+            elif response.status != 409:
+                raise Wrong(f"the conversation is not deleted: {told}")
 
     # --- requests ----------------------------------------------------------------------------
 
@@ -393,7 +412,8 @@ class ChatRun(Run):
 
     def check(self) -> None:
         workers = self.calm()
-        for talk in self._talks:
+        kept = [talk for talk in self._talks if not talk.deleted]
+        for talk in kept:
             for line in workers:
                 found = self._look(talk, line)
                 if found["run"] or found["pending"] or found["cutOff"] or found["messages"] != talk.messages:
@@ -403,8 +423,11 @@ class ChatRun(Run):
         statuses: dict[str, list[str]] = {}
         for call in self.settled_calls():
             statuses.setdefault(call["run"], []).append(call["status"])
-        for talk in self._talks:
+        for talk in kept:
             self._check_talk(talk, statuses)
+        for talk in self._talks:
+            if talk.deleted:
+                self._check_deleted(talk, statuses)
         unknown = {line["run"] for line in self.effects()} - statuses.keys()
         if unknown:
             raise Wrong(f"{unknown} had effects, and is not known")
@@ -449,6 +472,20 @@ class ChatRun(Run):
             if talk.results.get(call_id, message.content) != message.content:
                 raise Wrong(f"{call_id} gave {talk.results[call_id]}, and the conversation has {message}")
             self._check_call(talk, call_id, runs[call_id], message, statuses.get(runs[call_id], []))
+
+    def _check_deleted(self, talk: Talk, statuses: dict[str, list[str]]) -> None:
+        """Nothing of a conversation is left, and nothing of it waits."""
+        paths = [f"/chat/conversations/{talk.id}", *(f"/chat?sessionId={run}" for run in talk.lines)]
+        for path in paths:
+            for line in self.workers:
+                with self._request("GET", path, line=line) as response:
+                    if response.status != 404:
+                        raise Wrong(f"{path} is deleted, and is {response.read().decode()}")
+        for run, found in statuses.items():
+            if run.startswith(f"{talk.label} "):
+                self.check_effects(run)
+                if found not in (["aborted"], ["completed"]):
+                    raise Wrong(f"a call of a conversation that was deleted is {found}")
 
     def _check_call(self, talk: Talk, call_id: str, run: str, result: Message, statuses: list[str]) -> None:
         self.check_effects(run)
@@ -536,11 +573,14 @@ def _for_agui(id: str, said: tuple[str, str] | None, answers: list[Any]) -> dict
 
 
 def _content(asked: Any) -> Any:
-    return CHOICES[what_of(asked["message"])]
+    shown = asked.get("component")
+    return CHOICES[what_of(asked["message"])] if shown is None else SHOWN[shown["name"]]
 
 
 def _question(asked: Any) -> tuple[str, str]:
-    return asked["callId"], what_of(asked["message"])
+    """Which question of which call it is; one that a plugin shows has a component after the other."""
+    what, shown = what_of(asked["message"]), asked.get("component")
+    return asked["callId"], what if shown is None else f"{what} {shown['name']}"
 
 
 def _is(message: Any, role: str) -> bool:
