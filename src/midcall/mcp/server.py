@@ -7,7 +7,7 @@ to a legacy session, which begins with `initialize`. The table of all methods is
 import contextlib
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakSet
 
@@ -16,15 +16,20 @@ from msgspec import UNSET, Raw
 
 from midcall import jsonrpc
 from midcall.connection import Connection
+from midcall.errors import Aborted, BadExport
 from midcall.hub import Hub
 from midcall.items import to_json
+from midcall.journal.admin import CallKind
+from midcall.journal.contract import CallRecord
 from midcall.journal.durable import DurableCalls, durable_calls
 from midcall.journal.seal import KeyRing
+from midcall.journal.state import context_of
 from midcall.jsonrpc import Envelope, Id
 from midcall.mcp import messages, revisions, tasks
 from midcall.mcp.calls import McpCalls
 from midcall.mcp.catalog import Catalog, for_legacy
 from midcall.mcp.dialects import respond_tool
+from midcall.mcp.elicitation import read_any_answer
 from midcall.mcp.messages import Meta
 from midcall.mcp.peer import LISTENER, Listeners, McpPeer, size_of
 from midcall.mcp.request import (
@@ -40,8 +45,9 @@ from midcall.mcp.request import (
     check_headers,
     error_for,
 )
-from midcall.mcp.results import cache_hints
-from midcall.mcp.resume import Resumption
+from midcall.mcp.results import cache_hints, encode_outcome
+from midcall.mcp.resume import CHAT, KIND, McpContext, Resumption
+from midcall.plexus import subscriptions
 from midcall.principal import Principal, check_scopes
 
 log = logging.getLogger("midcall.mcp")
@@ -364,6 +370,32 @@ def mcp_of(hub: Hub) -> McpExtension:
     extension = McpExtension()
     hub.with_extension(extension)
     return extension
+
+
+# --- what administrators need to know of each kind of durable call ---------------------------------------
+
+
+def _check_context(record: CallRecord) -> None:
+    ticket = msgspec.json.decode(context_of(record), type=McpContext).ticket
+    if (ticket.target, ticket.principal) != (record.name, record.principal):
+        raise BadExport(f"The call {record.id} says two things of who called what")
+
+
+def _aborted(reason: str) -> bytes:
+    return encode_outcome(McpError(jsonrpc.INTERNAL_ERROR, reason, {"code": Aborted.code}))
+
+
+CALL_KINDS: Mapping[str, CallKind] = {
+    KIND: CallKind(_check_context, _aborted, read_any_answer),
+    CHAT: CallKind(context_of, _aborted, read_any_answer),
+    subscriptions.KIND: CallKind(
+        subscriptions.read_context, subscriptions.aborted, read_any_answer, subscriptions.tell_holder
+    ),
+}
+"""For `Admin`."""
+
+
+# --- the table of methods ---------------------------------------------------------------------------------
 
 
 _NO_META = Meta()

@@ -4,7 +4,6 @@ A task is a call in the journal, under the same id; what is told of it is read f
 from the creation, and is as long as the task is sure to be found.
 """
 
-import datetime as dt
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from msgspec import Raw
 
 from midcall.errors import UnknownQuestion
+from midcall.journal.admin import timestamp
 from midcall.journal.contract import WITH_OUTCOME, Busy, CallRecord, Gone, Settled
 from midcall.journal.dialect import Detached
 from midcall.journal.state import asked_of, is_answered
@@ -146,12 +146,8 @@ def _shown(record: CallRecord, status: str) -> dict[str, Any]:
     return {
         "taskId": record.id,
         "status": status,
-        "createdAt": _iso(record.created),
-        "lastUpdatedAt": _iso(record.updated or record.created),
+        "createdAt": timestamp(record.created, "milliseconds"),
+        "lastUpdatedAt": timestamp(record.updated or record.created, "milliseconds"),
         "ttlMs": int((record.expires - record.created) * 1000),
         "pollIntervalMs": POLL_INTERVAL_MS,
     }
-
-
-def _iso(moment: float) -> str:
-    return dt.datetime.fromtimestamp(moment, dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
