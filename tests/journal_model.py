@@ -7,7 +7,7 @@ operation, must be the same as that of a `MemoryJournal` that went through the s
 """
 
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import Any, Literal
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -82,6 +82,8 @@ class TakeSegment(Struct, frozen=True):
     offset: int
     """From the present segment."""
     answers: list[Entry]
+    parked: Literal["", "now", "before"]
+    """Whether the worker has the call at hand: as it stands, or as it stood at an earlier claim."""
 
 
 class Append(Struct, frozen=True):
@@ -188,7 +190,9 @@ creations = st.builds(
     expiries,
     entries,
 )
-claims = st.builds(TakeSegment, workers, calls, offsets, entries)
+claims = st.builds(
+    TakeSegment, workers, calls, offsets, entries, st.sampled_from(["", "now", "now", "before"])
+)
 talks = st.integers(0, TALKS - 1)
 versions = st.sampled_from([0, 0, 0, 0, -1, 1])
 lines = st.lists(st.sampled_from([b"a", b"b"]), max_size=3)
@@ -244,6 +248,8 @@ class Side:
         self.late: Journal | None = None
         self.names: dict[str | None, str | None] = {None: None}
         self.fences: dict[tuple[str, str], int] = {}
+        self.before: dict[int, CallRecord] = {}
+        """Calls as they stood when they were claimed, or could have been."""
 
     async def start(self) -> None:
         for _ in range(WORKERS):
@@ -279,11 +285,16 @@ class Side:
                 )
                 self.fences[worker.worker, record.id] = 0
                 return await worker.create(record, given, outcome)
-            case TakeSegment(_, call, offset, answers):
+            case TakeSegment(_, call, offset, answers, parked):
                 segment = await self._segment(call) + offset
-                claim = await worker.claim(f"call {call}", segment, answers)
+                at_hand = await self._at_hand(worker, call, parked)
+                claim = await worker.claim(f"call {call}", segment, answers, parked=at_hand)
                 if isinstance(claim, Claimed):
                     self.fences[worker.worker, claim.call.id] = claim.call.fence
+                    if claim.entries is None:
+                        assert at_hand is not None
+                        _, written = await worker.load(claim.call.id) or (None, ())
+                        claim = Claimed(claim.call, written)
                 return claim
             case Append(_, call, late, held, given, parking):
                 worker = self._actor(worker, late)
@@ -394,6 +405,16 @@ class Side:
             return self.fences.get((worker.worker, f"call {call}"), 0)
         loaded = await self.workers[0].load(f"call {call}")
         return loaded[0].fence if loaded else 0
+
+    async def _at_hand(self, worker: Journal, call: int, parked: str) -> CallRecord | None:
+        loaded = await worker.load(f"call {call}")
+        if loaded is None or not parked:
+            return None
+        now = loaded[0]
+        before = self.before.get(call, now)
+        self.before[call] = now
+        older = (before.segment, before.fence) != (now.segment, now.fence)
+        return before if parked == "before" and older else now
 
     def _seen(self, given: Any) -> Any:
         """Without what is different for good reason: the names of workers, and the present time."""

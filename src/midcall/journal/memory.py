@@ -224,7 +224,12 @@ class MemoryJournal:
         return None
 
     async def claim(
-        self, call_id: str, segment: int, answers: Sequence[Entry] = (), fence: int | None = None
+        self,
+        call_id: str,
+        segment: int,
+        answers: Sequence[Entry] = (),
+        fence: int | None = None,
+        parked: CallRecord | None = None,
     ) -> Claim:
         memory = self._use()
         kept = memory.calls.get(call_id)

@@ -189,7 +189,12 @@ class PostgresJournal:
         return answers
 
     async def claim(
-        self, call_id: str, segment: int, answers: Sequence[Entry] = (), fence: int | None = None
+        self,
+        call_id: str,
+        segment: int,
+        answers: Sequence[Entry] = (),
+        fence: int | None = None,
+        parked: CallRecord | None = None,
     ) -> Claim:
         async def undo(claim: Claim) -> None:
             if isinstance(claim, Claimed):

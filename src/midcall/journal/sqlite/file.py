@@ -113,6 +113,7 @@ class JournalFile:
 
     def __init__(self, path: Path, busy: float, *, writes: bool) -> None:
         self._path = path
+        self._at = str(path)
         self.busy = busy
         """Seconds to wait while others write."""
         self._writes = writes
@@ -138,7 +139,7 @@ class JournalFile:
                 return self._connection
             self.close()
         try:
-            self._inode = _inode(self._path)
+            self._inode = _inode(self._at)
             self._connection = self._connect()
             if self._writes:
                 self._prepare(self._connection)
@@ -152,7 +153,7 @@ class JournalFile:
 
     def must_be_there(self) -> None:
         """Raise if the open file is not the one at its path: what is written to a deleted file is lost."""
-        if _inode(self._path) != self._inode:
+        if _inode(self._at) != self._inode:
             raise FileNotFoundError(self._path)
 
     def explain(self, error: Exception) -> JournalError:
@@ -315,7 +316,8 @@ class Database:
         return answers
 
     def _begin(self, connection: sqlite3.Connection) -> None:
-        with self._turn.taken():
+        taken = self._turn.take()
+        try:
             patience = time.monotonic() + self.writes.busy
             while True:
                 try:
@@ -326,6 +328,9 @@ class Database:
                     time.sleep(PAUSE)
                 else:
                     return
+        finally:
+            if taken:
+                self._turn.pass_on()
 
 
 def writing(
@@ -411,7 +416,7 @@ def _damaged(path: Path, why: object) -> JournalError:
     )
 
 
-def _inode(path: Path) -> tuple[int, int]:
+def _inode(path: str) -> tuple[int, int]:
     found = os.stat(path)  # noqa: PTH116 - twice as fast as Path.stat, and asked for each commit
     return found.st_dev, found.st_ino
 
