@@ -142,7 +142,8 @@ _N, _ID, _CREATED, _EXPIRES, _STATUS, _SEGMENT, _FENCE, _OWNER, _CLAIMS = 0, 1, 
 class SqliteJournal:
     """A worker on a file. With `seal`, what callers and tools have said is encrypted under the newest key.
 
-    What is not encrypted is refused then, unless `plain_too` (see `seal`).
+    What is not encrypted is refused then, unless `plain_too` (see `seal`). `at_once` is for a process with
+    one client: what is written alone is written in the event loop (see `Database`).
     """
 
     def __init__(
@@ -152,6 +153,7 @@ class SqliteJournal:
         seal: KeyRing | None = None,
         plain_too: bool = False,
         lease: float = LEASE,
+        at_once: bool = False,
     ) -> None:
         self.worker = f"{os.getpid()}-{secrets.token_hex(6)}"
         self.path = Path(path)
@@ -160,7 +162,7 @@ class SqliteJournal:
         workers = self.path.with_name(f"{self.path.name}.workers")
         self._sign = LifeSign(workers, self.worker, lease)
         self._turn = WriteTurn(workers / ".turn")
-        self.database = Database(self.path, min(PATIENCE, lease * 2 / 3), self._turn)
+        self.database = Database(self.path, min(PATIENCE, lease * 2 / 3), self._turn, at_once=at_once)
         self.conversations = SqliteConversations(self.database, self._values)
         self._sockets: WorkerSockets | None = None
         self.on_post: Callable[[bytes], None] | None = None
