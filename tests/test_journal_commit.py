@@ -3,7 +3,9 @@
 import asyncio
 import random
 import threading
+import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -261,10 +263,15 @@ def test_nothing_is_committed_before_what_was_asked_for_earlier() -> None:
             order.extend(asked)
             return [None] * len(asked)
 
-        batches = CommitThread[int]("test", commit, at_once=commit)
+        class Hesitant(CommitThread[int]):
+            def _take(self) -> Any:
+                time.sleep(0.001)  # it has a job already, and has not begun it
+                return super()._take()
+
+        batches = Hesitant("test", commit, at_once=commit)
         draw = random.Random(1)
         asked = 0
-        for _ in range(2000):
+        for _ in range(500):
             some = [batches.do(asked + n) for n in range(draw.choice((1, 1, 1, 2, 5)))]
             asked += len(some)
             waiting = [asyncio.ensure_future(one) for one in some]
