@@ -373,28 +373,33 @@ async def load(store: Conversations, id: str, principal: str | None) -> Conversa
         conversation = _decode(record.body)
     except msgspec.MsgspecError:
         raise JournalError("The conversation cannot be read: the journal was changed") from None
-    conversation.id, conversation.principal = record.id, record.principal
+    conversation.id, conversation.principal, conversation.version = (
+        record.id,
+        record.principal,
+        record.version,
+    )
     return conversation
+
+
+def record_of(conversation: Conversation) -> ConversationRecord:
+    """A conversation as it is kept, in its next version."""
+    return ConversationRecord(
+        id=conversation.id,
+        principal=conversation.principal,
+        version=conversation.version + 1,
+        updated=conversation.updated,
+        waiting=bool(conversation.pending),
+        run=conversation.run,
+        title=conversation.title,
+        body=_encode(conversation),
+    )
 
 
 async def save(store: Conversations, conversation: Conversation) -> None:
     """Write a conversation down, durably. Raises `Conflict`; counts its version up if it was written."""
-    conversation.version += 1
-    try:
-        record = ConversationRecord(
-            id=conversation.id,
-            principal=conversation.principal,
-            version=conversation.version,
-            updated=conversation.updated,
-            waiting=bool(conversation.pending),
-            run=conversation.run,
-            title=conversation.title,
-            body=_encode(conversation),
-        )
-        await store.save(record)
-    except Exception:
-        conversation.version -= 1
-        raise
+    record = record_of(conversation)
+    await store.save(record)
+    conversation.version = record.version
 
 
 def is_id(text: str) -> bool:

@@ -22,9 +22,10 @@ from midcall.chat.conversation import (
     new_conversation,
     save,
 )
+from midcall.chat.dialect import ChatCalls
 from midcall.chat.plugins import Handler, Plugin, Sampling
 from midcall.chat.runs import DEAD_AFTER, LOST, FarRun, Run
-from midcall.chat.tools import NO_TOOLS, ChatCalls, Tools
+from midcall.chat.tools import NO_TOOLS, Tools
 from midcall.chat.turn import Turn
 from midcall.errors import MidcallError, RegistrationError, TooManyCalls
 from midcall.hub import Hub
@@ -144,6 +145,11 @@ class ChatEngine:
     def store(self) -> Conversations:
         """Where conversations are kept."""
         return (self._own_journal or durable_calls(self.hub).journal).conversations
+
+    @property
+    def in_order(self) -> bool:
+        """Whether a tool call that is made after a conversation is saved cannot be kept without it."""
+        return self._own_journal is None and durable_calls(self.hub).journal.in_order
 
     async def open(self) -> None:
         """Make it ready; the first request does so too. The hub is opened by whoever serves it."""

@@ -138,6 +138,8 @@ class SqliteJournal:
     What is not encrypted is refused then, unless `plain_too` (see `seal`).
     """
 
+    in_order = True
+
     def __init__(
         self,
         path: str | os.PathLike[str],
