@@ -200,9 +200,14 @@ class Run(RunReader):
             after += len(new)
             yield new
 
-    def begin(self, turn: Coroutine[Any, Any, None]) -> None:
+    def begin(self, turn: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run the turn in a task of its own; its lines are written down as they come."""
         self.task = asyncio.create_task(self._run(turn))
+        return self.task
+
+    def abandon(self) -> None:
+        """The turn was refused: nobody is told anything."""
+        self._kept = True
 
     def stop(self) -> None:
         """Cut the turn off. Once is enough: it has to tidy up, and is not to be cut off in that."""

@@ -8,10 +8,11 @@ take turns until the model has nothing more to call, or a tool asks the person:
                                                                                   v
                           plugin_awaiting_elicit  <----  executing_tools  <--  streaming  -->  complete
 
-What the person did is saved before the turn begins. After that, the conversation is saved while the model
-answers, before a tool runs, and before an event goes out that the person can act upon. Whenever it is, its
-messages have all that the lines up to its `lsn` tell, and nothing of those after it. Tools are called under
-an idempotency key, so that a turn that a crash has cut off is taken up where it stood.
+The conversation is saved while the model answers, before a tool runs or goes on, and before an event goes out
+that the person can act upon. The first time, what the person did is saved with it; if that is refused, there
+was no turn. Whenever it is, its messages have all that the lines up to its `lsn` tell, and nothing of those
+after it. Tools are called under an idempotency key, so that a turn that a crash has cut off is taken up where
+it stood.
 """
 
 import asyncio
@@ -21,6 +22,8 @@ import uuid
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from midcall.chat import conversation as events
 from midcall.chat.conversation import MESSAGE_ID, ChatRequest, Conversation, Event, Failure, load, record_of
@@ -67,16 +70,19 @@ class Turn:
         """What the person has answered that is not taken yet."""
         self._text = None if _is_said(conversation, request) else request.text
         """What the person says that is not in the conversation yet."""
-        self._unsaved = False
+        self.begun = asyncio.get_running_loop().create_future()
+        """Done when what the person did is saved; raises why it is not."""
+        self._unsaved = True
         self._iterations = 0
         self._said: list[str] = []
         """What the model has said so far in this iteration."""
         self._saving: asyncio.Task[bool] | None = None
         """Writes the conversation down."""
 
-    def take_in(self) -> None:
+    def _take_in(self) -> None:
         """Take in what the person did, before the first save; not what needs a handler, or ends a call."""
-        model = self._engine.model
+        conversation, model = self._conversation, self._engine.model
+        conversation.run, conversation.lsn, conversation.failure = self._run.id, 0, None
         self._run.emit(
             events.SessionInfo(
                 self._run.id, self._conversation.id, {"name": model.name, "scripted": model.scripted}
@@ -97,6 +103,8 @@ class Turn:
             try:
                 await self._play()
             except MidcallError as error:
+                if self._refused:
+                    return
                 if isinstance(error, Conflict):
                     await self._end_if_deleted()
                 await self._finish(_failure(error))
@@ -105,9 +113,17 @@ class Turn:
                 await self._finish(INTERNAL)
         except asyncio.CancelledError:
             await self._cut_off()
+        finally:
+            if self._refused:
+                self._run.abandon()
+            elif not self.begun.done():
+                self.begun.set_result(None)  # it could not be saved, and that is told
 
     async def _play(self) -> None:
+        self._take_in()
         self._tools.look_for_tools()  # events name tools as the hub does
+        if self._conversation.unanswered():
+            await self._save()
         await self._process_plugin_abort()
         await self._process_plugin_responses()
         if self._text is not None:
@@ -200,6 +216,7 @@ class Turn:
         finally:
             if saving is not None:
                 saving.cancel()
+        msgspec.json.encode(stopped.extra)  # what cannot be kept is not said
         text, self._said = "".join(self._said), []
         self._meter.spend(cost(request, text, calls, stopped.usage))
         self._conversation.say(
@@ -229,7 +246,9 @@ class Turn:
     async def _executing_tools(self) -> None:
         await self._saved()
         saving = self._begin_save(self._run.lsn)
-        if not self._engine.in_order:
+        if self._engine.in_order:
+            await asyncio.sleep(0)  # it is asked for before the calls are
+        else:
             await asyncio.shield(saving)
         self._unsaved = True
         await self._tools.make(self._tools.unmade, saving)
@@ -272,6 +291,8 @@ class Turn:
         try:
             await self._end(event)
         except MidcallError as error:
+            if self._refused:
+                return
             log.warning("a conversation cannot be saved: %s", error)
         except Exception:
             log.exception("a conversation cannot be saved")
@@ -295,6 +316,8 @@ class Turn:
         if saving is not None:
             await asyncio.wait((saving,))
             _ = saving.cancelled() or saving.exception()
+        if self._refused:
+            self.begun.result()
 
     def _begin_save(self, lsn: int, end: RunEnd | None = None) -> asyncio.Task[bool]:
         """Begin to save the conversation as it is now, with all that the lines up to this one tell.
@@ -303,13 +326,39 @@ class Turn:
         """
         self._unsaved = False
         self._conversation.lsn = lsn
-        self._saving = asyncio.create_task(self._write(record_of(self._conversation), end))
+        record, run = record_of(self._conversation), self._run
+        beginning: asyncio.Task[None] | None = None
+        if not self.begun.done():  # both at once: in one transaction, where the store takes them together
+            beginning = asyncio.create_task(
+                self._engine.store.begin_run(run.id, run.conversation_id, run.principal)
+            )
+        self._saving = asyncio.create_task(self._write(record, end, beginning))
         return self._saving
 
-    async def _write(self, record: ConversationRecord, end: RunEnd | None) -> bool:
-        ended = await self._engine.store.save(record, end)
+    async def _write(
+        self, record: ConversationRecord, end: RunEnd | None, beginning: asyncio.Task[None] | None
+    ) -> bool:
+        try:
+            if beginning is not None and not self._engine.in_order:
+                await beginning
+            ended = await self._engine.store.save(record, end)
+            if beginning is not None:
+                await beginning
+        except Exception as error:
+            if beginning is not None:
+                await asyncio.wait((beginning,))
+                _ = beginning.exception()
+                self.begun.set_exception(error)
+            raise
         self._conversation.version = record.version
+        if beginning is not None:
+            self.begun.set_result(None)
         return ended
+
+    @property
+    def _refused(self) -> bool:
+        """Whether what the person did could not be saved: then there was no turn."""
+        return self.begun.done() and self.begun.exception() is not None
 
 
 def _failure(error: MidcallError) -> Failure:
