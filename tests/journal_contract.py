@@ -262,6 +262,39 @@ class JournalContract:
         assert await now(journal, call.id) == claim.call
 
     @in_store
+    async def test_a_claim_of_a_call_that_was_parked_here_is_granted_unless_others_had_it(
+        self, store: Store
+    ) -> None:
+        journal, other = await store.worker(), await store.worker()
+        call_id = await parked(journal)
+        here = await now(journal, call_id)
+        assert await journal.claim(call_id, 1, [step("2")], here.fence + 1, here) == Busy(here)
+        claim = await journal.claim(call_id, 1, [step("2")], here.fence, here)
+        assert isinstance(claim, Claimed)
+        loaded = await journal.load(call_id)
+        assert loaded is not None
+        assert loaded == (claim.call, loaded[1] if claim.entries is None else claim.entries)
+        assert list(loaded[1]) == [step("1"), step("2")]
+        assert await journal.claim(call_id, 1, [step("3")], None, here) == Busy(claim.call)
+        await journal.settle(call_id, claim.call.fence, 1, b"asked", WAITING)
+        assert await journal.claim(call_id, 1, [step("3")], None, here) == Settled(b"asked")
+        here = await now(journal, call_id)
+        taken = await claimed(other, call_id, 2)
+        await other.release(call_id, taken.fence)
+        again = await journal.claim(call_id, 2, [step("3")], here.fence, here)
+        assert isinstance(again, Busy), "another one has had it: it may have begun something"
+        loaded = await journal.load(call_id)
+        assert loaded is not None
+        assert list(loaded[1]) == [step("1"), step("2")]
+
+    @in_store
+    async def test_a_call_that_was_parked_here_and_is_past_its_time_is_expired(self, store: Store) -> None:
+        journal = await store.worker()
+        call_id = await parked(journal, expires=time.time() - 1)
+        here = await now(journal, call_id)
+        assert await journal.claim(call_id, 1, [], here.fence, here) == Gone("expired")
+
+    @in_store
     async def test_every_claim_raises_the_fence(self, store: Store) -> None:
         journal = await store.worker()
         call_id = await parked(journal)

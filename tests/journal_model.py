@@ -7,7 +7,7 @@ operation, must be the same as that of a `MemoryJournal` that went through the s
 """
 
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import Any, Literal
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -82,6 +82,8 @@ class TakeSegment(Struct, frozen=True):
     offset: int
     """From the present segment."""
     answers: list[Entry]
+    parked: Literal["", "now", "before"]
+    """Whether the worker has the call at hand: as it stands, or as it stood at an earlier claim."""
 
 
 class Append(Struct, frozen=True):
@@ -147,9 +149,20 @@ class Delete(Struct, frozen=True):
     principal: str | None
 
 
+class Restore(Struct, frozen=True):
+    """A conversation comes from another store."""
+
+    worker: int
+    talk: int
+    principal: str | None
+    version: int
+    body: bytes
+
+
 class BeginRun(Struct, frozen=True):
     worker: int
     run: int
+    talk: int
     principal: str | None
 
 
@@ -174,7 +187,7 @@ class Lose(Struct, frozen=True):
     freeze: bool
 
 
-Talking = Save | Delete | BeginRun | AppendLines | StopRun
+Talking = Save | Delete | Restore | BeginRun | AppendLines | StopRun
 Operation = Create | TakeSegment | Append | Settle | Release | End | Sweep | Look | Lose | Talking
 creations = st.builds(
     Create,
@@ -188,7 +201,9 @@ creations = st.builds(
     expiries,
     entries,
 )
-claims = st.builds(TakeSegment, workers, calls, offsets, entries)
+claims = st.builds(
+    TakeSegment, workers, calls, offsets, entries, st.sampled_from(["", "now", "now", "before"])
+)
 talks = st.integers(0, TALKS - 1)
 versions = st.sampled_from([0, 0, 0, 0, -1, 1])
 lines = st.lists(st.sampled_from([b"a", b"b"]), max_size=3)
@@ -200,7 +215,9 @@ talking: st.SearchStrategy[Talking] = st.one_of(
     saves,
     saves,
     st.builds(Delete, workers, talks, principals),
-    st.builds(BeginRun, workers, talks, principals),
+    st.builds(Restore, workers, talks, principals, st.integers(1, 5), values),
+    st.builds(BeginRun, workers, talks, talks, principals),
+    st.builds(BeginRun, workers, talks, talks, principals),
     additions,
     additions,
     st.builds(StopRun, workers, talks),
@@ -244,6 +261,8 @@ class Side:
         self.late: Journal | None = None
         self.names: dict[str | None, str | None] = {None: None}
         self.fences: dict[tuple[str, str], int] = {}
+        self.before: dict[int, CallRecord] = {}
+        """Calls as they stood when they were claimed, or could have been."""
 
     async def start(self) -> None:
         for _ in range(WORKERS):
@@ -279,11 +298,16 @@ class Side:
                 )
                 self.fences[worker.worker, record.id] = 0
                 return await worker.create(record, given, outcome)
-            case TakeSegment(_, call, offset, answers):
+            case TakeSegment(_, call, offset, answers, parked):
                 segment = await self._segment(call) + offset
-                claim = await worker.claim(f"call {call}", segment, answers)
+                at_hand = await self._at_hand(worker, call, parked)
+                claim = await worker.claim(f"call {call}", segment, answers, parked=at_hand)
                 if isinstance(claim, Claimed):
                     self.fences[worker.worker, claim.call.id] = claim.call.fence
+                    if claim.entries is None:
+                        assert at_hand is not None
+                        _, written = await worker.load(claim.call.id) or (None, ())
+                        claim = Claimed(claim.call, written)
                 return claim
             case Append(_, call, late, held, given, parking):
                 worker = self._actor(worker, late)
@@ -307,21 +331,13 @@ class Side:
             case Save(_, talk, principal, offset, body, waiting):
                 kept = await worker.conversations.load(f"talk {talk}", principal)
                 version = (0 if kept is None else kept.version) + 1 + offset
-                record = ConversationRecord(
-                    id=f"talk {talk}",
-                    principal=principal,
-                    version=version,
-                    updated=float(10 * talk + version),
-                    waiting=waiting,
-                    run="r" if waiting else None,
-                    title=body.hex(),
-                    body=body,
-                )
-                return await worker.conversations.save(record)
+                return await worker.conversations.save(_talk(talk, principal, version, body, waiting))
             case Delete(_, talk, principal):
                 return await worker.conversations.delete(f"talk {talk}", principal)
-            case BeginRun(_, run, principal):
-                return await worker.conversations.begin_run(f"run {run}", "c", principal)
+            case Restore(_, talk, principal, version, body):
+                return await worker.conversations.restore(_talk(talk, principal, version, body))
+            case BeginRun(_, run, talk, principal):
+                return await worker.conversations.begin_run(f"run {run}", f"talk {talk}", principal)
             case AppendLines(_, run, offset, given, ended):
                 state = await worker.conversations.run(f"run {run}")
                 first = max((0 if state is None else state.lines) + 1 + offset, 1)
@@ -374,6 +390,15 @@ class Side:
                 *[await store.load(f"talk {talk}", principal) for talk in range(TALKS)],
             ]
         found["held"] = (await store.held("ann"))[0]
+        every: list[ConversationRecord] = []
+        after: str | None = None
+        while True:
+            page = await store.every(after, limit=2)
+            every += page.conversations
+            after = page.next
+            if after is None:
+                break
+        found["every talk"] = sorted(map(repr, every))  # in an order of the store's own
         for run in range(TALKS):
             state = await store.run(f"run {run}")
             found[f"run {run}"] = (
@@ -395,6 +420,16 @@ class Side:
         loaded = await self.workers[0].load(f"call {call}")
         return loaded[0].fence if loaded else 0
 
+    async def _at_hand(self, worker: Journal, call: int, parked: str) -> CallRecord | None:
+        loaded = await worker.load(f"call {call}")
+        if loaded is None or not parked:
+            return None
+        now = loaded[0]
+        before = self.before.get(call, now)
+        self.before[call] = now
+        older = (before.segment, before.fence) != (now.segment, now.fence)
+        return before if parked == "before" and older else now
+
     def _seen(self, given: Any) -> Any:
         """Without what is different for good reason: the names of workers, and the present time."""
         match given:
@@ -415,6 +450,21 @@ class Side:
                 return given
             case _:
                 raise AssertionError(given)
+
+
+def _talk(
+    number: int, principal: str | None, version: int, body: bytes, waiting: bool = False
+) -> ConversationRecord:
+    return ConversationRecord(
+        id=f"talk {number}",
+        principal=principal,
+        version=version,
+        updated=float(10 * number + version),
+        waiting=waiting,
+        run="r" if waiting else None,
+        title=body.hex(),
+        body=body,
+    )
 
 
 class MemoryStore:

@@ -300,7 +300,7 @@ class Workers(RuleBasedStateMachine):
             return
         outcome = response.get("result", response.get("error"))
         if "requestState" in outcome and "inputRequests" not in outcome:
-            if call.state is None:
+            if call.state is None and call.outcome is None:
                 call.state = (outcome["requestState"], "question-2")
             return  # it is to come back
         if "inputRequests" not in outcome:

@@ -23,13 +23,14 @@ RING = KeyRing([b"k" * 32])
 class SqliteStore:
     """A file that several workers share, here in one process."""
 
-    def __init__(self, path: Path, seal: KeyRing | None = None) -> None:
+    def __init__(self, path: Path, seal: KeyRing | None = None, *, at_once: bool = False) -> None:
         self.path = path
         self.seal = seal
+        self.at_once = at_once
         self.opened: list[SqliteJournal] = []
 
     async def worker(self) -> SqliteJournal:
-        journal = SqliteJournal(self.path, seal=self.seal)
+        journal = SqliteJournal(self.path, seal=self.seal, at_once=self.at_once)
         await journal.open()
         self.opened.append(journal)
         return journal
@@ -56,6 +57,7 @@ class SqliteStore:
 
 class TestSqliteJournal(JournalContract, ConversationsContract):
     seal: KeyRing | None = None
+    at_once = False
 
     @pytest.fixture(autouse=True)
     def _directory(self, tmp_path: Path) -> None:
@@ -65,7 +67,7 @@ class TestSqliteJournal(JournalContract, ConversationsContract):
     @asynccontextmanager
     async def store(self) -> AsyncIterator[Store]:
         self.stores += 1
-        store = SqliteStore(self.directory / f"journal-{self.stores}.db", self.seal)
+        store = SqliteStore(self.directory / f"journal-{self.stores}.db", self.seal, at_once=self.at_once)
         try:
             yield store
         finally:
@@ -83,7 +85,13 @@ class TestSealedSqliteJournal(TestSqliteJournal):
     seal = RING
 
 
+class TestSqliteJournalOfOneClient(TestSqliteJournal):
+    at_once = True
+
+
 class TestSqliteAgainstTheModel(JournalModel):
+    at_once = False
+
     @pytest.fixture(autouse=True)
     def _directory(self, tmp_path: Path) -> None:
         self.directory = tmp_path
@@ -92,8 +100,12 @@ class TestSqliteAgainstTheModel(JournalModel):
     @asynccontextmanager
     async def store(self) -> AsyncIterator[Store]:
         self.stores += 1
-        store = SqliteStore(self.directory / f"journal-{self.stores}.db")
+        store = SqliteStore(self.directory / f"journal-{self.stores}.db", at_once=self.at_once)
         try:
             yield store
         finally:
             await store.close()
+
+
+class TestSqliteOfOneClientAgainstTheModel(TestSqliteAgainstTheModel):
+    at_once = True

@@ -15,12 +15,14 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
+from crash.script import Script
 from crash.ticks import clock, tick
 from midcall import Ask, Hub, method
+from midcall.chat import ChatEngine
 from midcall.errors import StepInterrupted, TimedOut
+from midcall.journal import admin
 from midcall.journal.durable import DurableCalls
-from midcall.mcp import mcp_of
-from midcall.mcp.operations import Operations
+from midcall.mcp import CALL_KINDS, mcp_of
 
 T = TypeVar("T")
 
@@ -220,6 +222,7 @@ class Wizard:
             return await at(ask.prompt("Early?"))
 
         beside = asyncio.ensure_future(early())
+        beside.add_done_callback(lambda done: done.cancelled() or done.exception())  # if the call is ended
         name, _ = await at(asyncio.gather(at(ask.prompt(f"Name? {values}")), steps.do("open")))
         beside.cancel()
         (first,) = await asyncio.gather(beside, return_exceptions=True)
@@ -268,7 +271,9 @@ class Admin:
     async def look(self, run: str) -> list[dict[str, Any]]:
         """The calls of a run as an administrator sees them: where they stand, and what they ask."""
         durable = mcp_of(self._hub).resumption.durable
-        found = await Operations(durable.journal, durable=durable, calls=self._hub.calls).list(limit=1000)
+        found = await admin.Admin(durable.journal, CALL_KINDS, durable=durable, calls=self._hub.calls).list(
+            limit=1000
+        )
         kept = {one["id"] for one in await self.calls() if one["run"] == run}
         return [
             {"status": call["status"], "asks": [one["message"] for one in call["questions"]]}
@@ -279,4 +284,5 @@ class Admin:
 
 def make_hub() -> Hub:
     hub = Hub("crash").register(Wizard())
+    ChatEngine(hub, Script())
     return hub.register(Admin(hub))

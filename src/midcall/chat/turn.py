@@ -68,8 +68,6 @@ class Turn:
         self._tools = TurnCalls(engine, run, conversation, principal, self._meter)
         self._responses = list(request.plugin_elicit_responses)
         """What the person has answered that is not taken yet."""
-        self._text = None if _is_said(conversation, request) else request.text
-        """What the person says that is not in the conversation yet."""
         self.begun = asyncio.get_running_loop().create_future()
         """Done when what the person did is saved; raises why it is not."""
         self._unsaved = True
@@ -90,12 +88,17 @@ class Turn:
         )
         if self._request.plugin_abort is None:
             self._responses = [one for one in self._responses if not self._tools.take_at_once(one)]
-        if self._text is not None and not self._conversation.unanswered():
-            self._say(self._text)
+        text, id = self._request.text, self._request.message_id
+        if text is not None and not _is_said(self._conversation, self._request):
+            self._conversation.unsaid.append(Message("user", text, extra={MESSAGE_ID: id} if id else {}))
+        if not self._conversation.unanswered():
+            self._say()
 
-    def _say(self, text: str) -> None:
-        id, self._text = self._request.message_id, None
-        self._conversation.say(Message("user", text, extra={MESSAGE_ID: id} if id else {}))
+    def _say(self) -> None:
+        """What the person has said is in the messages, now that all tool calls have results."""
+        unsaid, self._conversation.unsaid = self._conversation.unsaid, []
+        for message in unsaid:
+            self._conversation.say(message)
 
     async def play(self) -> None:
         """Go through the phases, to the end or until the person is asked."""
@@ -126,8 +129,8 @@ class Turn:
             await self._save()
         await self._process_plugin_abort()
         await self._process_plugin_responses()
-        if self._text is not None:
-            await self._process_message(self._text)
+        if self._conversation.unsaid:
+            await self._process_message()
         reason = ""
         while not reason:
             if self._tools.unmade:
@@ -154,7 +157,10 @@ class Turn:
         for response in self._responses:
             await self._tools.take(response)
         # Who comes back without an answer is to see what is asked now: it may have changed.
-        ready = list(self._conversation.pending.values()) if self._request.resume else self._tools.answered
+        unsaid = self._conversation.unsaid
+        ready = self._tools.answered
+        if self._request.resume and not unsaid:
+            ready = list(self._conversation.pending.values())
         if ready:
             if self._responses:
                 # What was answered is not lost if the process dies now: the tool call takes it only once.
@@ -163,15 +169,15 @@ class Turn:
             try:
                 await self._tools.go_on(ready)
             except NotAllowed:
-                if self._text is None:
+                if not unsaid:
                     raise
                 # What the person says instead ends the calls that they may not go on with.
 
-    async def _process_message(self, text: str) -> None:
+    async def _process_message(self) -> None:
         await self._tools.make(self._tools.unmade)  # left over by a crash: they have a result first
         for pending in list(self._conversation.pending.values()):
             await self._tools.abort(pending, INSTEAD)
-        self._say(text)
+        self._say()
         self._unsaved = True
 
     # --- the model and its tools -------------------------------------------------------------
@@ -271,6 +277,7 @@ class Turn:
             self._conversation.say(Message("assistant", "".join(self._said)))
         try:
             await self._tools.stop()
+            self._say()
         except MidcallError as error:
             await self._finish(_failure(error))
         except Exception:

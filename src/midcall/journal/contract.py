@@ -111,7 +111,8 @@ class Claimed(Struct, frozen=True):
     """The segment is yours."""
 
     call: CallRecord
-    entries: Sequence[Entry]
+    entries: Sequence[Entry] | None
+    """All of them; or nothing, if the worker that has claimed it had parked it."""
 
 
 class Busy(Struct, frozen=True):
@@ -252,6 +253,9 @@ class Journal(Protocol):
 
     worker: str
     """The name of this process, unlike that of any other that ever was (see `is_worker_name`)."""
+    at_once: bool
+    """Whether what is written is mostly there without waiting."""
+
     on_post: Callable[[bytes], None] | None
     """Gets what other workers post to this one. What comes while there is nobody is thrown away."""
     in_order: bool
@@ -281,13 +285,19 @@ class Journal(Protocol):
         """
 
     async def claim(
-        self, call_id: str, segment: int, answers: Sequence[Entry] = (), fence: int | None = None
+        self,
+        call_id: str,
+        segment: int,
+        answers: Sequence[Entry] = (),
+        fence: int | None = None,
+        parked: CallRecord | None = None,
     ) -> Claim:
         """Start a segment, once: of any number of claims, on any worker, one is `Claimed`.
 
         `answers` are what starts it: entries that are written with the claim, and only if it is granted. With
         a `fence`, it is granted only if that is still the call's. Else somebody has claimed it since, and
-        may have written an answer before he was gone: it is `Busy`, whoever runs it.
+        may have written an answer before he was gone: it is `Busy`, whoever runs it. `parked` is the call as
+        this worker has parked it, if it has: where nobody has claimed it since, it need not be read again.
 
         Every claim raises the fence; `wake` and `questions` stay until the segment is settled. A `running`
         segment whose worker is gone can be claimed again. After `MOST_CLAIMS` of them the call is `poisoned`.

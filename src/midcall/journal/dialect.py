@@ -480,7 +480,7 @@ class Detached:
 
     async def _take_next(self) -> bool:
         """Claim the next segment of the parked call, under its lock. If others have, it is dropped here."""
-        claim = await self.durable.journal.claim(self.record.id, self.record.segment)
+        claim = await self.durable.journal.claim(self.record.id, self.record.segment, parked=self.record)
         if isinstance(claim, Claimed) and is_next(claim.call, self.record):
             self.durable.live.unpark(self, claim.call)
             return True

@@ -215,8 +215,14 @@ class DurableCalls:
         self.live.let_go()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something for a call, owned by this object. Mostly it is done without waiting."""
-        self._work.put(work, asyncio.get_running_loop())
+        """Do something for a call, owned by this object."""
+        loop = asyncio.get_running_loop()
+        if self.journal.at_once:
+            self._work.put(work, loop)
+        else:
+            task = loop.create_task(work)
+            self._work.waiting.add(task)
+            task.add_done_callback(self._work.waiting.discard)
 
     @property
     def subscriptions(self) -> "Subscriptions":
@@ -383,7 +389,8 @@ class DurableCalls:
         live = self.live.get(call_id)
         # A branch that writes meanwhile waits: with the fence of before it would be refused.
         async with contextlib.nullcontext() if live is None else live.lock:
-            claim = await self.journal.claim(call_id, segment, answers, fence)
+            parked = live.record if live is not None and live.parked else None
+            claim = await self.journal.claim(call_id, segment, answers, fence, parked)
             if not isinstance(claim, Claimed):
                 return claim
             live = self.live.get(call_id)
@@ -395,13 +402,23 @@ class DurableCalls:
         if dialect is None:
             if live is not None:
                 live.discard()  # another worker has gone on with it since, if only for a while
-            dialect = await self._rebuild(claim.call, claim.entries)
+            dialect = await self._rebuild(claim)
         if isinstance(dialect, Detached):
             await self.begin_work(dialect, work)
         return dialect
 
-    async def _rebuild(self, record: CallRecord, entries: Sequence[Entry]) -> Detached | Gone:
+    async def _rebuild(self, claim: Claimed) -> Detached | Gone:
         """A claimed call whose coroutine is not here: make it again, from what is in the journal."""
+        record, entries = claim.call, claim.entries
+        if entries is None:  # it was parked here, and evicted just now
+            try:
+                loaded = await self.journal.load(record.id)
+            except BaseException:
+                self.spawn(self.release(record.id, record.fence))
+                raise
+            if loaded is None:
+                return Gone()
+            entries = loaded[1]
         try:
             dialect, found = self.kinds[kind_of(record)](record)
             call = self.hub.prepare(

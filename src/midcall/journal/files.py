@@ -9,12 +9,10 @@ the one who has just written finds the turn taken, and lets the other go first. 
 not get the turn in time tries its luck without it.
 """
 
-import contextlib
 import logging
 import os
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 log = logging.getLogger("midcall.files")
@@ -84,18 +82,17 @@ class WriteTurn:
             os.close(self._fd)
             self._fd = None
 
-    @contextlib.contextmanager
-    def taken(self) -> Iterator[None]:
-        """Have the turn, if it can be had."""
-        fd, patience = self._fd, 0.0
-        while fd is not None and not lock(fd):
-            patience = patience or time.monotonic() + COURTESY
+    def take(self, courtesy: float = COURTESY) -> bool:
+        """Have the turn, if it can be had; then it is to be passed on."""
+        patience = 0.0
+        while self._fd is not None and not lock(self._fd):
+            patience = patience or time.monotonic() + courtesy
             if time.monotonic() > patience:
-                fd = None
-            else:
-                time.sleep(PAUSE)
-        try:
-            yield
-        finally:
-            if fd is not None:
-                unlock(fd)
+                return False
+            time.sleep(PAUSE)
+        return self._fd is not None
+
+    def pass_on(self) -> None:
+        """Let others have it."""
+        if self._fd is not None:
+            unlock(self._fd)

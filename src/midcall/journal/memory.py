@@ -189,6 +189,7 @@ class MemoryJournal:
     """A worker on a memory: its own, or that of another one."""
 
     in_order = True
+    at_once = True
 
     def __init__(self, shared: "MemoryJournal | None" = None) -> None:
         self.worker = secrets.token_hex(8)
@@ -227,7 +228,12 @@ class MemoryJournal:
         return None
 
     async def claim(
-        self, call_id: str, segment: int, answers: Sequence[Entry] = (), fence: int | None = None
+        self,
+        call_id: str,
+        segment: int,
+        answers: Sequence[Entry] = (),
+        fence: int | None = None,
+        parked: CallRecord | None = None,
     ) -> Claim:
         memory = self._use()
         kept = memory.calls.get(call_id)

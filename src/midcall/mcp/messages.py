@@ -71,7 +71,6 @@ class Named(RetryParams, kw_only=True):
 
     name: Name
     arguments: Raw = Raw()
-    task: Raw = Raw()
 
 
 class Located(RetryParams, kw_only=True):

@@ -4,15 +4,9 @@ A legacy caller said what it can do once, when its session began; a modern one s
 best way of asking is chosen from here, and nothing is sent that a caller did not declare. Over HTTP, a modern
 request repeats parts of itself in headers, which must agree with it (`check_headers`).
 
-The session of a legacy client begins with a handshake, as a table:
-
-    state           initialize      initialized     ping      anything else
-    uninitialized   → initializing  ignored         answered  -32002
-    initializing    refused         → ready         answered  answered
-    ready           refused         ignored         answered  answered
-
-Clients differ in when they send `initialized`, so requests are answered once `initialize` is. A session
-belongs to one connection on stdio and WebSocket (see `peer`), and to one `Mcp-Session-Id` over HTTP.
+The session of a legacy client is opened by `initialize`, and not a second time. Before that, only `ping` is
+answered. Clients differ in when they send `initialized`, which changes nothing. A session belongs to one
+connection on stdio and WebSocket (see `peer`), and to one `Mcp-Session-Id` over HTTP.
 """
 
 import base64
@@ -20,7 +14,6 @@ import binascii
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import msgspec
@@ -36,6 +29,8 @@ from midcall.mcp import revisions
 from midcall.mcp.catalog import Tool
 from midcall.mcp.messages import META, Capabilities, Initialize, Meta
 from midcall.principal import Principal
+from midcall.questions import PERSON_KINDS
+from midcall.schema_parts import as_text
 
 if TYPE_CHECKING:
     from midcall.mcp.calls import PlainCall
@@ -62,7 +57,6 @@ class Caller(Struct, frozen=True):
     capabilities: Capabilities
     log_level: str | None = None
     """The least level of log that it wants; `None` for no log at all."""
-    client_info: dict[str, Any] | None = None
     principal: str | None = None
     """Whoever the transport has found out that it is."""
     modern: bool = False
@@ -96,6 +90,11 @@ class Caller(Struct, frozen=True):
     def elicits(self) -> bool:
         """Whether it declares any way to ask its person."""
         return bool(self.kinds & (_FORM_KINDS | {"url"}))
+
+    @property
+    def askable(self) -> frozenset[str]:
+        """The kinds of question that it can answer: a legacy one that is not elicited has a tool for that."""
+        return self.kinds if self.modern or self.elicits else PERSON_KINDS | self.kinds
 
     def hears(self, level: str) -> bool:
         """Whether it wants log of this level."""
@@ -301,7 +300,7 @@ def _check_arguments(headers: Headers, tool: Tool, arguments: Raw) -> None:
         header = f"Mcp-Param-{name}"
         given = _decoded(header, _text_of(headers.get(header.lower().encode())))
         if value is not None:
-            _same(header, given, _text(value), number=isinstance(value, int | float))
+            _same(header, given, as_text(value), number=isinstance(value, int | float))
 
 
 def _same(name: str, given: str | None, expected: str, *, number: bool = False) -> None:
@@ -343,26 +342,8 @@ def _value_at(arguments: Any, path: tuple[str, ...]) -> Any:
     return arguments
 
 
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
-
-
 def _mismatch(what: str) -> McpError:
     return McpError(HEADER_MISMATCH, f"Header mismatch: {what}", status=400)
-
-
-class Handshake(Enum):
-    """Where the handshake stands."""
-
-    UNINITIALIZED = "uninitialized"
-    INITIALIZING = "initializing"
-    READY = "ready"
-
-
-_NEXT = {
-    (Handshake.UNINITIALIZED, "initialize"): Handshake.INITIALIZING,
-    (Handshake.INITIALIZING, "initialized"): Handshake.READY,
-}
 
 
 _STRANGER = Caller(revisions.LATEST_LEGACY, Capabilities(), "debug")
@@ -393,14 +374,12 @@ class Session:
         "requests",
         "running",
         "send",
-        "state",
         "watched",
     )
 
     def __init__(self, send: Callable[[bytes], None], principal: Principal | None = None) -> None:
         self.send = send
         """Sends what belongs to no request: changes of lists and resources."""
-        self.state = Handshake.UNINITIALIZED
         self.open = False
         """Whether requests are answered."""
         self.caller = (
@@ -413,14 +392,6 @@ class Session:
         """The requests that have no response yet, by id, each with what it has started, if that is a call."""
         self.watched: set[str] = set()
 
-    def step(self, event: str) -> bool:
-        """Take a step of the handshake; false if it does not fit here."""
-        following = _NEXT.get((self.state, event))
-        if following is not None:
-            self.state = following
-            self.open = True
-        return following is not None
-
     def ended(self, id: Id, stream: ResponseStream) -> None:
         """A request has its response. (Another one with the same id may have been refused.)"""
         running = self.running.get(id)
@@ -428,21 +399,14 @@ class Session:
             del self.running[id]
 
     def begin(self, asked: Initialize) -> None:
-        """Remember what the client said of itself."""
-        self.caller = Caller(
-            revisions.negotiate(asked.revision),
-            asked.capabilities,
-            "debug",
-            asked.client_info,
-            self.caller.principal,
-        )
+        """Open it, with what the client says of itself."""
+        self.open = True
+        revision = revisions.negotiate(asked.revision)
+        self.caller = Caller(revision, asked.capabilities, "debug", self.caller.principal)
 
     def set_level(self, level: str) -> None:
         """From now on, send only log of this level and above."""
-        caller = self.caller
-        self.caller = Caller(
-            caller.revision, caller.capabilities, level, caller.client_info, caller.principal
-        )
+        self.caller = msgspec.structs.replace(self.caller, log_level=level)
 
     def admit(self, request: McpRequest, running: "Running | None") -> None:
         """Note that a request runs; it is forgotten with its response."""

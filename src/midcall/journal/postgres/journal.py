@@ -97,6 +97,7 @@ class PostgresJournal:
     ) -> None:
         check_name(schema)
         self.worker = worker_name()
+        self.at_once = False
         self.on_post: Callable[[bytes], None] | None = None
         self._sql = sql = Statements(schema, lease)
         self._values = values = Values(seal, plain_too=plain_too)
@@ -191,7 +192,12 @@ class PostgresJournal:
         return answers
 
     async def claim(
-        self, call_id: str, segment: int, answers: Sequence[Entry] = (), fence: int | None = None
+        self,
+        call_id: str,
+        segment: int,
+        answers: Sequence[Entry] = (),
+        fence: int | None = None,
+        parked: CallRecord | None = None,
     ) -> Claim:
         async def undo(claim: Claim) -> None:
             if isinstance(claim, Claimed):

@@ -24,6 +24,12 @@ T = TypeVar("T")
 S = TypeVar("S", bound="OnDatabase")
 Work: TypeAlias = Callable[[sqlite3.Connection], Any]
 
+CHECKPOINT = 4000
+"""After how many pages the write-ahead log is brought into the file."""
+
+CHECKPOINT_AFTER = 250
+"""After how many transactions it is, where that is not left to SQLite."""
+
 APPLICATION = 0x6D696463
 """`midc`: tells a journal from other SQLite files."""
 
@@ -111,8 +117,10 @@ MIGRATIONS = (
 class JournalFile:
     """A connection to the file, for one thread; opened again when the file was put back."""
 
-    def __init__(self, path: Path, busy: float, *, writes: bool) -> None:
+    def __init__(self, path: Path, busy: float, *, writes: bool, checkpoint: int = CHECKPOINT) -> None:
         self._path = path
+        self._checkpoint = checkpoint
+        self._at = str(path)
         self.busy = busy
         """Seconds to wait while others write."""
         self._writes = writes
@@ -138,7 +146,7 @@ class JournalFile:
                 return self._connection
             self.close()
         try:
-            self._inode = _inode(self._path)
+            self._inode = _inode(self._at)
             self._connection = self._connect()
             if self._writes:
                 self._prepare(self._connection)
@@ -150,9 +158,18 @@ class JournalFile:
             raise
         return self._connection
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be used without being opened first."""
+        try:
+            self.must_be_there()
+        except OSError:
+            return False
+        return self._connection is not None
+
     def must_be_there(self) -> None:
         """Raise if the open file is not the one at its path: what is written to a deleted file is lost."""
-        if _inode(self._path) != self._inode:
+        if _inode(self._at) != self._inode:
             raise FileNotFoundError(self._path)
 
     def explain(self, error: Exception) -> JournalError:
@@ -196,7 +213,7 @@ class JournalFile:
             check(connection, self._path, "quick_check")
         self._write_ahead(connection)
         connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA wal_autocheckpoint = 4000")
+        connection.execute(f"PRAGMA wal_autocheckpoint = {self._checkpoint}")
         connection.execute("PRAGMA journal_size_limit = 67108864")
         connection.execute("PRAGMA cache_size = -8000")
         connection.execute("BEGIN IMMEDIATE")  # of processes that start together, one migrates
@@ -242,10 +259,16 @@ class Database:
     """The file, with one thread that writes and one that reads: as much as comes together in one transaction.
 
     Who raises a `MidcallError` in a transaction must not have written anything: the others go on.
+
+    With `at_once`, what is alone is written in the event loop, which waits for the disk then. What may take
+    longer is left to the thread: checkpoints, and waiting for other processes.
     """
 
-    def __init__(self, path: Path, busy: float, turn: WriteTurn) -> None:
-        self.writes = JournalFile(path, busy, writes=True)
+    def __init__(self, path: Path, busy: float, turn: WriteTurn, *, at_once: bool = False) -> None:
+        self.writes = JournalFile(path, busy, writes=True, checkpoint=0 if at_once else CHECKPOINT)
+        self._at_once = at_once
+        self._unchecked = 0
+        """How many transactions there were since the last checkpoint, if those are not left to SQLite."""
         self.reads = JournalFile(path, busy, writes=False)
         self._turn = turn
         self.writer: CommitThread[Work] | None = None
@@ -253,7 +276,8 @@ class Database:
 
     def start(self, idle: Callable[[], float | None]) -> None:
         """Start the threads; `idle` is called between writes, in the thread that writes."""
-        self.writer = CommitThread("midcall-journal-writer", partial(self._run, self.writes), idle)
+        at_once = self._run_at_once if self._at_once else None
+        self.writer = CommitThread("midcall-journal-writer", partial(self._run, self.writes), idle, at_once)
         self._reader = CommitThread("midcall-journal-reader", partial(self._run, self.reads))
 
     async def stop(self) -> None:
@@ -286,14 +310,22 @@ class Database:
         done: T = await self._reader.do(work)
         return done
 
-    def _run(self, file: JournalFile, asked: Sequence[Work]) -> list[Any]:
-        """Do all of it: what came of each, or the error that it raised. Raises `JournalError`."""
+    def _run_at_once(self, asked: Sequence[Work]) -> list[Any]:
+        if not self.writes.is_open or self._unchecked >= CHECKPOINT_AFTER:
+            raise Unreachable("It is for the thread to do")
+        return self._run(self.writes, asked, patient=False)
+
+    def _run(self, file: JournalFile, asked: Sequence[Work], *, patient: bool = True) -> list[Any]:
+        """Do all of it: what came of each, or the error that it raised. Raises `JournalError`.
+
+        If it is not to be `patient`, it does not wait for others who write.
+        """
         connection: sqlite3.Connection | None = None
         answers: list[Any] = []
         try:
             connection = file.use()
             if file is self.writes:
-                self._begin(connection)
+                self._begin(connection, patient=patient)
             else:
                 connection.execute("BEGIN")
             for work in asked:
@@ -303,6 +335,12 @@ class Database:
                     answers.append(error)
             connection.execute("COMMIT")
             file.must_be_there()
+            if self._at_once and file is self.writes:
+                self._unchecked += 1
+                if patient and self._unchecked >= CHECKPOINT_AFTER:
+                    self._unchecked = 0
+                    with contextlib.suppress(sqlite3.Error):  # all is committed; it is tried again later
+                        connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
         except Exception as error:
             told = file.explain(error)
             if connection is None or _code(error) == sqlite3.SQLITE_BUSY:  # no fault of one of them
@@ -314,9 +352,10 @@ class Database:
             raise told from error
         return answers
 
-    def _begin(self, connection: sqlite3.Connection) -> None:
-        with self._turn.taken():
-            patience = time.monotonic() + self.writes.busy
+    def _begin(self, connection: sqlite3.Connection, *, patient: bool) -> None:
+        taken = self._turn.take() if patient else self._turn.take(0.0)
+        try:
+            patience = time.monotonic() + self.writes.busy if patient else 0.0
             while True:
                 try:
                     connection.execute("BEGIN IMMEDIATE")
@@ -326,6 +365,9 @@ class Database:
                     time.sleep(PAUSE)
                 else:
                     return
+        finally:
+            if taken:
+                self._turn.pass_on()
 
 
 def writing(
@@ -411,7 +453,7 @@ def _damaged(path: Path, why: object) -> JournalError:
     )
 
 
-def _inode(path: Path) -> tuple[int, int]:
+def _inode(path: str) -> tuple[int, int]:
     found = os.stat(path)  # noqa: PTH116 - twice as fast as Path.stat, and asked for each commit
     return found.st_dev, found.st_ino
 

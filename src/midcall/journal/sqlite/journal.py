@@ -96,8 +96,10 @@ _TO_WAKE = (
 )
 _INSERT = f"INSERT INTO calls ({_COLUMNS}) VALUES ({', '.join('?' * 14)}) ON CONFLICT (id) DO NOTHING"  # noqa: S608
 _ADD_PART = "INSERT INTO parts VALUES (?, ?, ?, ?)"
+_ADD_OUTCOME = "INSERT INTO parts SELECT n, 2, ?, ? FROM calls WHERE id = ?"
 _ADD_ENTRIES = (
-    "INSERT INTO parts SELECT ?, 1, coalesce(max(number) + 1, 0), ? FROM parts WHERE call = ? AND kind = 1"
+    "INSERT INTO parts SELECT n, 1,"
+    " (SELECT coalesce(max(number) + 1, 0) FROM parts WHERE call = n AND kind = 1), ? FROM calls WHERE id = ?"
 )
 _PART = "SELECT data FROM parts WHERE call = ? AND kind = ? AND number = ?"
 _BODY_AND_ENTRIES = "SELECT data FROM parts WHERE call = ? AND kind < 2 ORDER BY kind, number"
@@ -108,14 +110,19 @@ _TAKE = (
     "UPDATE calls SET updated = ?, status = 'running', owner = ?, fence = fence + 1, claims = claims + 1"
     " WHERE n = ?"
 )
+_TAKE_PARKED = (
+    "UPDATE calls SET updated = ?, status = 'running', owner = ?, fence = fence + 1, claims = 1"
+    " WHERE id = ? AND segment = ? AND fence = ? AND status = 'waiting' AND expires > ?"
+)
+_MINE = "WHERE id = ? AND fence = ? AND status = 'running' AND owner = ?"
 _PARK = (
-    "UPDATE calls SET updated = ?, status = ?, segment = segment + 1, wake = ?, questions = ?,"
-    " expires = coalesce(?, expires), owner = NULL, claims = 0 WHERE n = ?"
+    f"UPDATE calls SET updated = ?, status = ?, segment = segment + 1, wake = ?, questions = ?,"  # noqa: S608
+    f" expires = coalesce(?, expires), owner = NULL, claims = 0 {_MINE} AND segment = ?"
 )
 _WAIT_FOR = (
     "UPDATE calls SET updated = ?, wake = ?, questions = ?, expires = coalesce(?, expires) WHERE n = ?"
 )
-_LET_GO = "UPDATE calls SET updated = ?, status = ?, owner = NULL, claims = claims - 1 WHERE n = ?"
+_LET_GO = f"UPDATE calls SET updated = ?, status = ?, owner = NULL, claims = claims - 1 {_MINE}"  # noqa: S608
 _END = (
     "UPDATE calls SET updated = ?, status = ?, expires = ?, segment = segment + ?, fence = fence + 1,"
     " owner = NULL, wake = NULL, questions = ? WHERE n = ?"
@@ -135,7 +142,8 @@ _N, _ID, _CREATED, _EXPIRES, _STATUS, _SEGMENT, _FENCE, _OWNER, _CLAIMS = 0, 1, 
 class SqliteJournal:
     """A worker on a file. With `seal`, what callers and tools have said is encrypted under the newest key.
 
-    What is not encrypted is refused then, unless `plain_too` (see `seal`).
+    What is not encrypted is refused then, unless `plain_too` (see `seal`). `at_once` is for a process with
+    one client: what is written alone is written in the event loop (see `Database`).
     """
 
     in_order = True
@@ -147,15 +155,17 @@ class SqliteJournal:
         seal: KeyRing | None = None,
         plain_too: bool = False,
         lease: float = LEASE,
+        at_once: bool = False,
     ) -> None:
         self.worker = f"{os.getpid()}-{secrets.token_hex(6)}"
         self.path = Path(path)
+        self.at_once = at_once
         self._values = Values(seal, plain_too=plain_too)
         self._lease = lease
         workers = self.path.with_name(f"{self.path.name}.workers")
         self._sign = LifeSign(workers, self.worker, lease)
         self._turn = WriteTurn(workers / ".turn")
-        self.database = Database(self.path, min(PATIENCE, lease * 2 / 3), self._turn)
+        self.database = Database(self.path, min(PATIENCE, lease * 2 / 3), self._turn, at_once=at_once)
         self.conversations = SqliteConversations(self.database, self._values)
         self._sockets: WorkerSockets | None = None
         self.on_post: Callable[[bytes], None] | None = None
@@ -265,7 +275,12 @@ class SqliteJournal:
             self._forget(db, [row])
 
     async def claim(
-        self, call_id: str, segment: int, answers: Sequence[Entry] = (), fence: int | None = None
+        self,
+        call_id: str,
+        segment: int,
+        answers: Sequence[Entry] = (),
+        fence: int | None = None,
+        parked: CallRecord | None = None,
     ) -> Claim:
         def undo(claimed: tuple[Claim, Status | None]) -> Awaitable[None] | None:
             claim, before = claimed
@@ -274,9 +289,41 @@ class SqliteJournal:
             return self._unclaim(call_id, claim.call.fence, before)
 
         claim, _ = await self.database.write(
-            lambda db: self._claim(db, call_id, segment, answers, fence), undo=undo
+            lambda db: (
+                self._claim_parked(db, parked, segment, answers, fence)
+                or self._claim(db, call_id, segment, answers, fence)
+            ),
+            undo=undo,
         )
         return claim
+
+    def _claim_parked(
+        self,
+        db: Connection,
+        parked: CallRecord | None,
+        segment: int,
+        answers: Sequence[Entry],
+        fence: int | None,
+    ) -> tuple[Claim, Status] | None:
+        """As `_claim`, if nobody has claimed the call since it was parked here."""
+        if parked is None or parked.segment != segment or fence not in (None, parked.fence):
+            return None
+        now = time.time()
+        given = (now, self.worker, parked.id, segment, parked.fence, now)
+        if not db.execute(_TAKE_PARKED, given).rowcount:
+            return None
+        self._add_entries(db, answers, parked.id)
+        return Claimed(self._taken(parked, now), None), "waiting"
+
+    def _taken(self, call: CallRecord, now: float) -> CallRecord:
+        return replace(
+            call,
+            status="running",
+            owner=self.worker,
+            fence=call.fence + 1,
+            claims=call.claims + 1,
+            updated=now,
+        )
 
     def _claim(
         self, db: Connection, call_id: str, segment: int, answers: Sequence[Entry], fence: int | None
@@ -304,22 +351,13 @@ class SqliteJournal:
             return Gone(given_up), None
         record, entries = self._whole(db, row)
         db.execute(_TAKE, (now, self.worker, n))
-        self._add_entries(db, n, answers, call_id)
-        record = replace(
-            record,
-            status="running",
-            owner=self.worker,
-            fence=record.fence + 1,
-            claims=record.claims + 1,
-            updated=now,
-        )
-        return Claimed(record, [*entries, *answers]), status
+        self._add_entries(db, answers, call_id)
+        return Claimed(self._taken(record, now), [*entries, *answers]), status
 
     @writing
     def _unclaim(self, db: Connection, call_id: str, fence: int, before: Status) -> None:
         """Take back a claim that nobody waits for any more."""
-        with contextlib.suppress(Fenced):
-            db.execute(_LET_GO, (time.time(), before, self._mine(db, call_id, fence, None)))
+        db.execute(_LET_GO, (time.time(), before, call_id, fence, self.worker))
 
     @writing
     def append(
@@ -337,7 +375,7 @@ class SqliteJournal:
         ).fetchone()
         if row is None:
             raise _fenced(call_id)
-        self._add_entries(db, row[0], entries, call_id)
+        self._add_entries(db, entries, call_id)
         if parking is not None:
             questions = self._values.close(parking.questions, "questions", call_id)
             db.execute(_WAIT_FOR, (time.time(), parking.wake, questions, parking.expires, row[0]))
@@ -366,16 +404,18 @@ class SqliteJournal:
         parking: Parking,
         entries: Sequence[Entry],
     ) -> None:
-        n = self._mine(db, call_id, fence, segment)
-        self._add_entries(db, n, entries, call_id)
-        db.execute(_ADD_PART, (n, _OUTCOME, segment, self._values.close(outcome, "outcome", call_id)))
         questions = self._values.close(parking.questions, "questions", call_id)
-        db.execute(_PARK, (time.time(), parking.status, parking.wake, questions, parking.expires, n))
+        parks = (time.time(), parking.status, parking.wake, questions, parking.expires)
+        if not db.execute(_PARK, (*parks, call_id, fence, self.worker, segment)).rowcount:
+            raise _fenced(call_id)
+        self._add_entries(db, entries, call_id)
+        db.execute(_ADD_OUTCOME, (segment, self._values.close(outcome, "outcome", call_id), call_id))
 
     @writing
     def release(self, db: Connection, call_id: str, fence: int, *, diverged: bool = False) -> None:
-        n = self._mine(db, call_id, fence, None)
-        db.execute(_LET_GO, (time.time(), "diverged" if diverged else "running", n))
+        lets_go = (time.time(), "diverged" if diverged else "running")
+        if not db.execute(_LET_GO, (*lets_go, call_id, fence, self.worker)).rowcount:
+            raise _fenced(call_id)
 
     async def end(self, call_id: str, status: Status, outcome: bytes, expires: float) -> bool:
         def told(segment: int | None) -> None:
@@ -638,23 +678,13 @@ class SqliteJournal:
         db.executemany(_ADD_PART, parts)
         return True
 
-    def _add_entries(self, db: Connection, n: int, entries: Sequence[Entry], call_id: str) -> None:
+    def _add_entries(self, db: Connection, entries: Sequence[Entry], call_id: str) -> None:
         if entries:
-            db.execute(_ADD_ENTRIES, (n, self._values.close(_encode(entries), "entries", call_id), n))
+            db.execute(_ADD_ENTRIES, (self._values.close(_encode(entries), "entries", call_id), call_id))
 
     def _forget(self, db: Connection, rows: Rows) -> None:
         db.executemany("DELETE FROM parts WHERE call = ?", rows)
         db.executemany("DELETE FROM calls WHERE n = ?", rows)
-
-    def _mine(self, db: Connection, call_id: str, fence: int, segment: int | None) -> int:
-        row = db.execute(
-            "SELECT n FROM calls WHERE id = ? AND fence = ? AND status = 'running' AND owner = ?"
-            " AND segment = coalesce(?, segment)",
-            (call_id, fence, self.worker, segment),
-        ).fetchone()
-        if row is None:
-            raise _fenced(call_id)
-        return int(row[0])
 
     def _whole(self, db: Connection, row: Row) -> tuple[CallRecord, Entries]:
         (body,), *some = db.execute(_BODY_AND_ENTRIES, row[:1]).fetchall()

@@ -8,17 +8,18 @@ A call may also go on as a task: then nobody waits, and what a segment came to i
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Raw
 
-from midcall.errors import JournalError, MidcallError, NotSupported, WrongAnswer
+from midcall.errors import JournalError, MidcallError, NotSupported
 from midcall.items import Background, Done, Item, Request, RequestCancelled
 from midcall.journal.contract import CallRecord
 from midcall.journal.dialect import Detached
 from midcall.jsonrpc import INTERNAL_ERROR
-from midcall.mcp.elicitation import answer_from, inexpressible
+from midcall.mcp.elicitation import Given, inexpressible
 from midcall.mcp.request import McpError, McpRequest, Outcome, error_for
 from midcall.mcp.results import Finish, McpReply, encode_outcome
 
@@ -105,15 +106,12 @@ class InputRequired(Detached):
 
     def _answer(self, key: str, asked: Request, response: Raw) -> None:
         """An answer that came before its question."""
-        try:
-            payload = answer_from(asked.request_type, msgspec.json.decode(response))
-            if self.call is not None:
-                self.call.answer(asked.request_id, payload)
-        except WrongAnswer as error:
-            self.notes[key] = error.expected
-        except (msgspec.DecodeError, RecursionError):
-            pass
-        else:
+        given = Given()
+        if self.call is not None:
+            answer = partial(self.call.answer, asked.request_id)
+            given.read(key, asked.request_id, asked.request_type, response, answer)
+        self.notes.update(given.notes)
+        if given.answers:
             self.close(asked.request_id)
 
     def _finish(self) -> None:
