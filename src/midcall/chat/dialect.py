@@ -17,7 +17,6 @@ from midcall.journal.contract import CallRecord
 from midcall.journal.dialect import Detached
 from midcall.journal.durable import DurableCalls
 from midcall.journal.state import asked_of
-from midcall.jsonrpc import INTERNAL_ERROR
 from midcall.mcp import revisions
 from midcall.mcp.catalog import Tool
 from midcall.mcp.request import McpError
@@ -134,10 +133,7 @@ class ChatCall(Detached):
     def _finish(self) -> None:
         if self.call is None:
             return
-        try:
-            self._outcome = encode_outcome(self._result.outcome())
-        except (TypeError, ValueError) as error:  # something that JSON cannot carry
-            self._outcome = encode_outcome(McpError(INTERNAL_ERROR, str(error)))
+        self._outcome = encode_outcome(self._result.outcome())
         self.end(self.call, self._outcome)
 
     # --- what the base calls -----------------------------------------------------------------
