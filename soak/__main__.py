@@ -1,8 +1,9 @@
-"""Calls under random crashes, thousands of them: `python -m soak --schedules 2000 --backend sqlite`.
+"""Calls and chats under random crashes, thousands: `python -m soak --schedules 2000 --backend sqlite`.
 
-Each schedule is made from its seed: which wizard runs, where workers are killed, who gets the retries. What
-must hold in the end is in `tests/crash/runs.py`. A schedule that fails is shown with its seed, and played
-again by `--replay SEED`; what depends on timing may need a few `--times`.
+Each schedule is made from its seed: which wizard runs, or what is said in a chat; where workers are killed;
+who gets the retries. What must hold in the end is in `tests/crash/calls.py` and `chats.py`. A schedule that
+fails is shown with its seed, and played again by `--replay SEED`; what depends on timing may need a few
+`--times`.
 """
 
 import argparse
@@ -18,8 +19,8 @@ from typing import get_args
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 import postgres_server
-from crash.pool import Pool
-from crash.runs import Backend, Hung, Schedule, Wrong, schedule_of
+from crash.pool import Pool, schedule_of
+from crash.stage import Backend, Hung, Schedule, Wrong
 
 SHOWN = 2.0
 """Seconds between two lines about how far it is."""

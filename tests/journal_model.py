@@ -149,9 +149,20 @@ class Delete(Struct, frozen=True):
     principal: str | None
 
 
+class Restore(Struct, frozen=True):
+    """A conversation comes from another store."""
+
+    worker: int
+    talk: int
+    principal: str | None
+    version: int
+    body: bytes
+
+
 class BeginRun(Struct, frozen=True):
     worker: int
     run: int
+    talk: int
     principal: str | None
 
 
@@ -176,7 +187,7 @@ class Lose(Struct, frozen=True):
     freeze: bool
 
 
-Talking = Save | Delete | BeginRun | AppendLines | StopRun
+Talking = Save | Delete | Restore | BeginRun | AppendLines | StopRun
 Operation = Create | TakeSegment | Append | Settle | Release | End | Sweep | Look | Lose | Talking
 creations = st.builds(
     Create,
@@ -204,7 +215,9 @@ talking: st.SearchStrategy[Talking] = st.one_of(
     saves,
     saves,
     st.builds(Delete, workers, talks, principals),
-    st.builds(BeginRun, workers, talks, principals),
+    st.builds(Restore, workers, talks, principals, st.integers(1, 5), values),
+    st.builds(BeginRun, workers, talks, talks, principals),
+    st.builds(BeginRun, workers, talks, talks, principals),
     additions,
     additions,
     st.builds(StopRun, workers, talks),
@@ -318,21 +331,13 @@ class Side:
             case Save(_, talk, principal, offset, body, waiting):
                 kept = await worker.conversations.load(f"talk {talk}", principal)
                 version = (0 if kept is None else kept.version) + 1 + offset
-                record = ConversationRecord(
-                    id=f"talk {talk}",
-                    principal=principal,
-                    version=version,
-                    updated=float(10 * talk + version),
-                    waiting=waiting,
-                    run="r" if waiting else None,
-                    title=body.hex(),
-                    body=body,
-                )
-                return await worker.conversations.save(record)
+                return await worker.conversations.save(_talk(talk, principal, version, body, waiting))
             case Delete(_, talk, principal):
                 return await worker.conversations.delete(f"talk {talk}", principal)
-            case BeginRun(_, run, principal):
-                return await worker.conversations.begin_run(f"run {run}", "c", principal)
+            case Restore(_, talk, principal, version, body):
+                return await worker.conversations.restore(_talk(talk, principal, version, body))
+            case BeginRun(_, run, talk, principal):
+                return await worker.conversations.begin_run(f"run {run}", f"talk {talk}", principal)
             case AppendLines(_, run, offset, given, ended):
                 state = await worker.conversations.run(f"run {run}")
                 first = max((0 if state is None else state.lines) + 1 + offset, 1)
@@ -385,6 +390,15 @@ class Side:
                 *[await store.load(f"talk {talk}", principal) for talk in range(TALKS)],
             ]
         found["held"] = (await store.held("ann"))[0]
+        every: list[ConversationRecord] = []
+        after: str | None = None
+        while True:
+            page = await store.every(after, limit=2)
+            every += page.conversations
+            after = page.next
+            if after is None:
+                break
+        found["every talk"] = sorted(map(repr, every))  # in an order of the store's own
         for run in range(TALKS):
             state = await store.run(f"run {run}")
             found[f"run {run}"] = (
@@ -436,6 +450,21 @@ class Side:
                 return given
             case _:
                 raise AssertionError(given)
+
+
+def _talk(
+    number: int, principal: str | None, version: int, body: bytes, waiting: bool = False
+) -> ConversationRecord:
+    return ConversationRecord(
+        id=f"talk {number}",
+        principal=principal,
+        version=version,
+        updated=float(10 * number + version),
+        waiting=waiting,
+        run="r" if waiting else None,
+        title=body.hex(),
+        body=body,
+    )
 
 
 class MemoryStore:

@@ -115,6 +115,61 @@ def test_a_turn_that_died_just_after_it_took_the_answers_is_taken_up_again(tmp_p
     drive(main())
 
 
+def test_a_conversation_that_is_read_in_the_moment_when_its_turn_ends_is_not_said_to_be_cut_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    desk, load_now = Desk(), MemoryConversations.load
+
+    async def main() -> None:
+        async with chat(Puppet(call("desk__slow"), "There."), desk) as person:
+            turn = asyncio.create_task(person.say("go"))
+            await until_running(person, messages=2)
+
+            async def load_before_the_end(*about: Any) -> ConversationRecord | None:
+                found = await load_now(*about)
+                desk.gate.set()
+                await turn
+                return found
+
+            monkeypatch.setattr(MemoryConversations, "load", load_before_the_end)
+            shown = await person.shown()
+            assert (shown["cutOff"], shown["run"], len(shown["messages"])) == (False, None, 4)
+
+    drive(main())
+
+
+class Unending(MemoryJournal):
+    """Cannot end a call."""
+
+    async def end(self, *args: Any) -> bool:
+        raise JournalError("not now")
+
+
+def test_what_is_said_instead_of_an_answer_is_not_lost_if_the_call_that_asks_cannot_be_ended() -> None:
+    async def main() -> None:
+        puppet = Puppet(call("desk__asks"), lambda request: request.messages[-1].content)
+        hub = Hub("h").register(Desk())
+        origin = MemoryJournal()
+        hub.durable = DurableCalls(hub, Unending(shared=origin))
+        async with serving(ChatEngine(hub, puppet)) as port:
+            person = Person(port)
+            await person.say("go")
+            events = await person.post(message="never mind", messageId="second")
+            assert events[-1]["code"] == "journal_error"
+            shown = await person.shown()
+            assert (shown["cutOff"], shown["pending"]) == (True, [])  # nothing is asked any more
+        hub = Hub("h").register(Desk())
+        hub.durable = DurableCalls(hub, MemoryJournal(shared=origin))
+        async with serving(ChatEngine(hub, puppet)) as port:
+            person.port = port
+            assert text(await person.post(resume=True)) == "never mind"
+            roles = [one["role"] for one in (await person.shown())["messages"]]
+            assert roles == ["user", "assistant", "tool", "user", "assistant"]
+            assert await statuses(hub) == ["aborted"]
+
+    drive(main())
+
+
 @pytest.mark.parametrize("ahead", [-1, 0, 1, 2])
 def test_whoever_reads_the_lines_of_a_server_that_was_killed_is_told_their_end_once(
     monkeypatch: pytest.MonkeyPatch, ahead: int

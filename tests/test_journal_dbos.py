@@ -16,7 +16,9 @@ import psycopg
 import pytest
 
 import postgres_server
-from crash.runs import Stage, schedule_of
+from crash.calls import call_schedule
+from crash.chats import chat_schedule
+from crash.stage import Schedule, Stage
 from driving import drive
 from midcall.journal.contract import Claimed
 from midcall.journal.dbos import with_time_limit
@@ -278,11 +280,15 @@ def test_an_executor_that_is_stopped_in_the_middle_of_a_transaction_loses_its_lo
         assert line.execute("SHOW jit").fetchone() == ("off",)
 
 
-@pytest.mark.parametrize("seed", [3, 14])
-def test_calls_survive_crashes(database: Database, tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize(
+    "schedule", [call_schedule(3), call_schedule(14), chat_schedule(1), chat_schedule(17)], ids=str
+)
+def test_calls_and_conversations_survive_crashes(
+    database: Database, tmp_path: Path, schedule: Schedule
+) -> None:
     stage = Stage("dbos", tmp_path, database.url)
     try:
-        stage.play(schedule_of(seed))
+        assert stage.play(schedule).crashes
     finally:
         stage.close()
 

@@ -10,10 +10,16 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
-from driving import LIMIT
-from midcall.metrics import Counts, Family, Histogram, families_of, render
+from chatting import Person
+from driving import LIMIT, drive
+from midcall.errors import Conflict, JournalError
+from midcall.journal.contract import ConversationRecord
+from midcall.journal.measured import measure, refused_lately
+from midcall.journal.memory import MemoryJournal
+from midcall.metrics import Counts, Family, Histogram, counts, families_of, render
 from operating import ADA, ADMIN, KEYS, Server, accept, until
 from peers import environment
 
@@ -63,10 +69,10 @@ def test_any_figure_and_label_is_read_back(values: list[float], labelled: dict[s
 
 def test_what_several_processes_have_counted_is_added_up() -> None:
     one, other = Counts(), Counts()
-    for counts, seconds in ((one, 3), (other, 4), (other, 90_000)):
-        counts.asked["prompt"] += 1
-        counts.thinking.observe(seconds)
-        counts.journal.setdefault("claim", Histogram.empty((1,))).observe(seconds)
+    for each, seconds in ((one, 3), (other, 4), (other, 90_000)):
+        each.asked["prompt"] += 1
+        each.thinking.observe(seconds)
+        each.journal.setdefault("claim", Histogram.empty((1,))).observe(seconds)
     one.add(other)
     found = read(render(families_of(one)))
     assert found["midcall_questions_asked_total prompt"] == 3
@@ -106,6 +112,35 @@ def test_questions_segments_and_the_journal_are_counted(tmp_path: Path) -> None:
         assert found["midcall_segments_rebuilt_total"] == 0
         assert found["midcall_journal_seconds_count claim"] >= 2
         assert found["midcall_journal_seconds_sum settle"] > 0
+
+
+def test_what_the_journal_does_with_conversations_is_counted(tmp_path: Path) -> None:
+    with Server(tmp_path, "--metrics", target="chat_restart_app:hub") as server:
+        drive(Person(server.port).say("Send it."))
+        until(lambda: "midcall_journal_seconds_count conversations.append" in figures(server))
+        found = figures(server)
+        assert found["midcall_journal_seconds_count conversations.save"] >= 2
+        assert found["midcall_journal_seconds_sum conversations.begin_run"] > 0
+
+
+def test_a_conversation_that_cannot_be_written_is_counted_until_one_can() -> None:
+    async def main() -> None:
+        journal = MemoryJournal()
+        measure(journal)
+        talk = ConversationRecord(id="c", version=1, updated=0.0)
+        errors = counts.journal_errors["conversations.save"]
+        with pytest.raises(JournalError):
+            await journal.conversations.save(talk)  # it is not open
+        assert counts.journal_errors["conversations.save"] == errors + 1
+        assert refused_lately(journal, LIMIT)
+        await journal.open()
+        with pytest.raises(Conflict):
+            await journal.conversations.save(replace(talk, version=2))
+        await journal.conversations.save(talk)
+        assert counts.journal_errors["conversations.save"] == errors + 1, "a conflict is none"
+        assert not refused_lately(journal, LIMIT)
+
+    drive(main())
 
 
 def test_how_long_people_take_survives_the_process(tmp_path: Path) -> None:
@@ -233,7 +268,6 @@ def test_a_plain_call_counts_nothing() -> None:
     import asyncio
 
     from cli_app import hub
-    from midcall.metrics import counts
     from midcall.testing import run
 
     before = repr(counts)

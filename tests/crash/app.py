@@ -15,8 +15,10 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
+from crash.script import Script
 from crash.ticks import clock, tick
 from midcall import Ask, Hub, method
+from midcall.chat import ChatEngine
 from midcall.errors import StepInterrupted, TimedOut
 from midcall.journal import admin
 from midcall.journal.durable import DurableCalls
@@ -220,6 +222,7 @@ class Wizard:
             return await at(ask.prompt("Early?"))
 
         beside = asyncio.ensure_future(early())
+        beside.add_done_callback(lambda done: done.cancelled() or done.exception())  # if the call is ended
         name, _ = await at(asyncio.gather(at(ask.prompt(f"Name? {values}")), steps.do("open")))
         beside.cancel()
         (first,) = await asyncio.gather(beside, return_exceptions=True)
@@ -281,4 +284,5 @@ class Admin:
 
 def make_hub() -> Hub:
     hub = Hub("crash").register(Wizard())
+    ChatEngine(hub, Script())
     return hub.register(Admin(hub))

@@ -1,26 +1,28 @@
 """The journal of a worker: the store under test, with a tick before and after each operation."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from crash.ticks import tick
 from midcall import Hub
-from midcall.journal.contract import Journal
+from midcall.journal.contract import Conversations, Journal
 from midcall.journal.durable import DurableCalls
 
-POLLS = frozenset(("due", "sweep"))
+POLLS = frozenset(("due", "sweep", "run", "lines"))
 """What is asked again and again, however long a run takes: these would make the count of ticks meaningless."""
 
 
 class Ticking:
     """Everything that a store is and does, with ticks around what it does."""
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: Journal | Conversations) -> None:
         object.__setattr__(self, "_journal", journal)
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._journal, name)
+        if name == "conversations":
+            return Ticking(found)
         return _ticking(found) if inspect.iscoroutinefunction(found) and name not in POLLS else found
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -29,12 +31,19 @@ class Ticking:
 
 def _ticking(operation: Callable[..., Any]) -> Callable[..., Any]:
     async def operate(*args: Any, **kwargs: Any) -> Any:
+        if _is_sign_of_life(args, kwargs):
+            return await operation(*args, **kwargs)
         tick()
         result = await operation(*args, **kwargs)
         tick()
         return result
 
     return operate
+
+
+def _is_sign_of_life(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether it is a run that says only that it is still there: that, too, depends on how long it takes."""
+    return kwargs.get("ended") is False and not args[2]
 
 
 def make_durable(hub: Hub, backend: str, place: str, *, forgetful: bool) -> DurableCalls:

@@ -29,8 +29,10 @@ class Stuck(Exception):
 class Line:
     """One worker, seen from outside. A request that it did not live to answer is answered with `None`."""
 
-    def __init__(self, pid: int, to: socket.socket, of: socket.socket) -> None:
+    def __init__(self, pid: int, to: socket.socket, of: socket.socket, port: int | None) -> None:
+        """`port` is where it serves its chat, if it does."""
         self.pid = pid
+        self.port = port
         self.alive = True
         self._to = to
         self._of = of
@@ -64,15 +66,19 @@ class Line:
         if self.alive:
             with suppress(ProcessLookupError):  # it was faster
                 os.kill(self.pid, signal.SIGKILL)
-            self._wait_for_end()
+            self.wait_for_end()
 
     def leave(self) -> bool:
-        """Hang up, and let the worker end by itself. False if it has died on its way."""
-        self._to.close()
-        return self._wait_for_end() == GOODBYE.strip()
+        """Have the worker end by itself. False if it has died on its way."""
+        if self.port is None:
+            self._to.close()
+        else:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGTERM)
+        return self.wait_for_end() == GOODBYE.strip()
 
-    def _wait_for_end(self) -> bytes | None:
-        """Gives the last line."""
+    def wait_for_end(self) -> bytes | None:
+        """Gives the last line. Raises `Stuck` if it lives on."""
         last = None
         while (line := self._line()) is not None:
             last = line

@@ -11,7 +11,9 @@ from typing import Self
 
 from msgspec.structs import replace
 
-from crash.runs import Backend, Report, Schedule, Stage, Wrong
+from crash.calls import call_schedule
+from crash.chats import chat_schedule
+from crash.stage import Backend, Report, Schedule, Stage, Wrong
 
 STAGES = 3
 """One more than two cores: a client waits most of the time."""
@@ -47,12 +49,13 @@ class Pool:
             for _, report in playing:
                 report.cancel()
 
-    def every_point(self, schedule: Schedule) -> Iterator[Report]:
-        """The reports of runs in which the first worker dies at its first tick, at its second, to the last.
+    def every_point(self, schedule: Schedule, step: int = 1) -> Iterator[Report]:
+        """The reports of runs in which the first worker dies at its first tick, at its second, to the last; or
+        at every so many of them.
 
         Raises what went wrong.
         """
-        for _, report in self.play(replace(schedule, deaths=(n,)) for n in range(1, 1000)):
+        for _, report in self.play(replace(schedule, deaths=(n,)) for n in range(1, 1000, step)):
             if isinstance(report, Wrong):
                 raise report
             if not report.crashes:
@@ -77,3 +80,8 @@ class Pool:
         self._threads.shutdown(cancel_futures=True)
         for stage in self._all:
             stage.close()
+
+
+def schedule_of(seed: int) -> Schedule:
+    """Any schedule, always the same for the same seed: of a call, or of a chat."""
+    return chat_schedule(seed) if seed % 3 == 0 else call_schedule(seed)

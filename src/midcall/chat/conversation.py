@@ -8,6 +8,7 @@ pending, before anything else is said.
 
 import time
 import uuid
+from collections.abc import Iterable
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -300,6 +301,8 @@ class Conversation(Struct):
     messages: list[Message] = field(default_factory=list)
     pending: dict[str, Pending] = field(default_factory=dict)
     """The tool calls that wait, by their ids."""
+    unsaid: list[Message] = field(default_factory=list)
+    """What the person has said instead of answering: it comes after the results of all tool calls."""
     run: str | None = None
     """The run that is under way, if one is."""
     lsn: int = 0
@@ -329,6 +332,8 @@ class Conversation(Struct):
 
     def awaits_answer_to(self, message_id: str | None) -> bool:
         """Whether the person's last message is this one, and has no whole answer yet."""
+        if message_id is not None and _has(message_id, self.unsaid):
+            return True
         said = next((message for message in reversed(self.messages) if message.role == "user"), None)
         if message_id is None or said is None or said.extra.get(MESSAGE_ID) != message_id:
             return False
@@ -336,9 +341,7 @@ class Conversation(Struct):
 
     def has_said(self, message_id: str | None) -> bool:
         """Whether the person has said this."""
-        return message_id is not None and any(
-            message.extra.get(MESSAGE_ID) == message_id for message in self.messages if message.role == "user"
-        )
+        return message_id is not None and _has(message_id, (*self.messages, *self.unsaid))
 
     def name_of(self, call_id: str) -> str:
         """The name of a tool that was called."""
@@ -346,7 +349,9 @@ class Conversation(Struct):
 
     @property
     def questions(self) -> list[ElicitRequest]:
-        """What the person is asked, in the order of the calls."""
+        """What the person is asked, in the order of the calls; nothing once they said something instead."""
+        if self.unsaid:
+            return []
         return [question for pending in self.pending.values() for question in pending.unanswered.values()]
 
 
@@ -395,6 +400,11 @@ async def save(store: Conversations, conversation: Conversation) -> None:
     except Exception:
         conversation.version -= 1
         raise
+
+
+def _has(message_id: str, messages: Iterable[Message]) -> bool:
+    """Whether one of these is what the person said under an id."""
+    return any(one.extra.get(MESSAGE_ID) == message_id for one in messages if one.role == "user")
 
 
 def is_id(text: str) -> bool:

@@ -246,8 +246,9 @@ class ChatEngine:
                 if said.role in ("user", "assistant"):
                     conversation.say(Message(said.role, said.content))
         else:
-            conversation = await self._own(id, name)
-            await self._check_free(conversation)
+            conversation, running = await self._as_it_stands(id, name)
+            if running is not None:
+                raise TurnRunning("The last turn of this conversation has not ended")
             await self._check_room(name, more=0)
         if self.closing:
             raise TurnRunning("The server is closing: try again")
@@ -279,10 +280,11 @@ class ChatEngine:
 
     async def stop(self, conversation_id: str, principal: Principal | None = None) -> bool:
         """Stop the turn of a conversation, here or in another process. False if none runs."""
-        conversation = await self._own(conversation_id, principal.name if principal is not None else None)
-        if conversation.run is None or await self._running(conversation) is None:
+        name = principal.name if principal is not None else None
+        conversation, running = await self._as_it_stands(conversation_id, name)
+        if running is None:
             return False
-        run = await self.attach(conversation.run, principal)
+        run = await self.attach(running["sessionId"], principal)
         if isinstance(run, Run):
             run.stop()
         else:
@@ -304,8 +306,7 @@ class ChatEngine:
 
         If none is, its `failure` says whether the last one came to no good end.
         """
-        conversation = await self._own(id, principal.name if principal is not None else None)
-        run = await self._running(conversation)
+        conversation, run = await self._as_it_stands(id, principal.name if principal is not None else None)
         if conversation.run is not None and run is None:
             conversation.failure = LOST
         return conversation, run
@@ -363,9 +364,15 @@ class ChatEngine:
             counts.refused[TooManyConversations.code] += 1
             raise TooManyConversations("You have too many conversations; delete some of them first")
 
-    async def _check_free(self, conversation: Conversation) -> None:
-        if await self._running(conversation) is not None:
-            raise TurnRunning("The last turn of this conversation has not ended")
+    async def _as_it_stands(self, id: str, name: str | None) -> tuple[Conversation, dict[str, Any] | None]:
+        """A conversation, and the run that is under way. Raises `NoConversation`."""
+        before = -1
+        while True:
+            conversation = await self._own(id, name)
+            run = await self._running(conversation)
+            if run is not None or conversation.run is None or conversation.version == before:
+                return conversation, run
+            before = conversation.version  # its run is over, and may have ended after this was read
 
     async def _running(self, conversation: Conversation) -> dict[str, Any] | None:
         """The run that is under way in a conversation, unless it died with its worker."""

@@ -82,8 +82,6 @@ class Turn:
         self._tools = TurnCalls(engine, run, conversation, principal, self._meter)
         self._responses = list(request.plugin_elicit_responses)
         """What the person has answered that is not taken yet."""
-        self._text = None if _is_said(conversation, request) else request.text
-        """What the person says that is not in the conversation yet."""
         self._unsaved = False
         self._iterations = 0
         self._reason = "stop"
@@ -110,12 +108,17 @@ class Turn:
         )
         if self._request.plugin_abort is None:
             self._responses = [one for one in self._responses if not self._tools.take_at_once(one)]
-        if self._text is not None and not self._conversation.unanswered():
-            self._say(self._text)
+        text, id = self._request.text, self._request.message_id
+        if text is not None and not _is_said(self._conversation, self._request):
+            self._conversation.unsaid.append(Message("user", text, extra={MESSAGE_ID: id} if id else {}))
+        if not self._conversation.unanswered():
+            self._say()
 
-    def _say(self, text: str) -> None:
-        id, self._text = self._request.message_id, None
-        self._conversation.say(Message("user", text, extra={MESSAGE_ID: id} if id else {}))
+    def _say(self) -> None:
+        """What the person has said is in the messages, now that all tool calls have results."""
+        unsaid, self._conversation.unsaid = self._conversation.unsaid, []
+        for message in unsaid:
+            self._conversation.say(message)
 
     async def play(self) -> None:
         """Go through the phases, to the end or until the person is asked."""
@@ -159,7 +162,10 @@ class Turn:
             else:
                 await self._tools.take(pending, response)
         # Who comes back without an answer is to see what is asked now: it may have changed.
-        ready = list(self._conversation.pending.values()) if self._request.resume else self._tools.answered
+        unsaid = self._conversation.unsaid
+        ready = self._tools.answered
+        if self._request.resume and not unsaid:
+            ready = list(self._conversation.pending.values())
         if ready:
             if self._responses:
                 # What was answered is not lost if the process dies now: the tool call takes it only once.
@@ -168,17 +174,17 @@ class Turn:
             try:
                 await self._tools.go_on(ready)
             except NotAllowed:
-                if self._text is None:
+                if not unsaid:
                     raise
                 # What the person says instead ends the calls that they may not go on with.
         return Phase.PROCESS_MESSAGE
 
     async def _process_message(self) -> Phase:
-        if self._text is not None:
+        if self._conversation.unsaid:
             await self._tools.make(self._tools.unmade)  # left over by a crash: they have a result first
             for pending in list(self._conversation.pending.values()):
                 await self._tools.abort(pending, INSTEAD)
-            self._say(self._text)
+            self._say()
             self._unsaved = True
             return Phase.START_ITERATION
         if self._tools.unmade:
@@ -281,6 +287,7 @@ class Turn:
             self._conversation.say(Message("assistant", "".join(self._said)))
         try:
             await self._tools.stop()
+            self._say()
         except MidcallError as error:
             await self._finish(_failure(error))
         except Exception:

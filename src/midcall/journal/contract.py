@@ -244,6 +244,9 @@ class Journal(Protocol):
 
     worker: str
     """The name of this process, unlike that of any other that ever was (see `is_worker_name`)."""
+    at_once: bool
+    """Whether what is written is mostly there without waiting."""
+
     on_post: Callable[[bytes], None] | None
     """Gets what other workers post to this one. What comes while there is nobody is thrown away."""
 

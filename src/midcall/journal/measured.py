@@ -1,4 +1,4 @@
-"""Measured: how long the operations of a journal take, and how often they fail."""
+"""Measured: how long the operations of a journal and its conversations take, and how often they fail."""
 
 import functools
 import math
@@ -16,8 +16,13 @@ OPERATIONS = (
 )  # fmt: skip
 """Those whose time says something. `wait` takes as long as the one who works."""
 
+OF_CONVERSATIONS = (
+    "load", "save", "delete", "list", "held", "begin_run", "append", "stop_run", "run", "lines",
+)  # fmt: skip
 
-_WRITING = frozenset(("create", "claim", "append", "settle", "end"))
+_WRITING = frozenset(
+    ("create", "claim", "append", "settle", "end", "save", "delete", "begin_run", "stop_run")
+)
 
 _refused: WeakKeyDictionary[Journal, float] = WeakKeyDictionary()
 """When a journal has refused to write something, if it has not written anything since."""
@@ -36,12 +41,16 @@ def measure(journal: Journal) -> None:
     if journal in _measuring:
         return
     _measuring.add(journal)
-    for name in OPERATIONS:
-        setattr(journal, name, _measured(journal, name, getattr(journal, name)))
+    for part, names, prefix in (
+        (journal, OPERATIONS, ""),
+        (journal.conversations, OF_CONVERSATIONS, "conversations."),
+    ):
+        for name in names:
+            setattr(part, name, _measured(journal, prefix + name, getattr(part, name), name in _WRITING))
 
 
 def _measured(
-    journal: Journal, name: str, operation: Callable[..., Awaitable[Any]]
+    journal: Journal, name: str, operation: Callable[..., Awaitable[Any]], writes: bool
 ) -> Callable[..., Awaitable[Any]]:
     times = counts.journal.setdefault(name, Histogram.empty(WRITING))
     of = ref(journal)  # which holds this
@@ -55,11 +64,11 @@ def _measured(
             raise  # the journal works
         except JournalError:
             counts.journal_errors[name] += 1
-            if name in _WRITING and (refusing := of()) is not None:
+            if writes and (refusing := of()) is not None:
                 _refused[refusing] = time.monotonic()
             raise
         else:
-            if _refused and name in _WRITING and (written := of()) is not None:
+            if _refused and writes and (written := of()) is not None:
                 _refused.pop(written, None)
             return done
         finally:

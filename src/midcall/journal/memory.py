@@ -187,6 +187,8 @@ class _Memory:
 class MemoryJournal:
     """A worker on a memory: its own, or that of another one."""
 
+    at_once = True
+
     def __init__(self, shared: "MemoryJournal | None" = None) -> None:
         self.worker = secrets.token_hex(8)
         self._memory: _Memory = shared._memory if shared else _Memory()
