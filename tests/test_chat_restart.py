@@ -15,10 +15,11 @@ import old_journal_app
 from chatting import Person, only, questions, response, serving, text
 from driving import LIMIT, drive
 from midcall.errors import BadExport, MidcallError
+from midcall.journal.admin import Admin
 from midcall.journal.durable import DurableCalls
 from midcall.journal.memory import MemoryJournal
 from midcall.journal.sqlite import SqliteJournal
-from midcall.mcp.operations import Operations
+from midcall.mcp import CALL_KINDS
 from operating import Server, midcall
 
 
@@ -102,7 +103,7 @@ def test_who_has_no_chat_leaves_its_tool_calls_as_they_are() -> None:
         async with serving(first.chat) as port:
             (asked,) = questions(await Person(port).say("Send it."))
             assert asked["key"] == "to"
-            operations = Operations(journal, durable=second.durable)
+            operations = Admin(journal, CALL_KINDS, durable=second.durable)
             (listed,) = (await operations.list())["calls"]
             with pytest.raises(MidcallError, match="Nobody here can run this call"):
                 await operations.answer(listed["id"], {"to": "Ada"})

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from driving import drive
 from midcall import Ask, Hub, method
 from midcall.errors import BadExport, NotAllowed
+from midcall.journal.admin import Admin
 from midcall.journal.contract import CallRecord
 from midcall.journal.durable import DurableCalls
 from midcall.journal.memory import MemoryJournal
 from midcall.journal.seal import shared_keys
-from midcall.mcp import mcp_of
-from midcall.mcp.operations import Operations
+from midcall.mcp import CALL_KINDS, mcp_of
 from midcall.principal import Principal
 from operating import ADMIN, Server, midcall
 
@@ -53,11 +53,11 @@ def line(**changed: Any) -> dict[str, Any]:
     return {"call": CALL | changed, "entries": [], "outcomes": {}}
 
 
-def operations() -> Operations:
+def operations() -> Admin:
     hub = Hub().register(Vault())
     hub.durable = DurableCalls(hub, MemoryJournal())
     hub.durable.looks_after = False
-    return Operations(hub.durable.journal, durable=mcp_of(hub).resumption.durable, calls=hub.calls)
+    return Admin(hub.durable.journal, CALL_KINDS, durable=mcp_of(hub).resumption.durable, calls=hub.calls)
 
 
 # --- over HTTP ----------------------------------------------------------------------------------

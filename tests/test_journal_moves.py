@@ -14,9 +14,9 @@ from driving import drive, until
 from journal_model import MemoryStore
 from midcall import Ask, Hub, method
 from midcall.connection import Connection
+from midcall.journal.admin import Admin
 from midcall.journal.durable import DurableCalls
-from midcall.mcp import mcp_of
-from midcall.mcp.operations import Operations
+from midcall.mcp import CALL_KINDS, mcp_of
 
 
 class Work:
@@ -46,7 +46,7 @@ class Worker:
         self.journal = journal
         self.durable = self.hub.durable = DurableCalls(self.hub, journal)
         durable = mcp_of(self.hub).resumption.durable
-        self.office = Operations(journal, durable=durable, calls=self.hub.calls)
+        self.office = Admin(journal, CALL_KINDS, durable=durable, calls=self.hub.calls)
 
 
 class Caller:

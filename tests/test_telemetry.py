@@ -230,8 +230,8 @@ def test_what_goes_on_in_another_process_is_linked_to_the_span_that_asked(
 import asyncio, sys
 from midcall.journal.durable import DurableCalls
 from midcall.journal.sqlite import SqliteJournal
-from midcall.mcp import mcp_of
-from midcall.mcp.operations import Operations
+from midcall.mcp import CALL_KINDS, mcp_of
+from midcall.journal.admin import Admin
 from test_mcp_leaks import Visitor
 from test_mcp_modern import accept, by_order
 from trace_app import exporter, late, make_hub, shown
@@ -261,7 +261,7 @@ async def main(path, parked_calls):
 
     asked, first, _ = await asked_by(one, params, "4" * 32)
     durable = mcp_of(hubs[1]).resumption.durable
-    office = Operations(durable.journal, durable=durable)
+    office = Admin(durable.journal, CALL_KINDS, durable=durable)
     (call,) = (await office.list(status=["waiting"]))["calls"]
     await office.answer(call["id"], {call["questions"][0]["key"]: "a"})
     exporter.clear()

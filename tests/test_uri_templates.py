@@ -64,7 +64,8 @@ def test_a_uri_made_from_a_template_fits_it(template: str, values: list[str]) ->
         uri = uri.replace(f"{{p{n}}}", value)
     assert AnyText(template).match(uri)
     pattern = re.sub(r"\\\{\w+\\\}", ".*", re.escape(template))
-    assert AnyText(template).match(uri + "x") == bool(re.fullmatch(pattern, uri + "x"))
+    fits = AnyText(template).match(uri + "x") is not None
+    assert fits == bool(re.fullmatch(pattern, uri + "x"))
 
 
 class Hostage:

@@ -15,10 +15,11 @@ import pytest
 from driving import drive
 from midcall import Ask, Hub, TimedOut, method
 from midcall.errors import Cancelled, Fenced, JournalError
+from midcall.journal.admin import Admin
 from midcall.journal.contract import Entry, Journal
 from midcall.journal.memory import MemoryJournal
 from midcall.journal.sqlite import SqliteJournal
-from midcall.mcp.operations import Operations
+from midcall.mcp import CALL_KINDS
 from waiting_peers import Peer, Worker, messages, text
 
 
@@ -263,7 +264,9 @@ def test_whoever_looks_sees_the_questions_of_all_branches_that_are_open_now(work
     async def main() -> None:
         worker, tools = await workshop.worker()
         peer = worker.peer()
-        operations = Operations(worker.journal, durable=worker.mcp.resumption.durable, calls=worker.hub.calls)
+        operations = Admin(
+            worker.journal, CALL_KINDS, durable=worker.mcp.resumption.durable, calls=worker.hub.calls
+        )
 
         async def open_now() -> list[str]:
             (call,) = (await operations.list())["calls"]

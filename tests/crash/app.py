@@ -20,9 +20,9 @@ from crash.ticks import clock, tick
 from midcall import Ask, Hub, Question, method
 from midcall.chat import ChatEngine, Plugin, PluginContext, PluginQuestion
 from midcall.errors import StepInterrupted, TimedOut
+from midcall.journal import admin
 from midcall.journal.durable import DurableCalls
-from midcall.mcp import mcp_of
-from midcall.mcp.operations import Operations
+from midcall.mcp import CALL_KINDS, mcp_of
 
 T = TypeVar("T")
 
@@ -295,7 +295,9 @@ class Admin:
     async def look(self, run: str) -> list[dict[str, Any]]:
         """The calls of a run as an administrator sees them: where they stand, and what they ask."""
         durable = mcp_of(self._hub).resumption.durable
-        found = await Operations(durable.journal, durable=durable, calls=self._hub.calls).list(limit=1000)
+        found = await admin.Admin(durable.journal, CALL_KINDS, durable=durable, calls=self._hub.calls).list(
+            limit=1000
+        )
         kept = {one["id"] for one in await self.calls() if one["run"] == run}
         return [
             {"status": call["status"], "asks": [one["message"] for one in call["questions"]]}

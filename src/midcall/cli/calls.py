@@ -46,7 +46,7 @@ exit codes:
 
 
 class Office(Protocol):
-    """What is done with calls, here or through a server (see `mcp.operations`)."""
+    """What is done with calls, here or through a server (see `journal.admin`)."""
 
     async def list(
         self,
@@ -274,13 +274,14 @@ async def _of_server(args: argparse.Namespace) -> AsyncIterator[Office]:
 @asynccontextmanager
 async def _of_journal(args: argparse.Namespace) -> AsyncIterator[Office]:
     """A journal alone: nothing is run."""
-    from midcall.mcp.operations import Operations
+    from midcall.journal.admin import Admin
+    from midcall.mcp import CALL_KINDS
 
     reads = args.action in ("list", "show", "export")  # what is sealed is read with the keys, asked or not
     journal = _journal(args, create=args.action == "import", sealed=reads or args.encrypt_journal)
     await journal.open()
     try:
-        yield Operations(journal)
+        yield Admin(journal, CALL_KINDS)
     finally:
         await journal.close()
 
@@ -288,11 +289,11 @@ async def _of_journal(args: argparse.Namespace) -> AsyncIterator[Office]:
 @asynccontextmanager
 async def _of_target(args: argparse.Namespace) -> AsyncIterator[Office]:
     """A journal and the code: this process is one of its workers, for the one call that is answered."""
-    from midcall.chat.tools import ChatCalls
+    from midcall.chat.dialect import ChatCalls
     from midcall.cli.load import load_hub
+    from midcall.journal.admin import Admin
     from midcall.journal.durable import DurableCalls
-    from midcall.mcp import mcp_of
-    from midcall.mcp.operations import Operations
+    from midcall.mcp import CALL_KINDS, mcp_of
 
     hub: Hub = load_hub(args.target)
     if hub.durable is None or args.journal is not None:
@@ -304,7 +305,9 @@ async def _of_target(args: argparse.Namespace) -> AsyncIterator[Office]:
     try:
         await hub.durable.open()
         hub.durable.time_limit = args.wait or await _waits(hub.durable, args.id)
-        yield Operations(hub.durable.journal, durable=hub.durable, calls=hub.calls, patience=float("inf"))
+        yield Admin(
+            hub.durable.journal, CALL_KINDS, durable=hub.durable, calls=hub.calls, patience=float("inf")
+        )
     finally:
         await hub.close("The command was stopped", grace=1.0)
 

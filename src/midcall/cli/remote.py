@@ -1,6 +1,6 @@
 """Remote: the calls of a server that runs, through its pages for administrators (see `transports.admin`).
 
-The same methods as `mcp.operations.Operations`, which is on the other side. What the server refuses is raised
+The same methods as `journal.admin.Admin`, which is on the other side. What the server refuses is raised
 as `Refused`, with the server's own words.
 """
 

@@ -17,18 +17,27 @@ from midcall import jsonrpc
 from midcall.errors import Cancelled, Declined, NotSupported, RemoteError, WrongAnswer
 from midcall.invocation import Answerer
 from midcall.items import Metadata, Request, to_builtins
-from midcall.mcp.elicitation import ELICIT, QUESTION_KEY, ROOTS, SAMPLE, question_from, result_for
+from midcall.mcp.elicitation import ELICIT, QUESTION_KEY, ROOTS, SAMPLE, read_context, without_context
 from midcall.mcp.request import TASKS
 from midcall.questions import (
     CANCELLED,
     DECLINED,
+    SCHEMA,
     Answer,
     AnyQuestion,
+    Confirm,
+    Confirmed,
     CustomAnswer,
     Form,
+    Option,
+    Prompt,
+    Refusal,
     Root,
     Roots,
     Sample,
+    Select,
+    Selected,
+    Text,
     Url,
     check_address,
     read_answer,
@@ -105,7 +114,7 @@ class Answering:
             raise RemoteError(f"Nobody gave an answer: {error}", rpc_code=jsonrpc.INTERNAL_ERROR) from None
         if given in (DECLINED, CANCELLED) and method != ELICIT:
             return _refused(method)
-        return result_for(question, given, model="unknown")
+        return result_for(question, given)
 
     async def _payload(self, question: AnyQuestion, asker: Asker | None, key: str | None) -> Any:
         match question:
@@ -132,6 +141,84 @@ def _question(method: str, params: Any) -> AnyQuestion:
         text = f"The question cannot be read: {error}"
         raise RemoteError(text, rpc_code=jsonrpc.INVALID_PARAMS) from None
     return question
+
+
+def question_from(method: str, params: dict[str, Any]) -> AnyQuestion:
+    """The question that a request asks, as far as the request tells: a typed one is a form."""
+    if method == SAMPLE:
+        return Sample(
+            tuple(params.get("messages", ())),
+            params.get("systemPrompt"),
+            params.get("maxTokens"),
+            params.get("temperature"),
+            {key: value for key, value in params.items() if key not in _SAMPLE} | _kept_meta(params),
+        )
+    if method == ROOTS:
+        return Roots()
+    message = params.get("message", "")
+    if params.get("mode") == "url":
+        return Url(message, params.get("url", ""))
+    schema = params.get("requestedSchema", {})
+    context, message = read_context(message, schema), without_context(message)
+    if context:
+        return Form(message, schema, context)
+    fields: list[tuple[str, dict[str, Any]]] = list(schema.get("properties", {}).items())
+    match fields:
+        case [("confirmed", field)] if field.get("type") == "boolean":
+            return Confirm(message, field.get("default"))
+        case [("text", field)] if field.get("type") == "string" and field.keys() <= _PROMPT:
+            return Prompt(message, field.get("default"), field.get("description"))
+        case [("choice", {"oneOf": titled})]:
+            return Select(message, _titled(titled))
+        case [("choices", {"items": {"anyOf": titled}})]:
+            return Select(message, _titled(titled), multi_select=True)
+    return Form(message, schema)
+
+
+_PROMPT = frozenset(("type", "title", "description", "default"))
+_SAMPLE = frozenset(("messages", "systemPrompt", "maxTokens", "temperature", "_meta"))
+
+
+def _kept_meta(params: dict[str, Any]) -> dict[str, Any]:
+    """What of the metadata belongs to the question, and not to the request."""
+    meta = params.get("_meta")
+    return {"_meta": {SCHEMA: meta[SCHEMA]}} if isinstance(meta, dict) and SCHEMA in meta else {}
+
+
+def _titled(titled: list[dict[str, str]]) -> tuple[Option, ...]:
+    return tuple(Option(one["const"], one.get("title", one["const"])) for one in titled)
+
+
+def result_for(question: AnyQuestion, answer: Answer) -> dict[str, Any]:
+    """The result by which a client gives this answer."""
+    match answer, question:
+        case Refusal(how), _:
+            return {"action": "decline" if how == "Declined" else "cancel"}
+        case Confirmed(value), _:
+            return _accepted({"confirmed": value})
+        case Text(value), _:
+            return _accepted({"text": value})
+        case Selected(values), Select(multi_select=True):
+            return _accepted({"choices": list(values)})
+        case Selected(values), _:
+            return _accepted({"choice": values[0]})
+        case CustomAnswer({"text": str(text), **said}), Sample():
+            content = {"type": "text", "text": text}
+            result = {"role": "assistant", "content": content, "model": said.get("model") or "unknown"}
+            return result | ({"stopReason": said["stop_reason"]} if said.get("stop_reason") else {})
+        case CustomAnswer(dict(value)), Sample():
+            return value
+        case CustomAnswer(value), Roots():
+            return {"roots": value}
+        case CustomAnswer(), Url():
+            return {"action": "accept"}
+        case CustomAnswer(value), _:
+            return _accepted(value)
+    raise AssertionError("an answer is one of these")
+
+
+def _accepted(content: Any) -> dict[str, Any]:
+    return {"action": "accept", "content": content}
 
 
 def check_question(question: AnyQuestion) -> None:

@@ -13,7 +13,7 @@ from msgspec import Struct
 from midcall import jsonrpc, steps
 from midcall.ask import Asking
 from midcall.call import Call
-from midcall.client.answering import asked_key, check_question, read_reply
+from midcall.client.answering import asked_key, check_question, question_from, read_reply, result_for
 from midcall.client.mount_clients import PassingOn
 from midcall.client.mount_talk import Talk
 from midcall.errors import (
@@ -27,7 +27,7 @@ from midcall.errors import (
     TransportLost,
 )
 from midcall.limits import MAX_KEY
-from midcall.mcp.elicitation import ELICIT, ROOTS, SAMPLE, question_from, request_for, result_for
+from midcall.mcp.elicitation import ELICIT, ROOTS, SAMPLE, request_for
 from midcall.questions import AnyQuestion, Form, Refusal, Url
 from midcall.replay import Trace
 
@@ -146,7 +146,7 @@ class Passing(Asking[dict[str, Any]]):
         answer = read_reply(self.question, payload)
         if isinstance(answer, Refusal) and self._method != ELICIT:
             raise (Declined if answer.how == "Declined" else Cancelled)(f"{self._method} was refused")
-        return result_for(self.question, answer, model="unknown")
+        return result_for(self.question, answer)
 
 
 def _read(key: str, asked: Any) -> tuple[str, AnyQuestion]:

@@ -4,21 +4,23 @@ Everything is listed as the server gave it. Arguments are passed on as they came
 them.
 """
 
-from asyncio import AbstractEventLoop
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
 from midcall.activation import Activation, Method, digest, own_method, plugin_id
 from midcall.call import Call
-from midcall.client.mount_run import Run, read_report
-from midcall.client.mount_talk import Taker, Talk
+from midcall.client.mount_relay import RelayedCall
+from midcall.client.mount_run import Run
 from midcall.client.wire import About
 from midcall.errors import InvalidArguments, MidcallError
-from midcall.items import Log, Progress, to_json
+from midcall.hub import Hub
+from midcall.items import to_json
 from midcall.limits import MAX_NAME, MAX_URI
 from midcall.marks import Kind
+from midcall.mcp.catalog import Prepare, Tool
+from midcall.mcp.request import McpRequest, Session
 
 if TYPE_CHECKING:
     from midcall.client.mount import Mount
@@ -123,34 +125,17 @@ class RemoteMethod(Method):
             asked["context"] = {"arguments": given["arguments"]}
         return to_json(asked)[1:-1]
 
-    def begin(self, call: Call, taker: Taker, log_level: str | None, *, progress: bool) -> Talk | None:
-        """Send the request of a call at once; nothing if the server is not there at the moment.
-
-        Who takes the call looks after it, or hands the talk over to `invoke` (see `Call.arguments`).
-        """
-        client = self._mount.clients.live(call.principal)
-        session = client.live if client is not None else None
-        if client is None or session is None:
-            return None
-        about, params = self.inside(call.arguments["raw"])
-        talk = Talk(taker)
-        head = client.head(session, call.supported, log_level) if session.modern else None
-        talk.send(session, about, params, progress=progress, meta=b"", head=head)
-        return talk
-
-    @property
-    def loop(self) -> AbstractEventLoop | None:
-        """The event loop in which the server is spoken to, if it is."""
-        return self._mount.loop
-
-    @property
-    def is_modern(self) -> bool:
-        """Whether the server is told with each request what its caller can be asked."""
-        return self._mount.clients.base.modern
-
-    def read_report(self, method: str, params: dict[str, Any]) -> Progress | Log | None:
-        """Progress or a line of log, if that is what the server tells."""
-        return read_report(method, params)
+    def relay(
+        self,
+        hub: Hub,
+        request: McpRequest,
+        session: Session,
+        tool: Tool,
+        arguments: bytes,
+        start: Callable[[Prepare], None],
+    ) -> None:
+        """Run it for an MCP client; by `start`, if there is more to do than to pass on the result."""
+        RelayedCall(self._mount, hub, request, session, tool, arguments, start).send(self)
 
     def watch(self, uri: str, principal: str | None) -> None:
         """Somebody wants to hear of updates of a resource."""

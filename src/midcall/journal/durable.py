@@ -215,8 +215,14 @@ class DurableCalls:
         self.live.let_go()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something for a call, owned by this object. Mostly it is done without waiting."""
-        self._work.put(work, asyncio.get_running_loop())
+        """Do something for a call, owned by this object."""
+        loop = asyncio.get_running_loop()
+        if self.journal.at_once:
+            self._work.put(work, loop)
+        else:
+            task = loop.create_task(work)
+            self._work.waiting.add(task)
+            task.add_done_callback(self._work.waiting.discard)
 
     @property
     def subscriptions(self) -> "Subscriptions":

@@ -4,6 +4,6 @@ It knows the hub and its calls, and no transport: messages come in as envelopes 
 `ResponseStream`. Which way a question travels is decided for each request, from what the caller declared.
 """
 
-from midcall.mcp.server import McpExtension, mcp_of
+from midcall.mcp.server import CALL_KINDS, McpExtension, mcp_of
 
-__all__ = ["McpExtension", "mcp_of"]
+__all__ = ["CALL_KINDS", "McpExtension", "mcp_of"]

@@ -4,13 +4,17 @@ Made once after each change of the hub. The order is the order of registration, 
 """
 
 import re
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from midcall.activation import Method
+from midcall.call import Call
 from midcall.hub import Hub
-from midcall.mcp.elicitation import inlined
 from midcall.registry import Resolved
+from midcall.schema_parts import inlined
+
+if TYPE_CHECKING:
+    from midcall.mcp.request import McpRequest, Session
 
 _NAME = re.compile(r"\{(\w+)\}")
 _EXPRESSION = re.compile(r"\{[^{}]*\}")
@@ -42,7 +46,7 @@ class Parts:
             return None
         values: list[str] = []
         for texts, segment in zip(self._segments, segments, strict=True):
-            found = _between(texts, segment)
+            found = _between(texts, segment, 1)
             if found is None:
                 return None
             values += found
@@ -51,24 +55,22 @@ class Parts:
         return parts if agree else None  # a name may stand twice
 
 
-def _between(texts: list[str], segment: str) -> list[str] | None:
-    """What stands between these texts; each as far back as it is found, from the last one on."""
+def _between(texts: list[str], uri: str, least: int) -> list[str] | None:
+    """What stands between these texts, `least` characters each; each text is looked for from the end."""
     first, *others = texts
     if not others:
-        return [] if segment == first else None
-    start, end = len(first), len(segment) - len(others[-1])
-    if not segment.startswith(first) or not segment.endswith(others[-1]):
+        return [] if uri == first else None
+    start, end = len(first), len(uri) - len(others[-1])
+    if not uri.startswith(first) or not uri.endswith(others[-1]) or end < start + least:
         return None
     values = []
     for text in reversed(others[:-1]):
-        at = segment.rfind(text, start + 1, max(start, end - 1))
+        at = uri.rfind(text, start + least, max(start, end - least))
         if at < 0:
             return None
-        values.append(segment[at + len(text) : end])
+        values.append(uri[at + len(text) : end])
         end = at
-    if end <= start:
-        return None
-    values.append(segment[start:end])
+    values.append(uri[start:end])
     return values[::-1]
 
 
@@ -81,24 +83,19 @@ class AnyText:
     def __init__(self, template: str) -> None:
         self._texts = _EXPRESSION.split(template)
 
-    def match(self, uri: str) -> bool:
-        """Whether the URI fits."""
-        first, *others = self._texts
-        if not others:
-            return uri == first
-        *middle, last = others
-        at = len(first)
-        if not uri.startswith(first) or not uri.endswith(last):
-            return False
-        for text in middle:
-            found = uri.find(text, at)
-            if found < 0:
-                return False
-            at = found + len(text)
-        return at + len(last) <= len(uri)
+    def match(self, uri: str) -> dict[str, str] | None:
+        """The URI itself, if it fits."""
+        return None if _between(self._texts, uri, 0) is None else {"uri": uri}
 
 
 # --- what a hub offers ----------------------------------------------------------------------------------
+
+
+Prepare: TypeAlias = Callable[[Call], None]
+"""Changes something about a call that is about to start."""
+
+Relay: TypeAlias = "Callable[[Hub, McpRequest, Session, Tool, bytes, Callable[[Prepare], None]], None]"
+"""Has another server run a tool for a request, with these arguments; or else it starts the usual way."""
 
 
 class Tool(NamedTuple):
@@ -113,41 +110,31 @@ class Tool(NamedTuple):
     """Whether its result also goes out as structured content."""
     headers: tuple[tuple[tuple[str, ...], str], ...]
     """Which arguments are mirrored into HTTP headers: the path of each, and the header's name."""
-    remote: bool = False
-    """Whether another server runs it (see `relayed`)."""
+    relay: "Relay | None" = None
+    """Of a tool that another server runs."""
 
 
 class Readable(NamedTuple):
     """A resource or a template, and how it is listed."""
 
     uri: str
-    method: Method
-    provenance: tuple[str, ...]
+    found: Resolved
     shown: dict[str, Any]
     template: Parts | AnyText
-
-    def match(self, uri: str) -> dict[str, str] | None:
-        """The arguments for reading this URI, if it is one of these: its parts, or for a server behind
-        the whole."""
-        if isinstance(self.template, Parts):
-            return self.template.match(uri)
-        return {"uri": uri} if self.template.match(uri) else None
+    """Gives the arguments for reading a URI, if it fits: its parts, or for a server behind the whole."""
 
 
 class Template(NamedTuple):
     """A prompt, and how it is listed."""
 
-    name: str
-    method: Method
-    provenance: tuple[str, ...]
+    found: Resolved
     shown: dict[str, Any]
 
 
 class Completer(NamedTuple):
     """What suggests values for an argument."""
 
-    method: Method
-    provenance: tuple[str, ...]
+    found: Resolved
     needs: dict[str, Any]
     """Its scopes and those of what it completes, as `principal.check_scopes` reads them."""
 
@@ -175,10 +162,10 @@ class Catalog:
                     self.resources[readable.uri] = readable
             for name, method in activation.prompts.items():
                 if "listed" not in method.extras or prefix + name not in self.prompts:
-                    self.prompts[prefix + name] = _template(prefix + name, method, provenance)
+                    self.prompts[prefix + name] = _template(Resolved(prefix + name, method, provenance))
             if activation.reader is not None:
-                shown = {"name": namespace or "resource"}
-                self._others.append(Readable("", activation.reader, provenance, shown, AnyText("{+uri}")))
+                found = Resolved(namespace or "resource", activation.reader, provenance)
+                self._others.append(Readable("", found, {}, AnyText("{+uri}")))
             completions += [(prefix, method, provenance) for method in activation.completions]
         for prefix, method, provenance in completions:  # now that everything is there to be completed
             self._add_completer(prefix, method, provenance)
@@ -186,10 +173,10 @@ class Catalog:
     def _add_completer(self, prefix: str, method: Method, provenance: tuple[str, ...]) -> None:
         of, argument = method.extras["of"], method.extras["argument"]
         completed = [self.prompts.get(prefix + of), self.prompts.get(of)]
-        methods = [method, *(one.method for one in completed if one is not None)]
-        methods += [one.method for one in (*self.templates, *self.resources.values()) if one.uri == of]
+        methods = [method, *(one.found.method for one in completed if one is not None)]
+        methods += [one.found.method for one in (*self.templates, *self.resources.values()) if one.uri == of]
         scopes = dict.fromkeys(scope for one in methods for scope in one.extras.get("scopes", ()))
-        completer = Completer(method, provenance, {"scopes": tuple(scopes)})
+        completer = Completer(Resolved(of, method, provenance), {"scopes": tuple(scopes)})
         if "listed" in method.extras:
             self.completers.setdefault((of, argument), completer)
         else:
@@ -215,7 +202,7 @@ class Catalog:
         """What is read at this URI, and with which arguments."""
         exact = self.resources.get(uri)
         for readable in (exact, *self.templates) if exact is not None else self.templates:
-            parts = readable.match(uri)
+            parts = readable.template.match(uri)
             if parts is not None:
                 return readable, parts
         return self._elsewhere(uri)
@@ -228,8 +215,8 @@ class Catalog:
         if len(found) > 1:
             scheme = uri.partition(":")[0] + ":"
             listed = (*self.resources.values(), *self.templates)
-            places = {one.provenance for one in listed if one.uri.startswith(scheme)}
-            found = [one for one in found if one.provenance in places]
+            places = {one.found.provenance for one in listed if one.uri.startswith(scheme)}
+            found = [one for one in found if one.found.provenance in places]
         return (found[0], {"uri": uri}) if found else None
 
 
@@ -239,7 +226,8 @@ def tool_of(found: Resolved) -> Tool:
     listed = method.extras.get("listed")
     if listed is not None:
         shown = {**listed, "name": name}
-        return Tool(found, shown, False, (), False, tuple(_headers(method.params)), remote=True)
+        relay: Relay | None = getattr(method, "relay", None)
+        return Tool(found, shown, False, (), False, tuple(_headers(method.params)), relay)
     schema = dict(method.extras.get("input_schema") or {"type": "object", **method.params})
     shown = {"name": name, "description": method.description, "inputSchema": schema, **_common(method)}
     output = None if method.streaming else _object_schema(method.returns)
@@ -278,18 +266,21 @@ def _object_schema(schema: dict[str, Any] | None) -> dict[str, Any] | None:
 def _readable(method: Method, provenance: tuple[str, ...], prefix: str) -> Readable:
     uri: str = method.extras["uri"]
     if "listed" in method.extras:
-        return Readable(uri, method, provenance, method.extras["listed"], AnyText(uri))
+        listed = method.extras["listed"]
+        return Readable(uri, Resolved(listed["name"], method, provenance), listed, AnyText(uri))
+    found = Resolved(prefix + method.name, method, provenance)
     template = Parts(uri)
-    shown = {"name": prefix + method.name, "description": method.description, **_common(method)}
+    shown = {"name": found.name, "description": method.description, **_common(method)}
     shown["uriTemplate" if template.names else "uri"] = uri
     if "mime_type" in method.extras:
         shown["mimeType"] = method.extras["mime_type"]
-    return Readable(uri, method, provenance, shown, template)
+    return Readable(uri, found, shown, template)
 
 
-def _template(name: str, method: Method, provenance: tuple[str, ...]) -> Template:
+def _template(found: Resolved) -> Template:
+    name, method, _ = found
     if "listed" in method.extras:
-        return Template(name, method, provenance, {**method.extras["listed"], "name": name})
+        return Template(found, {**method.extras["listed"], "name": name})
     required = method.params.get("required", [])
     arguments = [
         {"name": one, "required": one in required}
@@ -299,7 +290,7 @@ def _template(name: str, method: Method, provenance: tuple[str, ...]) -> Templat
     shown = {"name": name, "description": method.description, **_common(method)}
     if arguments:
         shown["arguments"] = arguments
-    return Template(name, method, provenance, shown)
+    return Template(found, shown)
 
 
 def _common(method: Method) -> dict[str, Any]:

@@ -2,8 +2,7 @@
 
 A question becomes the parameters of `elicitation/create`, `sampling/createMessage` or `roots/list`;
 the client's result becomes an answer in the canonical form. The same pair serves a request that the
-server sends and an input request that it returns. For somebody who answers in the client's place, there
-is also the way back: from the request to a question, and from an answer to the client's result.
+server sends and an input request that it returns. (A client goes the other way: see `client.answering`.)
 
 Two things that elicitation lacks stand below. *Model context* is data that a question brings along for
 whoever shows it. *Flat forms* are the JSON Schema of a model as MCP can ask for it, and back.
@@ -22,26 +21,21 @@ from midcall.errors import UnknownQuestion, WrongAnswer
 from midcall.journal.contract import CallRecord
 from midcall.journal.state import Asked, asked_of
 from midcall.questions import (
-    SCHEMA,
     Answer,
     AnyQuestion,
     Confirm,
-    Confirmed,
     Custom,
     CustomAnswer,
     Form,
-    Option,
     Prompt,
-    Refusal,
     Roots,
     Sample,
     Select,
-    Selected,
-    Text,
     Url,
     read_answer,
 )
 from midcall.replay import question_id
+from midcall.schema_parts import Schema, as_text, choices, followed, inlined, variants, without_null
 
 if TYPE_CHECKING:
     from midcall.journal.durable import DurableCalls
@@ -147,87 +141,6 @@ def read_any_answer(question: AnyQuestion, given: Any) -> Answer:
         if fault is not None:
             raise WrongAnswer(f"a value that fits the schema ({fault})")
     return answer
-
-
-def question_from(method: str, params: dict[str, Any]) -> AnyQuestion:
-    """The question that a request asks, as far as the request tells: a typed one is a form."""
-    if method == SAMPLE:
-        return Sample(
-            tuple(params.get("messages", ())),
-            params.get("systemPrompt"),
-            params.get("maxTokens"),
-            params.get("temperature"),
-            {key: value for key, value in params.items() if key not in _SAMPLE} | _kept_meta(params),
-        )
-    if method == ROOTS:
-        return Roots()
-    message = params.get("message", "")
-    if params.get("mode") == "url":
-        return Url(message, params.get("url", ""))
-    schema = params.get("requestedSchema", {})
-    context, message = read_context(message, schema), without_context(message)
-    if context:
-        return Form(message, schema, context)
-    fields: list[tuple[str, dict[str, Any]]] = list(schema.get("properties", {}).items())
-    match fields:
-        case [("confirmed", field)] if field.get("type") == "boolean":
-            return Confirm(message, field.get("default"))
-        case [("text", field)] if field.get("type") == "string" and field.keys() <= _PROMPT:
-            return Prompt(message, field.get("default"), field.get("description"))
-        case [("choice", {"oneOf": titled})]:
-            return Select(message, _titled(titled))
-        case [("choices", {"items": {"anyOf": titled}})]:
-            return Select(message, _titled(titled), multi_select=True)
-    return Form(message, schema)
-
-
-_PROMPT = frozenset(("type", "title", "description", "default"))
-_SAMPLE = frozenset(("messages", "systemPrompt", "maxTokens", "temperature", "_meta"))
-
-
-def _kept_meta(params: dict[str, Any]) -> dict[str, Any]:
-    """What of the metadata belongs to the question, and not to the request."""
-    meta = params.get("_meta")
-    return {"_meta": {SCHEMA: meta[SCHEMA]}} if isinstance(meta, dict) and SCHEMA in meta else {}
-
-
-def _titled(titled: list[dict[str, str]]) -> tuple[Option, ...]:
-    return tuple(Option(one["const"], one.get("title", one["const"])) for one in titled)
-
-
-def result_for(question: AnyQuestion, answer: Answer, *, model: str = "administrator") -> dict[str, Any]:
-    """The result by which a client would give this answer.
-
-    `model` is who spoke, if the answer does not say.
-    """
-    match answer, question:
-        case Refusal(how), _:
-            return {"action": "decline" if how == "Declined" else "cancel"}
-        case Confirmed(value), _:
-            return _accepted({"confirmed": value})
-        case Text(value), _:
-            return _accepted({"text": value})
-        case Selected(values), Select(multi_select=True):
-            return _accepted({"choices": list(values)})
-        case Selected(values), _:
-            return _accepted({"choice": values[0]})
-        case CustomAnswer({"text": str(text), **said}), Sample():
-            content = {"type": "text", "text": text}
-            result = {"role": "assistant", "content": content, "model": said.get("model") or model}
-            return result | ({"stopReason": said["stop_reason"]} if said.get("stop_reason") else {})
-        case CustomAnswer(dict(value)), Sample():
-            return value
-        case CustomAnswer(value), Roots():
-            return {"roots": value}
-        case CustomAnswer(), Url():
-            return {"action": "accept"}
-        case CustomAnswer(value), _:
-            return _accepted(value)
-    raise AssertionError("an answer is one of these")
-
-
-def _accepted(content: Any) -> dict[str, Any]:
-    return {"action": "accept", "content": content}
 
 
 def _requested_schema(question: AnyQuestion) -> dict[str, Any]:
@@ -410,8 +323,6 @@ def without_context(message: str) -> str:
 # null is an optional one, and left empty it is null; a choice that is no text is asked for by its JSON. What
 # is no object is the only field of a form.
 
-Schema = dict[str, Any]
-
 VALUE = "value"
 """The only field of a form that asks for something else than an object."""
 
@@ -469,20 +380,6 @@ def whole_form(schema: Schema, title: str) -> Schema:
     return {"type": "object", "properties": {VALUE: field}, "required": [VALUE], **definitions}
 
 
-def inlined(schema: Schema) -> Schema:
-    """The same schema without a reference at its root, nor a definition that was only for that."""
-    reference, definitions = schema.get("$ref"), schema.get("$defs")
-    if not isinstance(reference, str) or not isinstance(definitions, dict):
-        return schema
-    root = _followed(schema, schema)
-    others = {name: one for name, one in definitions.items() if f"#/$defs/{name}" != reference}
-    if msgspec.json.encode(reference) in msgspec.json.encode({**root, "$defs": others}):
-        return root
-    return {key: value for key, value in root.items() if key != "$defs"} | (
-        {"$defs": others} if others else {}
-    )
-
-
 def from_form(schema: Schema, content: Any) -> Any:
     """The value that the content of either form stands for; `null` in it is as good as nothing.
 
@@ -515,30 +412,34 @@ def _field(schema: Any, root: Schema) -> _Field:
     """The field for a value of this schema, which stands in `root`. Raises `NotFlat`, saying why."""
     if not isinstance(schema, dict):
         raise NotFlat("any value")
-    schema, nullable = _without_null(_followed(schema, root), root)
-    choices = _choices(schema)
-    kind = schema.get("type") if choices is None else "string"
+    schema, nullable = without_null(schema, root)
+    match variants(schema):
+        case [{"type": "number"} as number, {"type": "string", "pattern": _}]:
+            beside = {key: value for key, value in schema.items() if key not in ("anyOf", "oneOf")}
+            schema = {**number, **beside}  # a decimal, which may come as text too
+    texts = _choices(schema)
+    kind = schema.get("type") if texts is None else "string"
     match kind:
-        case "string" if choices is not None:
-            says = _options(schema, choices, "oneOf")
+        case "string" if texts is not None:
+            says = _options(schema, texts, "oneOf")
         case "string" | "number" | "integer" | "boolean":
             says = _limits(kind, schema)
         case "array":
-            items = _followed(schema["items"], root) if isinstance(schema.get("items"), dict) else {}
-            choices = _choices(items)
-            if choices is None:
+            items = followed(schema["items"], root) if isinstance(schema.get("items"), dict) else {}
+            texts = _choices(items)
+            if texts is None:
                 raise NotFlat("a list of other things than choices")
-            says = {"items": _options(items, choices, "anyOf"), **_numbers(schema, "minItems", "maxItems")}
+            says = {"items": _options(items, texts, "anyOf"), **_numbers(schema, "minItems", "maxItems")}
         case "object":
             raise NotFlat("an object")
-        case None if not _variants(schema):
+        case None if not variants(schema):
             raise NotFlat("any value")
         case _:
             raise NotFlat("a value of several types")
     words = {key: schema[key] for key in ("title", "description") if isinstance(schema.get(key), str)}
-    default = _proposal(kind, schema.get("default"), choices or {})
+    default = _proposal(kind, schema.get("default"), texts or {})
     asked = {"type": kind, **words, **says, **({} if default is None else {"default": default})}
-    return _Field(asked, nullable, choices or {})
+    return _Field(asked, nullable, texts or {})
 
 
 def _fields(body: Schema, root: Schema) -> Iterator[tuple[str, _Field]]:
@@ -554,11 +455,11 @@ def _fields(body: Schema, root: Schema) -> Iterator[tuple[str, _Field]]:
 
 def _body(schema: Schema) -> Schema:
     """A whole schema, without references and null."""
-    return _without_null(_followed(schema, schema), schema)[0]
+    return without_null(schema, schema)[0]
 
 
 def _is_object(body: Schema) -> bool:
-    kinds = [one.get("type", "object") for one in _variants(body) or [body]]
+    kinds = [one.get("type", "object") for one in variants(body) or [body]]
     return all(kind == "object" for kind in kinds) and "enum" not in body and "const" not in body
 
 
@@ -567,77 +468,22 @@ def _required(schema: Schema) -> list[str]:
     return names if isinstance(names, list) else []
 
 
-def _followed(schema: Schema, root: Schema) -> Schema:
-    """What a reference leads to, with what stands beside it."""
-    definitions = root.get("$defs")
-    if not isinstance(definitions, dict):
-        return schema
-    for _ in definitions:  # a chain of references is no longer than that, unless it is a ring
-        reference = schema.get("$ref")
-        found = definitions.get(reference.removeprefix("#/$defs/")) if isinstance(reference, str) else None
-        if not isinstance(found, dict):
-            break
-        schema = {**found, **{key: value for key, value in schema.items() if key != "$ref"}}
-    return schema
-
-
-def _variants(schema: Schema) -> list[Schema]:
-    for key in ("anyOf", "oneOf"):
-        variants = schema.get(key)
-        if isinstance(variants, list) and all(isinstance(one, dict) for one in variants):
-            return variants
-    return []
-
-
-def _without_null(schema: Schema, root: Schema) -> tuple[Schema, bool]:
-    """The schema of what is not null, and whether null is a value too."""
-    nullable = False
-    kinds, values = schema.get("type"), schema.get("enum")
-    if isinstance(kinds, list):
-        nullable = "null" in kinds
-        left = [kind for kind in kinds if kind != "null"]
-        schema = {**schema, "type": left[0] if len(left) == 1 else left}
-    if isinstance(values, list) and None in values:
-        nullable = True
-        schema = {**schema, "enum": [value for value in values if value is not None]}
-    variants = [_followed(one, root) for one in _variants(schema)]
-    left = [one for one in variants if one.get("type") != "null"]
-    nullable = nullable or len(left) < len(variants)
-    match left:
-        case [{"type": "number"} as number, {"type": "string", "pattern": _}]:
-            left = [number]  # a decimal, which may come as text too
-    if len(left) < len(variants):
-        beside = {key: value for key, value in schema.items() if key not in ("anyOf", "oneOf")}
-        schema = {**(left[0] if len(left) == 1 else {"anyOf": left}), **beside}
-    return schema, nullable
-
-
 def _choices(schema: Schema) -> dict[str, Any] | None:
     """The values that it is one of, by the texts that ask for them."""
-    variants = _variants(schema)
-    if "const" in schema:
-        values = [schema["const"]]
-    elif isinstance(schema.get("enum"), list):
-        values = schema["enum"]
-    elif variants and all("const" in one for one in variants):
-        values = [one["const"] for one in variants]
-    else:
+    values = choices(schema)
+    if values is None:
         return None
-    choices = {_text(value): value for value in values}
-    if len(choices) < len(values) or not values:
+    texts = {as_text(value): value for value in values}
+    if len(texts) < len(values) or not values:
         raise NotFlat("a choice among values that look alike" if values else "a choice of nothing")
-    return choices
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return texts
 
 
 def _options(schema: Schema, choices: dict[str, Any], titled: str) -> Schema:
     names = schema.get("enumNames")
     if isinstance(names, list) and len(names) == len(choices) and titled == "oneOf":
         return {"enum": list(choices), "enumNames": names}  # as older revisions have it
-    titles = names if isinstance(names, list) else [one.get("title") for one in _variants(schema)]
+    titles = names if isinstance(names, list) else [one.get("title") for one in variants(schema)]
     if len(titles) == len(choices) and all(isinstance(title, str) for title in titles):
         pairs = zip(choices, titles, strict=True)
         return {titled: [{"const": text, "title": title} for text, title in pairs]}
@@ -673,8 +519,8 @@ _KINDS: dict[str, Any] = {"string": str, "number": int | float, "integer": int, 
 def _proposal(kind: str, default: Any, choices: dict[str, Any]) -> Any:
     """What a client is to propose, or nothing."""
     if kind == "array":
-        texts = [_text(one) for one in default] if isinstance(default, list) else []
+        texts = [as_text(one) for one in default] if isinstance(default, list) else []
         return texts if texts and all(text in choices for text in texts) else None
     if choices:
-        return _text(default) if _text(default) in choices else None
+        return as_text(default) if as_text(default) in choices else None
     return default if _is(default, _KINDS[kind]) else None

@@ -71,7 +71,6 @@ class Named(RetryParams, kw_only=True):
 
     name: Name
     arguments: Raw = Raw()
-    task: Raw = Raw()
 
 
 class Located(RetryParams, kw_only=True):
@@ -121,7 +120,7 @@ class CompleteParams(Params, kw_only=True):
     context: CompletionContext = field(default_factory=CompletionContext)
 
 
-class Filter(Struct):
+class Filter(Struct, omit_defaults=True):
     """Which changes a modern client wants to hear of."""
 
     tools: bool = field(default=False, name="toolsListChanged")

@@ -4,15 +4,9 @@ A legacy caller said what it can do once, when its session began; a modern one s
 best way of asking is chosen from here, and nothing is sent that a caller did not declare. Over HTTP, a modern
 request repeats parts of itself in headers, which must agree with it (`check_headers`).
 
-The session of a legacy client begins with a handshake, as a table:
-
-    state           initialize      initialized     ping      anything else
-    uninitialized   → initializing  ignored         answered  -32002
-    initializing    refused         → ready         answered  answered
-    ready           refused         ignored         answered  answered
-
-Clients differ in when they send `initialized`, so requests are answered once `initialize` is. A session
-belongs to one connection on stdio and WebSocket (see `peer`), and to one `Mcp-Session-Id` over HTTP.
+The session of a legacy client is opened by `initialize`, and not a second time. Before that, only `ping` is
+answered. Clients differ in when they send `initialized`, which changes nothing. A session belongs to one
+connection on stdio and WebSocket (see `peer`), and to one `Mcp-Session-Id` over HTTP.
 """
 
 import base64
@@ -20,11 +14,10 @@ import binascii
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from midcall import jsonrpc
 from midcall.call import Call
@@ -36,6 +29,8 @@ from midcall.mcp import revisions
 from midcall.mcp.catalog import Tool
 from midcall.mcp.messages import META, Capabilities, Initialize, Meta
 from midcall.principal import Principal
+from midcall.questions import PERSON_KINDS
+from midcall.schema_parts import as_text
 
 if TYPE_CHECKING:
     from midcall.mcp.calls import PlainCall
@@ -62,7 +57,6 @@ class Caller(Struct, frozen=True):
     capabilities: Capabilities
     log_level: str | None = None
     """The least level of log that it wants; `None` for no log at all."""
-    client_info: dict[str, Any] | None = None
     principal: str | None = None
     """Whoever the transport has found out that it is."""
     modern: bool = False
@@ -96,6 +90,11 @@ class Caller(Struct, frozen=True):
     def elicits(self) -> bool:
         """Whether it declares any way to ask its person."""
         return bool(self.kinds & (_FORM_KINDS | {"url"}))
+
+    @property
+    def askable(self) -> frozenset[str]:
+        """The kinds of question that it can answer: a legacy one that is not elicited has a tool for that."""
+        return self.kinds if self.modern or self.elicits else PERSON_KINDS | self.kinds
 
     def hears(self, level: str) -> bool:
         """Whether it wants log of this level."""
@@ -275,94 +274,65 @@ def check_headers(
         return
     version = headers.get(b"mcp-protocol-version")
     if version != revision.encode():
-        raise _mismatch(f"MCP-Protocol-Version is {_text_of(version)!r}, but the body says {revision!r}")
+        raise _mismatch("MCP-Protocol-Version", version, revision)
     if revision not in revisions.MODERN:
         return
     given = headers.get(b"mcp-method")
     if given != method.encode():
-        _same("Mcp-Method", _text_of(given), method)
+        raise _mismatch("Mcp-Method", given, method)
     field = _NAME_OF.get(method)
     name = None if field is None else getattr(params, field, None)
-    if name is not None:
-        given = headers.get(b"mcp-name")
-        if given is None or not given.isascii() or given != name.encode():
-            _same("Mcp-Name", _decoded("Mcp-Name", _text_of(given)), name)
-        if method == "tools/call":
-            tool = find_tool(name)
-            if tool is not None and tool.headers:
-                _check_arguments(headers, tool, params.arguments)
-
-
-def _check_arguments(headers: Headers, tool: Tool, arguments: Raw) -> None:
-    """Some arguments may be repeated too."""
-    values = msgspec.json.decode(arguments) if bytes(arguments) else {}
-    for path, name in tool.headers:
-        value = _value_at(values, path)
-        header = f"Mcp-Param-{name}"
-        given = _decoded(header, _text_of(headers.get(header.lower().encode())))
-        if value is not None:
-            _same(header, given, _text(value), number=isinstance(value, int | float))
-
-
-def _same(name: str, given: str | None, expected: str, *, number: bool = False) -> None:
-    if given is None:
-        raise _mismatch(f"the header {name} is missing")
-    if given == expected or (number and _as_number(given) == _as_number(expected)):
+    if name is None:
         return
-    raise _mismatch(f"{name} is {given!r}, but the body says {expected!r}")
+    given = headers.get(b"mcp-name")
+    if given is None or not given.isascii() or given != name.encode():
+        _check("Mcp-Name", given, name)
+    tool = find_tool(name) if method == "tools/call" else None
+    if tool is not None and tool.headers:
+        values = msgspec.json.decode(params.arguments) if bytes(params.arguments) else {}
+        for path, argument in tool.headers:
+            header = f"Mcp-Param-{argument}"
+            _check(header, headers.get(header.lower().encode()), value_at(values, path))
 
 
-def _as_number(text: str) -> float | None:
+def _check(name: str, given: bytes | None, value: Any) -> None:
+    """Raise unless a header says this value. Where there is no value, any header will do that can be read."""
+    text = "" if given is None else given.decode("latin-1").strip()
+    if text.startswith(_PREFIX) and text.endswith(_SUFFIX):
+        try:
+            text = base64.b64decode(text[len(_PREFIX) : -len(_SUFFIX)], validate=True).decode()
+        except (binascii.Error, UnicodeDecodeError):
+            what = f"Header mismatch: {name} is not valid base64"
+            raise McpError(HEADER_MISMATCH, what, status=400) from None
+    if value is None or (given is not None and (text == as_text(value) or _is_number(text, value))):
+        return
+    raise _mismatch(name, given, as_text(value))
+
+
+def _is_number(text: str, value: Any) -> bool:
+    """Whether a text is another way to write a number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
     try:
-        return float(text)
-    except ValueError:
-        return None
+        return float(text) == float(value)
+    except (ValueError, OverflowError):
+        return False
 
 
-def _decoded(name: str, value: str | None) -> str | None:
-    if value is None:
-        return None
-    value = value.strip()
-    if not (value.startswith(_PREFIX) and value.endswith(_SUFFIX)):
-        return value
-    try:
-        return base64.b64decode(value[len(_PREFIX) : -len(_SUFFIX)], validate=True).decode()
-    except (binascii.Error, UnicodeDecodeError):
-        raise _mismatch(f"{name} is not valid base64") from None
-
-
-def _text_of(value: bytes | None) -> str | None:
-    return None if value is None else value.decode("latin-1")
-
-
-def _value_at(arguments: Any, path: tuple[str, ...]) -> Any:
+def value_at(arguments: Any, path: tuple[str, ...]) -> Any:
+    """What stands at a place in the arguments of a tool, if anything does."""
     for part in path:
-        if not isinstance(arguments, dict):
+        if not isinstance(arguments, Mapping):
             return None
         arguments = arguments.get(part)
     return arguments
 
 
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
-
-
-def _mismatch(what: str) -> McpError:
+def _mismatch(name: str, given: bytes | None, expected: str) -> McpError:
+    what = f"{name} is {(given or b'').decode('latin-1')!r}, but the body says {expected!r}"
+    if given is None:
+        what = f"the header {name} is missing"
     return McpError(HEADER_MISMATCH, f"Header mismatch: {what}", status=400)
-
-
-class Handshake(Enum):
-    """Where the handshake stands."""
-
-    UNINITIALIZED = "uninitialized"
-    INITIALIZING = "initializing"
-    READY = "ready"
-
-
-_NEXT = {
-    (Handshake.UNINITIALIZED, "initialize"): Handshake.INITIALIZING,
-    (Handshake.INITIALIZING, "initialized"): Handshake.READY,
-}
 
 
 _STRANGER = Caller(revisions.LATEST_LEGACY, Capabilities(), "debug")
@@ -393,14 +363,12 @@ class Session:
         "requests",
         "running",
         "send",
-        "state",
         "watched",
     )
 
     def __init__(self, send: Callable[[bytes], None], principal: Principal | None = None) -> None:
         self.send = send
         """Sends what belongs to no request: changes of lists and resources."""
-        self.state = Handshake.UNINITIALIZED
         self.open = False
         """Whether requests are answered."""
         self.caller = (
@@ -413,14 +381,6 @@ class Session:
         """The requests that have no response yet, by id, each with what it has started, if that is a call."""
         self.watched: set[str] = set()
 
-    def step(self, event: str) -> bool:
-        """Take a step of the handshake; false if it does not fit here."""
-        following = _NEXT.get((self.state, event))
-        if following is not None:
-            self.state = following
-            self.open = True
-        return following is not None
-
     def ended(self, id: Id, stream: ResponseStream) -> None:
         """A request has its response. (Another one with the same id may have been refused.)"""
         running = self.running.get(id)
@@ -428,21 +388,14 @@ class Session:
             del self.running[id]
 
     def begin(self, asked: Initialize) -> None:
-        """Remember what the client said of itself."""
-        self.caller = Caller(
-            revisions.negotiate(asked.revision),
-            asked.capabilities,
-            "debug",
-            asked.client_info,
-            self.caller.principal,
-        )
+        """Open it, with what the client says of itself."""
+        self.open = True
+        revision = revisions.negotiate(asked.revision)
+        self.caller = Caller(revision, asked.capabilities, "debug", self.caller.principal)
 
     def set_level(self, level: str) -> None:
         """From now on, send only log of this level and above."""
-        caller = self.caller
-        self.caller = Caller(
-            caller.revision, caller.capabilities, level, caller.client_info, caller.principal
-        )
+        self.caller = msgspec.structs.replace(self.caller, log_level=level)
 
     def admit(self, request: McpRequest, running: "Running | None") -> None:
         """Note that a request runs; it is forgotten with its response."""

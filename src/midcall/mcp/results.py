@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw
 
 from midcall import jsonrpc
 from midcall.connection import MAX_MESSAGE, TOO_LARGE
-from midcall.content import Audio, Content, Document, Embedded, Link, Passed, PassedError
+from midcall.content import Content, Document, Passed, PassedError
 from midcall.errors import ProtocolError, ToolError
-from midcall.items import Data, Error, Item, Log, Progress, to_json
+from midcall.items import Data, Error, Item, Log, Progress, to_builtins, to_json
 from midcall.jsonrpc import INTERNAL_ERROR
 from midcall.mcp import revisions
 from midcall.mcp.catalog import Tool
@@ -60,24 +60,18 @@ def tool_result(tool: Tool, revision: str, contents: Sequence[Any], failure: Err
 
 
 def _block(part: Any, revision: str, number: int) -> Any:
-    """A content block; what a revision does not know becomes what it knows."""
-    match part:
-        case Audio() if revision < revisions.AUDIO:
-            return Embedded(
-                Document(f"midcall:audio/{number}", part.mime_type, blob=part.data), part.annotations
-            )
-        case Link() if revision < revisions.LINKS:
-            return text_block(": ".join(filter(None, (part.title or part.name, part.description, part.uri))))
-        case Content():
-            return part
-        case _:
-            return text_block(part if isinstance(part, str) else to_json(part).decode())
+    """A content block, as a caller of this revision knows it."""
+    if isinstance(part, Content):
+        return part if revision >= revisions.LINKS else _known_block(to_builtins(part), revision, number)
+    return text_block(part if isinstance(part, str) else to_json(part).decode())
 
 
 def resource_result(
-    uri: str, mime_type: str | None, contents: Sequence[Any], *, modern: bool
+    uri: str, mime_type: str | None, revision: str, contents: Sequence[Any], failure: Error | None
 ) -> dict[str, Any]:
     """The result of `resources/read`."""
+    _check(failure)
+    modern = revision in revisions.MODERN
     hints = cache_hints() if modern else {}
     if contents and isinstance(contents[0], Passed):
         return {**hints, **passed_contents(contents[0], modern=modern)}
@@ -103,8 +97,11 @@ def _document(uri: str, mime_type: str | None, part: Any) -> Document:
             return Document(uri, mime_type or "application/json", text=to_json(part).decode())
 
 
-def prompt_result(description: str, contents: Sequence[Any], revision: str) -> dict[str, Any]:
+def prompt_result(
+    description: str, revision: str, contents: Sequence[Any], failure: Error | None
+) -> dict[str, Any]:
     """The result of `prompts/get`: texts are messages of the user."""
+    _check(failure)
     if contents and isinstance(contents[0], Passed):
         return passed_result(contents[0], revision)
     parts: list[Any] = []
@@ -124,6 +121,21 @@ def _message(part: Any, revision: str, number: int) -> Any:
             return {**part, "content": _block(content, revision, number)}
         return part
     return {"role": "user", "content": _block(part, revision, number)}
+
+
+def completion_result(revision: str, contents: Sequence[Any], failure: Error | None) -> dict[str, Any]:
+    """The result of `completion/complete`."""
+    _check(failure)
+    if contents and isinstance(contents[0], Passed):
+        return passed_result(contents[0], revision)
+    values = [str(v) for part in contents for v in (part if isinstance(part, list) else [part])]
+    return {"completion": {"values": values[:100], "total": len(values), "hasMore": len(values) > 100}}
+
+
+def _check(failure: Error | None) -> None:
+    """Raise `McpError` if the call failed: only tools have a result for that."""
+    if failure is not None:
+        raise McpError(INTERNAL_ERROR, failure.message)
 
 
 def cache_hints() -> dict[str, Any]:
@@ -305,47 +317,33 @@ def _listed(value: Any) -> list[tuple[int, Any]]:
 
 
 def _known_block(block: Any, revision: str, number: int) -> Any:
+    """A content block; what a revision does not know becomes what it knows."""
     match block:
         case {"type": "resource_link", "uri": uri, "name": name}:
             texts = (block.get("title") or name, block.get("description"), uri)
-            return {"type": "text", "text": ": ".join(str(text) for text in texts if text)}
-        case {"type": "audio", "data": data} if revision < revisions.AUDIO:
-            kind = block.get("mimeType", "audio/wav")
+            return text_block(": ".join(str(text) for text in texts if text))
+        case {"type": "audio", "data": data, **more} if revision < revisions.AUDIO:
+            kind = more.pop("mimeType", "audio/wav")
             sound = {"uri": f"midcall:audio/{number}", "mimeType": kind, "blob": data}
-            return {"type": "resource", "resource": sound}
+            return {**more, "type": "resource", "resource": sound}
     return block
 
 
 # --- what a call came to, as it is kept ------------------------------------------------------------
 
 
-class _KeptError(Struct):
-    code: int
-    message: str
-    data: Any = None
-    status: int = 200
-
-
-class _KeptOutcome(Struct, omit_defaults=True):
-    result: dict[str, Any] | None = None
-    error: _KeptError | None = None
-
-
-_decode_outcome = msgspec.json.Decoder(_KeptOutcome).decode
-
-
 def encode_outcome(outcome: Outcome) -> bytes:
-    """An outcome as it is kept. Raises `TypeError` or `ValueError` for what JSON cannot carry."""
-    if isinstance(outcome, McpError):
-        error = _KeptError(outcome.code, outcome.message, outcome.data, outcome.status)
-        return to_json(_KeptOutcome(error=error))
-    return to_json(_KeptOutcome(result=outcome))
+    """An outcome as it is kept; of what JSON cannot carry, that it cannot."""
+    try:
+        if not isinstance(outcome, McpError):
+            return to_json({"result": outcome})
+        code, message, data, status = outcome.code, outcome.message, outcome.data, outcome.status
+        return to_json({"error": {"code": code, "message": message, "data": data, "status": status}})
+    except (TypeError, ValueError) as error:
+        return encode_outcome(McpError(INTERNAL_ERROR, str(error)))
 
 
 def decode_outcome(encoded: bytes) -> Outcome:
     """A kept outcome."""
-    outcome = _decode_outcome(encoded)
-    if outcome.error is not None:
-        error = outcome.error
-        return McpError(error.code, error.message, error.data, status=error.status)
-    return outcome.result or {}
+    kept = msgspec.json.decode(encoded)
+    return McpError(**kept["error"]) if "error" in kept else kept.get("result", {})

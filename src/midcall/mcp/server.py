@@ -7,7 +7,7 @@ to a legacy session, which begins with `initialize`. The table of all methods is
 import contextlib
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakSet
 
@@ -16,15 +16,20 @@ from msgspec import UNSET, Raw
 
 from midcall import jsonrpc
 from midcall.connection import Connection
+from midcall.errors import Aborted, BadExport
 from midcall.hub import Hub
 from midcall.items import to_json
+from midcall.journal.admin import CallKind
+from midcall.journal.contract import CallRecord
 from midcall.journal.durable import DurableCalls, durable_calls
 from midcall.journal.seal import KeyRing
+from midcall.journal.state import context_of
 from midcall.jsonrpc import Envelope, Id
 from midcall.mcp import messages, revisions, tasks
 from midcall.mcp.calls import McpCalls
-from midcall.mcp.catalog import Catalog, for_legacy
+from midcall.mcp.catalog import Catalog, Readable, Template, for_legacy
 from midcall.mcp.dialects import respond_tool
+from midcall.mcp.elicitation import read_any_answer
 from midcall.mcp.messages import Meta
 from midcall.mcp.peer import LISTENER, Listeners, McpPeer, size_of
 from midcall.mcp.request import (
@@ -40,9 +45,10 @@ from midcall.mcp.request import (
     check_headers,
     error_for,
 )
-from midcall.mcp.results import cache_hints
-from midcall.mcp.resume import Resumption
-from midcall.principal import Principal, check_scopes
+from midcall.mcp.results import cache_hints, encode_outcome
+from midcall.mcp.resume import CHAT, KIND, McpContext, Resumption
+from midcall.plexus import subscriptions
+from midcall.principal import check_scopes
 
 log = logging.getLogger("midcall.mcp")
 
@@ -177,14 +183,9 @@ class McpExtension:
 
     def notice(self, message: Envelope, session: Session) -> None:
         """Take a notification."""
-        match message.method:
-            case "initialized" | "notifications/initialized":
-                session.step("initialized")
-            case "notifications/cancelled":
-                try:
-                    cancelled = _read_cancelled(message.params)
-                except msgspec.DecodeError:
-                    return
+        if message.method == "notifications/cancelled":
+            with contextlib.suppress(msgspec.DecodeError):
+                cancelled = _read_cancelled(message.params)
                 self.cancel(session, cancelled.request_id, cancelled.reason)
 
     def cancel(self, session: Session, request_id: Id, reason: str) -> None:
@@ -238,7 +239,8 @@ class McpExtension:
 
     # --- the handshake, and what it tells ----------------------------------------------------
 
-    def _capabilities(self, *, modern: bool) -> dict[str, Any]:
+    def _about(self, *, modern: bool) -> dict[str, Any]:
+        """What a client is told at the start."""
         capabilities: dict[str, Any] = {
             "tools": {"listChanged": True},
             "resources": {"listChanged": True, "subscribe": True},
@@ -248,33 +250,21 @@ class McpExtension:
         }
         if modern:
             capabilities["extensions"] = {TASKS: {}}
-        return capabilities
+        instructions = self.instructions or self._of_servers_behind()
+        return {"capabilities": capabilities, **({"instructions": instructions} if instructions else {})}
 
     def _initialize(self, request: McpRequest, params: messages.Initialize, session: Session) -> None:
-        if not session.step("initialize"):
+        if session.open:
             raise McpError(jsonrpc.INVALID_REQUEST, "This session is initialized already")
         session.begin(params)
         self.sessions.add(session)
-        result: dict[str, Any] = {
-            "protocolVersion": session.caller.revision,
-            "capabilities": self._capabilities(modern=False),
-            "serverInfo": self.server_info,
-        }
-        instructions = self.instructions or self._of_servers_behind()
-        if instructions:
-            result["instructions"] = instructions
-        request.result(result)
+        revision = session.caller.revision
+        about = self._about(modern=False)
+        request.result({"protocolVersion": revision, "serverInfo": self.server_info, **about})
 
     def _discover(self, request: McpRequest, params: Any, session: Session) -> None:
-        result: dict[str, Any] = {
-            "supportedVersions": list(revisions.MODERN),
-            "capabilities": self._capabilities(modern=True),
-            **cache_hints(),
-        }
-        instructions = self.instructions or self._of_servers_behind()
-        if instructions:
-            result["instructions"] = instructions
-        request.result(result)
+        versions = list(revisions.MODERN)
+        request.result({"supportedVersions": versions, **self._about(modern=True), **cache_hints()})
 
     def _of_servers_behind(self) -> str:
         """What mounted servers tell a model about themselves."""
@@ -296,18 +286,9 @@ class McpExtension:
         shown = [tool.shown for tool in self.catalog.tools.values()]
         if not request.caller.modern:
             shown = [for_legacy(one) for one in shown]
-        if not request.caller.modern and not request.caller.elicits:
-            shown = [*shown, respond_tool.DEFINITION]
+            if not request.caller.elicits:
+                shown.append(respond_tool.DEFINITION)
         self._page(request, "tools", shown, params.cursor)
-
-    def _list_resources(self, request: McpRequest, params: messages.ListParams, session: Session) -> None:
-        self._page(request, "resources", [r.shown for r in self.catalog.resources.values()], params.cursor)
-
-    def _list_templates(self, request: McpRequest, params: messages.ListParams, session: Session) -> None:
-        self._page(request, "resourceTemplates", [t.shown for t in self.catalog.templates], params.cursor)
-
-    def _list_prompts(self, request: McpRequest, params: messages.ListParams, session: Session) -> None:
-        self._page(request, "prompts", [p.shown for p in self.catalog.prompts.values()], params.cursor)
 
     def _page(self, request: McpRequest, name: str, shown: Sequence[Any], cursor: str | None) -> None:
         start = 0
@@ -350,8 +331,8 @@ class McpExtension:
         found = self.catalog.find(uri)
         if found is not None:
             readable, _ = found
-            check_scopes(readable.shown["name"], readable.method.extras, session.principal)
-            watch = getattr(readable.method, "watch", None)  # of a server behind, which is to tell
+            check_scopes(readable.found.name, readable.found.method.extras, session.principal)
+            watch = getattr(readable.found.method, "watch", None)  # of a server behind, which is to tell
             if watch is not None:
                 watch(uri, session.caller.principal)
 
@@ -364,6 +345,32 @@ def mcp_of(hub: Hub) -> McpExtension:
     extension = McpExtension()
     hub.with_extension(extension)
     return extension
+
+
+# --- what administrators need to know of each kind of durable call ---------------------------------------
+
+
+def _check_context(record: CallRecord) -> None:
+    ticket = msgspec.json.decode(context_of(record), type=McpContext).ticket
+    if (ticket.target, ticket.principal) != (record.name, record.principal):
+        raise BadExport(f"The call {record.id} says two things of who called what")
+
+
+def _aborted(reason: str) -> bytes:
+    return encode_outcome(McpError(jsonrpc.INTERNAL_ERROR, reason, {"code": Aborted.code}))
+
+
+CALL_KINDS: Mapping[str, CallKind] = {
+    KIND: CallKind(_check_context, _aborted, read_any_answer),
+    CHAT: CallKind(context_of, _aborted, read_any_answer),
+    subscriptions.KIND: CallKind(
+        subscriptions.read_context, subscriptions.aborted, read_any_answer, subscriptions.tell_holder
+    ),
+}
+"""For `Admin`."""
+
+
+# --- the table of methods ---------------------------------------------------------------------------------
 
 
 _NO_META = Meta()
@@ -435,15 +442,27 @@ def _reader(kind: type) -> Callable[[Raw], Any]:
     return read
 
 
+def _list(name: str, offered: Callable[[Catalog], Iterable[Readable | Template]]) -> _Method:
+    """A list of what the catalog has, under this name."""
+    return _method(
+        messages.ListParams,
+        lambda server, request, params, session: server._page(
+            request, name, [one.shown for one in offered(server.catalog)], params.cursor
+        ),
+    )
+
+
 def _method(params: type, handle: _Handle, *, legacy: bool = True, modern: bool = True) -> _Method:
     return _Method(_reader(params), handle, legacy, modern)
 
 
-def _task(
-    handle: Callable[[Resumption, McpRequest, messages.TaskParams, Principal | None], None],
-) -> _Handle:
-    return lambda server, request, params, session: handle(
-        server.resumption, request, params, session.principal
+def _task(work: tasks.Work) -> _Method:
+    return _method(
+        messages.TaskParams,
+        lambda server, request, params, session: tasks.serve(
+            server.resumption, request, params, session.principal, work
+        ),
+        legacy=False,
     )
 
 
@@ -458,18 +477,18 @@ _TABLE: dict[str, _Method] = {
     "server/discover": _method(messages.Params, McpExtension._discover, legacy=False),
     "tools/list": _method(messages.ListParams, McpExtension._list_tools),
     "tools/call": _method(messages.Named, _run("tools/call", McpCalls.call_tool)),
-    "resources/list": _method(messages.ListParams, McpExtension._list_resources),
-    "resources/templates/list": _method(messages.ListParams, McpExtension._list_templates),
+    "resources/list": _list("resources", lambda catalog: catalog.resources.values()),
+    "resources/templates/list": _list("resourceTemplates", lambda catalog: catalog.templates),
     "resources/read": _method(messages.Located, _run("resources/read", McpCalls.read_resource)),
     "resources/subscribe": _method(messages.Located, McpExtension._subscribe, modern=False),
     "resources/unsubscribe": _method(messages.Located, McpExtension._unsubscribe, modern=False),
-    "prompts/list": _method(messages.ListParams, McpExtension._list_prompts),
+    "prompts/list": _list("prompts", lambda catalog: catalog.prompts.values()),
     "prompts/get": _method(messages.Named, _run("prompts/get", McpCalls.get_prompt)),
     "completion/complete": _method(messages.CompleteParams, _run("completion/complete", McpCalls.complete)),
     "subscriptions/listen": _method(messages.Listen, McpExtension._listen, legacy=False),
-    "tasks/get": _method(messages.TaskParams, _task(tasks.get), legacy=False),
-    "tasks/update": _method(messages.TaskParams, _task(tasks.update), legacy=False),
-    "tasks/cancel": _method(messages.TaskParams, _task(tasks.cancel), legacy=False),
+    "tasks/get": _task(tasks.get),
+    "tasks/update": _task(tasks.update),
+    "tasks/cancel": _task(tasks.cancel),
 }
 
 
@@ -482,7 +501,7 @@ def _modern_caller(meta: Meta, principal: str | None) -> Caller:
     if meta.capabilities is None:
         raise McpError(jsonrpc.INVALID_PARAMS, "Invalid params: _meta has no clientCapabilities", status=400)
     level = meta.log_level if meta.log_level in LEVELS else None
-    return Caller(meta.revision, meta.capabilities, level, meta.client_info, principal, modern=True)
+    return Caller(meta.revision, meta.capabilities, level, principal, modern=True)
 
 
 def _meta_of(message: Envelope) -> Meta:

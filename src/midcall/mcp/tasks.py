@@ -4,14 +4,11 @@ A task is a call in the journal, under the same id; what is told of it is read f
 from the creation, and is as long as the task is sure to be found.
 """
 
-import datetime as dt
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from msgspec import Raw
-
 from midcall.errors import UnknownQuestion
+from midcall.journal.admin import timestamp
 from midcall.journal.contract import WITH_OUTCOME, Busy, CallRecord, Gone, Settled
 from midcall.journal.dialect import Detached
 from midcall.journal.state import asked_of, is_answered
@@ -39,42 +36,21 @@ _STATUS = {
     "poisoned": "failed",
 }
 
-_Work: TypeAlias = Callable[["Resumption", CallRecord], Awaitable[dict[str, Any]]]
+Work: TypeAlias = Callable[["Resumption", CallRecord, TaskParams], Awaitable[dict[str, Any]]]
+"""What is done with a task: gives the result of the request."""
 
 
-def get(
-    resumption: "Resumption", request: McpRequest, params: TaskParams, principal: Principal | None
-) -> None:
-    """`tasks/get`. Whoever asks for a task that nobody looks after has it go on."""
-    _serve(resumption, request, params, principal, _get)
-
-
-def update(
-    resumption: "Resumption", request: McpRequest, params: TaskParams, principal: Principal | None
-) -> None:
-    """`tasks/update`: when it is answered, the answers are in the journal."""
-    work = partial(_update, responses=params.input_responses or {})
-    _serve(resumption, request, params, principal, work)
-
-
-def cancel(
-    resumption: "Resumption", request: McpRequest, params: TaskParams, principal: Principal | None
-) -> None:
-    """`tasks/cancel`."""
-    _serve(resumption, request, params, principal, _cancel)
-
-
-def _serve(
+def serve(
     resumption: "Resumption",
     request: McpRequest,
     params: TaskParams,
     principal: Principal | None,
-    work: _Work,
+    work: Work,
 ) -> None:
+    """Do something with a task of this caller, and answer with what it gives."""
     require(("tasks",), request.caller)
 
     async def serve() -> None:
-        """Do something with a task of this caller, and answer with what it gives."""
         await resumption.durable.open()
         await resumption.durable.up_to_date(params.task_id)
         found = await resumption.durable.journal.load(params.task_id)
@@ -83,12 +59,13 @@ def _serve(
         resumption.check_scopes(found[0], principal)  # the person may come back with another key
         if is_answered(*found):
             await resumption.take_up(found[0])
-        request.result(await work(resumption, found[0]))
+        request.result(await work(resumption, found[0], params))
 
     resumption.spawn(request, serve)
 
 
-async def _get(resumption: "Resumption", record: CallRecord) -> dict[str, Any]:
+async def get(resumption: "Resumption", record: CallRecord, params: TaskParams) -> dict[str, Any]:
+    """`tasks/get`. Whoever asks for a task that nobody looks after has it go on."""
     if record.status in WITH_OUTCOME:
         return shown(record, await resumption.outcome(record))
     if record.status != "waiting" or not asked_of(record).questions:
@@ -96,8 +73,9 @@ async def _get(resumption: "Resumption", record: CallRecord) -> dict[str, Any]:
     return shown(record, None)
 
 
-async def _update(resumption: "Resumption", record: CallRecord, responses: dict[str, Raw]) -> dict[str, Any]:
-    given = await read_answers(resumption.durable, record.id, responses)
+async def update(resumption: "Resumption", record: CallRecord, params: TaskParams) -> dict[str, Any]:
+    """`tasks/update`: when it is answered, the answers are in the journal."""
+    given = await read_answers(resumption.durable, record.id, params.input_responses or {})
     dialect: Detached | Settled | Busy | Gone | None = None
     if given.answers:
         try:
@@ -113,7 +91,8 @@ async def _update(resumption: "Resumption", record: CallRecord, responses: dict[
     return {}
 
 
-async def _cancel(resumption: "Resumption", record: CallRecord) -> dict[str, Any]:
+async def cancel(resumption: "Resumption", record: CallRecord, params: TaskParams) -> dict[str, Any]:
+    """`tasks/cancel`."""
     await resumption.abort(record.id, "The task was cancelled")
     return {}
 
@@ -146,12 +125,8 @@ def _shown(record: CallRecord, status: str) -> dict[str, Any]:
     return {
         "taskId": record.id,
         "status": status,
-        "createdAt": _iso(record.created),
-        "lastUpdatedAt": _iso(record.updated or record.created),
+        "createdAt": timestamp(record.created, "milliseconds"),
+        "lastUpdatedAt": timestamp(record.updated or record.created, "milliseconds"),
         "ttlMs": int((record.expires - record.created) * 1000),
         "pollIntervalMs": POLL_INTERVAL_MS,
     }
-
-
-def _iso(moment: float) -> str:
-    return dt.datetime.fromtimestamp(moment, dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -23,6 +23,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from midcall.errors import (
+    Aborted,
     AttachedElsewhere,
     Fenced,
     JournalError,
@@ -120,6 +121,16 @@ class Context(Struct):
     """What is written down of a durable subscription."""
 
     kinds: frozenset[str]
+
+
+def read_context(record: CallRecord) -> Context:
+    """What was written down of a durable subscription. Raises `ValueError`."""
+    return msgspec.json.decode(context_of(record), type=Context)
+
+
+def aborted(reason: str) -> bytes:
+    """The outcome of a call that an administrator has aborted."""
+    return encode_outcome(Outcome(error=Raw(encode_item(Error(Metadata((), "", 0), reason, Aborted.code)))))
 
 
 class Moved(Struct, omit_defaults=True):
@@ -454,8 +465,7 @@ class Subscriptions:
             del self._audiences[call_id]
 
     def _revive(self, record: CallRecord) -> tuple[DurableSubscription, Resolved]:
-        context = msgspec.json.decode(context_of(record), type=Context)
-        return self._dialect(context.kinds, record), self._hub.resolve(record.name)
+        return self._dialect(read_context(record).kinds, record), self._hub.resolve(record.name)
 
     def _dialect(self, supported: frozenset[str], record: CallRecord) -> DurableSubscription:
         audience = self._audiences.get(record.id) or Audience()

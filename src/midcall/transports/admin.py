@@ -1,4 +1,4 @@
-"""Admin: what an administrator does with calls, over HTTP (see `mcp.operations`).
+"""Admin: what an administrator does with calls, over HTTP (see `journal.admin`).
 
     GET  /admin/calls?status=waiting&name=...&principal=...&after=...&limit=...
     GET  /admin/calls/{id}?values=true
@@ -37,10 +37,10 @@ from midcall.errors import (
     UnknownQuestion,
     WrongAnswer,
 )
+from midcall.journal.admin import STATUSES, Admin
 from midcall.journal.contract import Status
 from midcall.limits import Key, check_keys
-from midcall.mcp import McpExtension
-from midcall.mcp.operations import STATUSES, Operations
+from midcall.mcp import CALL_KINDS, McpExtension
 from midcall.transports.restricted import error_body, name_of
 from midcall.transports.security import JSON, is_media_type
 from midcall.transports.stdio import Lines
@@ -125,16 +125,16 @@ class _Admin:
         self._extension = extension
 
     @functools.cached_property
-    def _operations(self) -> Operations:
+    def _admin(self) -> Admin:
         durable = self._extension.resumption.durable
-        return Operations(durable.journal, durable=durable, calls=self._extension.hub.calls)
+        return Admin(durable.journal, CALL_KINDS, durable=durable, calls=self._extension.hub.calls)
 
     async def list(self, request: Request) -> Response:
         asked = request.query_params
         limit = asked.get("limit", "100")
         if not limit.isdecimal() or not 0 < len(limit) < 9:
             raise BadRequest("limit is a number")
-        found = await self._operations.list(
+        found = await self._admin.list(
             status=_statuses(request),
             name=asked.get("name"),
             principal=asked.get("principal"),
@@ -147,27 +147,27 @@ class _Admin:
         values = request.query_params.get("values", "") in ("1", "true", "yes")
         if values:
             _note(request, "answers and results are shown")
-        return _json(await self._operations.show(request.path_params["id"], values=values))
+        return _json(await self._admin.show(request.path_params["id"], values=values))
 
     async def answer(self, request: Request) -> Response:
         given = await _read(request, _Answers)
-        found = await self._operations.answer(request.path_params["id"], given.answers)
+        found = await self._admin.answer(request.path_params["id"], given.answers)
         _note(request, "answered")
         return _json(found, 202 if found["status"] == "running" else 200)
 
     async def abort(self, request: Request) -> Response:
         given = await _read(request, _Abort)
-        found = await self._operations.abort(request.path_params["id"], given.reason)
+        found = await self._admin.abort(request.path_params["id"], given.reason)
         _note(request, "aborted")
         return _json(found, 202 if found["status"] == "running" else 200)
 
     async def export(self, request: Request) -> Response:
-        exported = await self._operations.export(request.path_params["id"])
+        exported = await self._admin.export(request.path_params["id"])
         _note(request, "exported")
         return Response(_line(exported), media_type=LINES)
 
     async def export_all(self, request: Request) -> Response:
-        exported = self._operations.export_all(_statuses(request))
+        exported = self._admin.export_all(_statuses(request))
         first = await anext(exported, None)  # an error has a status of its own, as long as nothing is sent
         _note(request, "all calls are exported")
 
@@ -184,7 +184,7 @@ class _Admin:
         async for line in _lines(request):
             try:
                 exported = msgspec.json.decode(line, type=dict[str, Any])
-                is_new = await self._operations.restore(exported, request.scope.get("midcall.principal"))
+                is_new = await self._admin.restore(exported, request.scope.get("midcall.principal"))
             except (ValueError, BadExport, RecursionError) as error:  # of the decoder too
                 text = f"Line {taken + known + 1} is no exported call: {error}. Those before it are taken in"
                 raise BadRequest(text) from None

@@ -20,10 +20,10 @@ from starlette.routing import Route
 from midcall.call import Call
 from midcall.call import Status as CallStatus
 from midcall.errors import JournalError, MidcallError, NotWaiting, TooLong, UnknownCall
+from midcall.journal.admin import Admin, is_journaled, open_questions
 from midcall.journal.contract import CallRecord, Status
 from midcall.limits import check_keys
-from midcall.mcp import McpExtension
-from midcall.mcp.operations import Operations, is_journaled, open_questions
+from midcall.mcp import CALL_KINDS, McpExtension
 from midcall.transports.restricted import error_body
 from midcall.transports.security import JSON, is_media_type
 
@@ -51,9 +51,11 @@ class CallsPage:
         self._extension = extension
 
     @functools.cached_property
-    def _operations(self) -> Operations:
+    def _admin(self) -> Admin:
         durable = self._extension.resumption.durable
-        return Operations(durable.journal, durable=durable, calls=self._extension.hub.calls, patience=2.0)
+        return Admin(
+            durable.journal, CALL_KINDS, durable=durable, calls=self._extension.hub.calls, patience=2.0
+        )
 
     def routes(self) -> list[Route]:
         return [
@@ -75,7 +77,7 @@ class CallsPage:
     async def _kept(self, mine: str | None) -> list[CallRecord]:
         """Calls in the journal. It can be asked for those of a name, but not for those of nobody."""
         await self._extension.resumption.durable.open()
-        journal, found = self._operations.journal, list[CallRecord]()
+        journal, found = self._admin.journal, list[CallRecord]()
         after: str | None = None
         for read in itertools.count(PAGE, PAGE):
             page = await journal.list(status=_ACTIVE, principal=mine, after=after, limit=PAGE)
@@ -92,7 +94,7 @@ class CallsPage:
             given = await _read_abort(request)
             if not await self._is_mine(id, _name(request)):
                 raise UnknownCall(id)
-            await self._operations.abort(id, given.reason)
+            await self._admin.abort(id, given.reason)
         except _BadRequest as error:
             return _json(error_body("bad_request", str(error)), 400)
         except MidcallError as error:
@@ -104,7 +106,7 @@ class CallsPage:
         if here is not None:
             return here.principal == mine
         await self._extension.resumption.durable.open()
-        found = await self._operations.journal.load(id)
+        found = await self._admin.journal.load(id)
         return found is not None and found[0].principal == mine
 
 
@@ -153,7 +155,8 @@ def _kept(record: CallRecord) -> dict[str, Any]:
         "age": max(0.0, now - record.created),
         "waiting": record.status == "waiting",
         "questions": [
-            {"key": one.key, "message": one.question.message, "age": asked} for one in open_questions(record)
+            {"key": key, "message": one.question.message, "age": asked}
+            for key, one in open_questions(record).items()
         ],
     }
 

@@ -15,9 +15,9 @@ from starlette.responses import PlainTextResponse, Response
 
 from midcall.errors import JournalError
 from midcall.hub import Hub
+from midcall.journal.admin import STATUSES
 from midcall.journal.durable import durable_calls
 from midcall.journal.measured import refused_lately
-from midcall.mcp.operations import STATUSES
 from midcall.metrics import Family, by_label, families_of, render, single
 from midcall.transports.siblings import Siblings
 from midcall.version import __version__

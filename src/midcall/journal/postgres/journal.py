@@ -81,6 +81,8 @@ class PostgresJournal:
     refused, unless `plain_too` (see `seal`).
     """
 
+    in_order = False
+
     def __init__(
         self,
         dsn: str,
@@ -95,6 +97,7 @@ class PostgresJournal:
     ) -> None:
         check_name(schema)
         self.worker = worker_name()
+        self.at_once = False
         self.on_post: Callable[[bytes], None] | None = None
         self._sql = sql = Statements(schema, lease)
         self._values = values = Values(seal, plain_too=plain_too)

@@ -48,7 +48,18 @@ _FREE = """c.id = a.id AND c.segment = a.segment AND (
 
 _GIVEN_UP = "fence = c.fence + 1, owner = NULL, wake = NULL, questions = '\\x00', updated = {now}"
 
-_CREATE = """
+# The newest of each kind, by its index, and of these the newest.
+_LIST = """
+SELECT {record} FROM ({kinds}) c ORDER BY c.created DESC, c.id DESC LIMIT {limit}"""
+
+_KIND = """
+    (SELECT c.* FROM {s}.calls c WHERE {where} ORDER BY c.created DESC, c.id DESC LIMIT {limit})"""
+
+
+class Statements:
+    """The statements for one schema. In the class they are templates, which each object has filled."""
+
+    create = """
 WITH asked AS (
     SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::float8[],
         $7::float8[], $8::text[], $9::int[], $10::float8[], $11::bytea[], $12::int[], $13::int[], $14::int[],
@@ -72,14 +83,14 @@ WITH asked AS (
 )
 SELECT id FROM made"""
 
-_OLDEST = """
+    oldest = """
 SELECT p.data FROM {s}.parts p ORDER BY p.call, p.kind LIMIT 1"""
 
-_UNCREATE = """
+    uncreate = """
 WITH gone AS (DELETE FROM {s}.calls c WHERE c.id = $1 AND {mine[2]} RETURNING c.n)
 DELETE FROM {s}.parts p USING gone WHERE p.call = gone.n"""
 
-_CLAIM = """
+    claim = """
 WITH asked AS (
     SELECT * FROM unnest($1::text[], $2::int[], $3::bool[], $6::bytea[], $7::int[])
     AS a(id, segment, lost, answers, fence)
@@ -103,7 +114,7 @@ SELECT {record}, NULL, NULL, {alive},
 FROM asked a JOIN {s}.calls c ON c.id = a.id
 WHERE NOT EXISTS (SELECT FROM taken t WHERE t.id = a.id)"""
 
-_GIVE_UP = """
+    give_up = """
 WITH asked AS (
     SELECT * FROM unnest($1::text[], $2::int[], $3::bool[]) AS a(id, segment, lost)
 )
@@ -113,11 +124,11 @@ SET status = CASE WHEN c.expires <= {now} THEN 'expired' ELSE 'poisoned' END, ex
 FROM asked a
 WHERE (c.expires <= {now} OR c.claims >= {most}) AND {free}"""
 
-_UNCLAIM = """
+    unclaim = """
 UPDATE {s}.calls c SET status = c.before, owner = NULL, claims = c.claims - 1, fence = c.fence - 1
 WHERE c.id = $1 AND c.segment = $2 AND c.fence = coalesce($4, c.fence) AND {mine[3]}"""
 
-_APPEND = """
+    append = """
 WITH asked AS (
     SELECT * FROM unnest($1::text[], $2::int[], $3::bytea[], $4::bool[], $5::float8[], $6::bytea[],
         $7::float8[])
@@ -138,7 +149,7 @@ WITH asked AS (
 )
 SELECT id FROM grown"""
 
-_SETTLE = """
+    settle = """
 WITH asked AS (
     SELECT * FROM unnest($1::text[], $2::int[], $3::int[], $4::text[], $5::float8[], $6::bytea[],
         $7::float8[], $8::bytea[], $9::bytea[])
@@ -160,12 +171,12 @@ WITH asked AS (
 )
 SELECT id, CASE WHEN waited >= segment THEN pg_notify({channel}, id) END FROM parked"""
 
-_RELEASE = """
+    release = """
 UPDATE {s}.calls c SET status = $4, owner = NULL, claims = c.claims - 1, updated = {now}
 WHERE c.id = $1 AND c.fence = $2 AND {mine[3]}
 RETURNING c.id"""
 
-_END = """
+    end = """
 WITH ended AS (
     UPDATE {s}.calls c SET status = $2, expires = $4, segment = c.segment + 1, {given_up}
     WHERE c.id = $1 AND c.status NOT IN {ended}
@@ -175,9 +186,9 @@ WITH ended AS (
 )
 SELECT segment, CASE WHEN waited >= segment THEN pg_notify({channel}, id) END FROM ended"""
 
-# Gives the outcome, and whether who settles the segment will tell: if it was settled while this looked,
-# neither is sure.
-_WAIT = """
+    # Gives the outcome, and whether who settles the segment will tell: if it was settled while this looked,
+    # neither is sure.
+    wait = """
 WITH marked AS (
     UPDATE {s}.calls SET waited = $2
     WHERE id = $1 AND segment <= $2 AND waited < $2 AND status NOT IN {ended}
@@ -187,17 +198,17 @@ SELECT (SELECT p.data FROM {s}.parts p WHERE p.call = c.n AND p.kind = 2 AND p.n
     c.waited >= $2 OR c.segment > $2 OR c.status IN {ended} OR EXISTS (SELECT FROM marked)
 FROM {s}.calls c WHERE c.id = $1"""
 
-_LOAD = """
+    load = """
 SELECT {record}, {entries} FROM {s}.calls c WHERE c.id = $1"""
 
-_OUTCOMES = """
+    outcomes = """
 SELECT p.number, p.data FROM {s}.calls c JOIN {s}.parts p ON p.call = c.n AND p.kind = 2
 WHERE c.id = $1 ORDER BY p.number"""
 
-_FIND = """
+    find = """
 SELECT {record} FROM {s}.calls c WHERE c.key = $1"""
 
-_DUE = """
+    due = """
 WITH living AS MATERIALIZED (
     SELECT number, seen FROM {s}.workers WHERE NOT ($2 AND pg_try_advisory_xact_lock_shared({locks}, number))
 ), abandoned AS (
@@ -210,7 +221,7 @@ WITH living AS MATERIALIZED (
 )
 SELECT {record} FROM (SELECT * FROM abandoned UNION ALL SELECT * FROM woken) c LIMIT $3"""
 
-_SWEEP = """
+    sweep = """
 WITH over AS (
     SELECT n, id, status FROM {s}.calls
     WHERE status <> 'running' AND expires <= {now} ORDER BY expires LIMIT $1 FOR UPDATE SKIP LOCKED
@@ -224,7 +235,7 @@ WITH over AS (
 )
 SELECT count(*) FROM over"""
 
-_SWEEP_WORKERS = """
+    sweep_workers = """
 WITH gone AS (
     DELETE FROM {s}.workers w
     WHERE w.number <> $1 AND $2 AND w.seen < {now} - 4 * {lease}
@@ -234,94 +245,86 @@ WITH gone AS (
 )
 DELETE FROM {s}.posts p USING gone WHERE p.worker = gone.number"""
 
-# The newest of each kind, by its index, and of these the newest.
-_LIST = """
-SELECT {record} FROM ({kinds}) c ORDER BY c.created DESC, c.id DESC LIMIT {limit}"""
-
-_KIND = """
-    (SELECT c.* FROM {s}.calls c WHERE {where} ORDER BY c.created DESC, c.id DESC LIMIT {limit})"""
-
-_COUNT = """
+    count = """
 SELECT status, count(*) FROM {s}.calls GROUP BY status"""
 
-_HELD = """
+    held = """
 SELECT coalesce(sum({call_size} + p.size), 0)::bigint
 FROM {s}.calls c
 CROSS JOIN LATERAL (SELECT sum(octet_length(data)) AS size FROM {s}.parts WHERE call = c.n) p
 WHERE left(c.principal, 64) = left($1, 64) AND c.principal = $1"""
 
-_SHARED = """
+    secret = """
 WITH made AS (INSERT INTO {s}.secrets VALUES ($1, $2) ON CONFLICT DO NOTHING RETURNING value)
-SELECT value FROM made UNION ALL SELECT value FROM {s}.secrets WHERE name = $1"""
+SELECT value FROM made UNION ALL SELECT value FROM {s}.secrets WHERE name = $1"""  # noqa: S105  a statement
 
-_RESTORE_PARTS = """
+    restore_parts = """
 INSERT INTO {s}.parts (call, kind, number, data)
 SELECT c.n, 2, o.segment, o.data
 FROM {s}.calls c CROSS JOIN unnest($2::int[], $3::bytea[]) AS o(segment, data)
 WHERE c.id = $1"""
 
-# --- conversations and runs ------------------------------------------------------------------
-
-_OLDEST_CONVERSATION = """
+    # --- conversations and runs ------------------------------------------------------------------
+    oldest_conversation = """
 SELECT body FROM {s}.conversations ORDER BY key LIMIT 1"""
 
-_OLDEST_LINES = """
+    oldest_lines = """
 SELECT data FROM {s}.lines ORDER BY run, first LIMIT 1"""
 
-_LOAD_CONVERSATION = """
+    load_conversation = """
 SELECT version, updated, waiting, run, title, body FROM {s}.conversations WHERE key = $1"""
 
-_INSERT_CONVERSATION = """
+    insert_conversation = """
 INSERT INTO {s}.conversations (key, version, updated, waiting, run, title, body, id, principal)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT DO NOTHING RETURNING key"""
 
-_UPDATE_CONVERSATION = """
+    update_conversation = """
 UPDATE {s}.conversations SET version = $2, updated = $3, waiting = $4, run = $5, title = $6, body = $7
 WHERE key = $1 AND version = $2 - 1 RETURNING key"""
 
-_HAS_CONVERSATION = """
+    has_conversation = """
 SELECT EXISTS (SELECT FROM {s}.conversations WHERE key = $1 AND version = $2 AND body = $3)"""
 
-_DELETE_CONVERSATION = """
+    delete_conversation = """
 DELETE FROM {s}.conversations WHERE key = $1 RETURNING key"""
 
-# Without an index, which every turn would have to keep up: there are the runs of an hour. Their lines are
-# deleted by a statement that comes after, and so sees those that were just being written.
-_DELETE_RUNS = """
+    # Without an index, which every turn would have to keep up: there are the runs of an hour. Their lines are
+    # deleted by a statement that comes after, and so sees those that were just being written.
+    delete_runs = """
 DELETE FROM {s}.runs WHERE id IN (
     SELECT id FROM {s}.runs WHERE conversation = $1 AND principal IS NOT DISTINCT FROM $2
     ORDER BY id FOR UPDATE)
 RETURNING id"""
 
-_DELETE_LINES = """
+    delete_lines = """
 DELETE FROM {s}.lines WHERE run = ANY($1::text[])"""
 
-_LIST_CONVERSATIONS = """
+    list_conversations = """
 SELECT id, version, updated, waiting, run, title FROM {s}.conversations
 WHERE coalesce(left(principal, 64), '') = coalesce(left($1, 64), '') AND principal IS NOT DISTINCT FROM $1
 ORDER BY updated DESC LIMIT $2"""
 
-_HELD_CONVERSATIONS = """
+    held_conversations = """
 SELECT count(*), coalesce(sum(octet_length(body)), 0)::bigint FROM {s}.conversations
 WHERE coalesce(left(principal, 64), '') = left($1, 64) AND principal = $1"""
 
-_EVERY_CONVERSATION = """
+    every_conversation = """
 SELECT key, id, principal, version, updated, waiting, run, title, body FROM {s}.conversations
 WHERE key > $1 ORDER BY key LIMIT $2"""
 
-_INSERT_RUN = """
+    insert_run = """
 WITH made AS (
     INSERT INTO {s}.runs (id, conversation, principal, lines, ended, stop, begun, seen)
     VALUES ($1, $2, $3, $4, $5, $6, $7, $7) ON CONFLICT DO NOTHING RETURNING id
 )
 INSERT INTO {s}.lines (run, first, data) SELECT id, 1, $8::bytea FROM made WHERE $8::bytea IS NOT NULL"""
 
-_BEGIN_RUN = """
+    begin_run = """
 INSERT INTO {s}.runs (id, conversation, principal, begun, seen) VALUES ($1, $2, $3, {now}, {now})
 ON CONFLICT DO NOTHING"""
 
-# Grows the runs that have as many lines as are said to come before; the others are looked at one by one.
-_APPEND_LINES = """
+    # Grows the runs that have as many lines as are said to come before; the others are looked at one by one.
+    append_lines = """
 WITH asked AS (
     SELECT * FROM unnest($1::text[], $2::int[], $3::int[], $4::bool[], $5::bytea[])
     AS a(run, first, count, ended, data)
@@ -334,18 +337,18 @@ WITH asked AS (
 )
 SELECT id, stop FROM grown"""
 
-_STOP_RUN = """
+    stop_run = """
 UPDATE {s}.runs SET stop = true WHERE id = $1"""
 
-_LOAD_RUN = """
+    load_run = """
 SELECT conversation, principal, lines, ended, seen, {now} FROM {s}.runs WHERE id = $1"""
 
-_LINES = """
+    lines = """
 SELECT first, data FROM {s}.lines WHERE run = $1 AND first >=
     coalesce((SELECT max(first) FROM {s}.lines WHERE run = $1 AND first <= $2), 0)
 ORDER BY first"""
 
-_SWEEP_RUNS = """
+    sweep_runs = """
 WITH gone AS (
     DELETE FROM {s}.runs WHERE id IN (
         SELECT id FROM {s}.runs WHERE begun < {now} - {keep_runs} AND seen < {now} - {keep_runs}
@@ -356,9 +359,8 @@ WITH gone AS (
 )
 SELECT count(*) FROM gone"""
 
-# --- workers ---------------------------------------------------------------------------------
-
-_POST = """
+    # --- workers ---------------------------------------------------------------------------------
+    post = """
 WITH asked AS (
     SELECT * FROM unnest($1::text[], $2::bigint[], $3::bytea[]) AS a(worker, serial, message)
 ), there AS MATERIALIZED (
@@ -371,8 +373,8 @@ WITH asked AS (
 )
 SELECT t.name, pg_notify({posts} || t.number, '') FROM there t"""
 
-# Takes away what was read before, and reads what is there; until it is taken away, it is read again.
-_READ_POSTS = """
+    # Takes away what was read before, and reads what is there; until it is taken away, it is read again.
+    read_posts = """
 WITH taken AS (
     DELETE FROM {s}.posts p USING unnest($2::int[], $3::bigint[]) AS t(sender, serial)
     WHERE p.worker = $1 AND p.sender = t.sender AND p.serial <= t.serial
@@ -380,29 +382,25 @@ WITH taken AS (
 SELECT p.sender, p.serial, p.message FROM {s}.posts p
 WHERE p.worker = $1 ORDER BY p.sender, p.serial LIMIT 1000"""
 
-_LIVING = """
+    living = """
 SELECT w.name FROM {s}.workers w
 WHERE w.name = ANY ($1) AND NOT ($2 AND pg_try_advisory_xact_lock_shared({locks}, w.number))"""
 
-_REGISTER = """
+    register = """
 INSERT INTO {s}.workers (name, seen) VALUES ($1, {now}) RETURNING number"""
 
-_LOCK = """
+    lock = """
 SELECT pg_try_advisory_lock({locks}, $1)"""
 
-_BEAT = """
+    beat = """
 UPDATE {s}.workers SET seen = {now} WHERE number = $1 RETURNING number"""
 
-_LEAVE = """
+    leave = """
 WITH gone AS (
     DELETE FROM {s}.workers w WHERE w.number = $1
     AND NOT EXISTS (SELECT FROM {s}.calls c WHERE c.owner = w.number AND c.status = 'running')
 )
 DELETE FROM {s}.posts p WHERE p.worker = $1"""
-
-
-class Statements:
-    """The statements for one schema."""
 
     def __init__(self, schema: str, lease: float) -> None:
         self.channel = f"{schema}_settled"
@@ -427,59 +425,12 @@ class Statements:
         for name, piece in (("record", _RECORD), ("entries", _ENTRIES), ("alive", _ALIVE), ("free", _FREE)):
             pieces[name] = piece.format_map(pieces)
         self._pieces = pieces
-        self.create = self._fill(_CREATE)
-        self.oldest = self._fill(_OLDEST)
-        self.uncreate = self._fill(_UNCREATE)
-        self.claim = self._fill(_CLAIM)
-        self.give_up = self._fill(_GIVE_UP)
-        self.unclaim = self._fill(_UNCLAIM)
-        self.append = self._fill(_APPEND)
-        self.settle = self._fill(_SETTLE)
-        self.release = self._fill(_RELEASE)
-        self.end = self._fill(_END)
-        self.wait = self._fill(_WAIT)
-        self.load = self._fill(_LOAD)
-        self.outcomes = self._fill(_OUTCOMES)
-        self.find = self._fill(_FIND)
-        self.due = self._fill(_DUE)
-        self.sweep = self._fill(_SWEEP)
-        self.sweep_workers = self._fill(_SWEEP_WORKERS)
-        self.count = self._fill(_COUNT)
-        self.held = self._fill(_HELD)
-        self.secret = self._fill(_SHARED)
-        self.restore_parts = self._fill(_RESTORE_PARTS)
-        self.oldest_conversation = self._fill(_OLDEST_CONVERSATION)
-        self.oldest_lines = self._fill(_OLDEST_LINES)
-        self.load_conversation = self._fill(_LOAD_CONVERSATION)
-        self.insert_conversation = self._fill(_INSERT_CONVERSATION)
-        self.update_conversation = self._fill(_UPDATE_CONVERSATION)
-        self.has_conversation = self._fill(_HAS_CONVERSATION)
-        self.delete_conversation = self._fill(_DELETE_CONVERSATION)
-        self.delete_runs = self._fill(_DELETE_RUNS)
-        self.delete_lines = self._fill(_DELETE_LINES)
-        self.list_conversations = self._fill(_LIST_CONVERSATIONS)
-        self.held_conversations = self._fill(_HELD_CONVERSATIONS)
-        self.every_conversation = self._fill(_EVERY_CONVERSATION)
-        self.insert_run = self._fill(_INSERT_RUN)
-        self.begin_run = self._fill(_BEGIN_RUN)
-        self.append_lines = self._fill(_APPEND_LINES)
-        self.stop_run = self._fill(_STOP_RUN)
-        self.load_run = self._fill(_LOAD_RUN)
-        self.lines = self._fill(_LINES)
-        self.sweep_runs = self._fill(_SWEEP_RUNS)
-        self.post = self._fill(_POST)
-        self.read_posts = self._fill(_READ_POSTS)
-        self.living = self._fill(_LIVING)
-        self.register = self._fill(_REGISTER)
-        self.lock = self._fill(_LOCK)
-        self.beat = self._fill(_BEAT)
-        self.leave = self._fill(_LEAVE)
+        for name, template in vars(Statements).items():
+            if isinstance(template, str) and not name.startswith("__"):
+                setattr(self, name, template.format_map(pieces))
 
     def list(self, kinds: Iterable[str], limit: int) -> str:
         """A list of the calls that meet one of the conditions."""
         pieces = self._pieces | {"limit": str(limit)}
         union = " UNION ALL ".join(_KIND.format_map(pieces | {"where": where}) for where in kinds)
         return _LIST.format_map(pieces | {"kinds": union})
-
-    def _fill(self, text: str) -> str:
-        return text.format_map(self._pieces)

@@ -146,6 +146,8 @@ class SqliteJournal:
     one client: what is written alone is written in the event loop (see `Database`).
     """
 
+    in_order = True
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -157,6 +159,7 @@ class SqliteJournal:
     ) -> None:
         self.worker = f"{os.getpid()}-{secrets.token_hex(6)}"
         self.path = Path(path)
+        self.at_once = at_once
         self._values = Values(seal, plain_too=plain_too)
         self._lease = lease
         workers = self.path.with_name(f"{self.path.name}.workers")

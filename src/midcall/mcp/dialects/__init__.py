@@ -22,11 +22,6 @@ class Dialect(McpReply):
         super().__init__(request, finish, name)
         self.call: Call | None = None
 
-    @property
-    def supported(self) -> frozenset[str]:
-        """The kinds of question that can be asked this way."""
-        return frozenset()
-
     def put(self, item: Item) -> None:
         if isinstance(item, Done):
             self.done()

@@ -8,17 +8,18 @@ A call may also go on as a task: then nobody waits, and what a segment came to i
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Raw
 
-from midcall.errors import JournalError, MidcallError, NotSupported, WrongAnswer
+from midcall.errors import JournalError, MidcallError, NotSupported
 from midcall.items import Background, Done, Item, Request, RequestCancelled
 from midcall.journal.contract import CallRecord
 from midcall.journal.dialect import Detached
 from midcall.jsonrpc import INTERNAL_ERROR
-from midcall.mcp.elicitation import answer_from, inexpressible
+from midcall.mcp.elicitation import Given, inexpressible
 from midcall.mcp.request import McpError, McpRequest, Outcome, error_for
 from midcall.mcp.results import Finish, McpReply, encode_outcome
 
@@ -105,29 +106,22 @@ class InputRequired(Detached):
 
     def _answer(self, key: str, asked: Request, response: Raw) -> None:
         """An answer that came before its question."""
-        try:
-            payload = answer_from(asked.request_type, msgspec.json.decode(response))
-            if self.call is not None:
-                self.call.answer(asked.request_id, payload)
-        except WrongAnswer as error:
-            self.notes[key] = error.expected
-        except (msgspec.DecodeError, RecursionError):
-            pass
-        else:
+        given = Given()
+        if self.call is not None:
+            answer = partial(self.call.answer, asked.request_id)
+            given.read(key, asked.request_id, asked.request_type, response, answer)
+        self.notes.update(given.notes)
+        if given.answers:
             self.close(asked.request_id)
 
     def _finish(self) -> None:
         call, record = self.call, self.record
         if call is None:
             return
-        self._outcome = self._reply.outcome()
-        try:
-            encoded = encode_outcome(self._outcome)
-        except (TypeError, ValueError) as error:  # something that JSON cannot carry
-            self._outcome = McpError(INTERNAL_ERROR, str(error))
-            encoded = encode_outcome(self._outcome)
+        outcome = self._outcome = self._reply.outcome()
         if self.journaled or self.is_task or self.about_to_write or record.idempotency_key is not None:
-            self.end(call, encoded, record.expires if self.is_task else 0.0)  # as `ttlMs` has said
+            expires = record.expires if self.is_task else 0.0  # as `ttlMs` has said
+            self.end(call, encode_outcome(outcome), expires)
         else:
             self.durable.forget(self)
             self.ended()

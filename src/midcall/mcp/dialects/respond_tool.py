@@ -33,10 +33,6 @@ class RespondTool(ServerRequests):
 
     __slots__ = ()
 
-    @property
-    def supported(self) -> frozenset[str]:
-        return PERSON_KINDS | super().supported
-
     def ask(self, asked: Request) -> None:
         if asked.request_type.kind not in PERSON_KINDS:
             super().ask(asked)

@@ -26,10 +26,6 @@ class ServerRequests(Dialect):
         self._session = session
         self._waiting: dict[str, int] = {}
 
-    @property
-    def supported(self) -> frozenset[str]:
-        return self.request.caller.kinds if self.request is not None else frozenset()
-
     def ask(self, asked: Request) -> None:
         if self.request is None:
             return

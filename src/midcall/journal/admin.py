@@ -1,33 +1,24 @@
-"""Operations: what an administrator does with calls: list, look, answer, abort, and move to another journal.
+"""Admin: what an administrator does with calls: list, look, answer, abort, and move to another journal.
 
-All of it is told in JSON, so that it is the same over HTTP and on the command line. A call that waits for an
-MCP client and one that waits on a WebSocket look alike from here. With `DurableCalls`
-answers can be given, as they run the calls; without, there is only a journal to look into.
+All of it is told in JSON, so that it is the same over HTTP and on the command line. The calls of all dialects
+look alike from here: what differs is in a table (`CallKind`). With `DurableCalls` answers can be given, as
+they run the calls; without, there is only a journal to look into.
 """
 
 import base64
 import datetime as dt
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, NamedTuple, get_args
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, get_args
 
 import msgspec
-from msgspec import Raw
+from msgspec import Struct
 from msgspec.structs import replace
 
 from midcall.call import Call
 from midcall.call import Status as CallStatus
 from midcall.calls import Calls
-from midcall.errors import (
-    Aborted,
-    BadExport,
-    MidcallError,
-    NotWaiting,
-    UnknownCall,
-    UnknownQuestion,
-    WrongAnswer,
-)
-from midcall.items import Error, Metadata, encode_item, to_json
+from midcall.errors import BadExport, MidcallError, NotWaiting, UnknownCall, UnknownQuestion, WrongAnswer
 from midcall.journal.contract import (
     ENDED,
     KEEP,
@@ -43,20 +34,9 @@ from midcall.journal.contract import (
 from midcall.journal.dialect import Detached
 from midcall.journal.durable import PATIENCE, DurableCalls
 from midcall.journal.seal import is_key, shared_keys
-from midcall.journal.state import Asked, asked_of, context_of, kind_of
-from midcall.mcp.elicitation import read_any_answer
-from midcall.mcp.request import McpError
-from midcall.mcp.results import decode_outcome, encode_outcome
-from midcall.mcp.resume import CHAT, KIND, McpContext
-from midcall.plexus import subscriptions
+from midcall.journal.state import Asked, Waiting, asked_of, kind_of
 from midcall.principal import Principal, check_scopes
-from midcall.questions import (
-    KINDS,
-    AnyQuestion,
-    answer_to_wire,
-    question_to_wire,
-    refusal_in,
-)
+from midcall.questions import KINDS, Answer, AnyQuestion, answer_to_wire, question_to_wire, refusal_in
 from midcall.replay import Deadline, Failure, question_id
 
 STATUSES: tuple[Status, ...] = get_args(Status)
@@ -78,26 +58,33 @@ STANDS_STILL = "The call cannot go on: its code has changed since it asked. It i
 _LOOK = 0.5
 
 
-class WaitingQuestion(NamedTuple):
-    """An open question of a call in the journal."""
+class CallKind(Struct, frozen=True):
+    """What is special about the calls of one dialect."""
 
-    key: str
-    request_id: str
-    question: AnyQuestion
+    check: Callable[[CallRecord], object]
+    """Raises `ValueError` or `BadExport` if the dialect cannot have written this context of a call."""
+    aborted: Callable[[str], bytes]
+    """The outcome of a call that was aborted for this reason, for whoever comes back to it."""
+    read_answer: Callable[[AnyQuestion, Any], Answer]
+    """Reads an answer in any form that is taken. Raises `WrongAnswer`."""
+    tell_ended: Callable[[Journal, CallRecord], Awaitable[None]] | None = None
+    """Tells another worker, whose client may be on the line, that the call has ended."""
 
 
-class Operations:
+class Admin:
     """The calls of a journal and, on a server, those that run there without one."""
 
     def __init__(
         self,
         journal: Journal,
+        kinds: Mapping[str, CallKind],
         *,
         durable: DurableCalls | None = None,
         calls: Calls | None = None,
         patience: float = PATIENCE,
     ) -> None:
         self.journal = journal
+        self._kinds = kinds
         self._durable = durable
         self._calls = Calls() if calls is None else calls
         self._patience = patience
@@ -135,16 +122,17 @@ class Operations:
         if here is not None:
             return _active(here)
         record, entries = await self._load(call_id)
+        latest = {entry.key: entry for entry in entries}  # a later one takes the place of an earlier one
         shown = {
             **_summary(record),
             "arguments": _read(record.arguments or b"{}"),
-            "entries": [_entry(entry, values=values) for entry in _latest(entries)],
+            "entries": [_entry(entry, values=values) for entry in latest.values()],
         }
         if values and record.status in ENDED:
             outcome = None
             if record.status in WITH_OUTCOME:
                 outcome = await self.journal.wait(call_id, record.segment - 1, 0)
-            shown["outcome"] = None if outcome is None else _outcome(record, outcome)
+            shown["outcome"] = None if outcome is None else _outcome(outcome)
         return shown
 
     # --- acting ------------------------------------------------------------------------------
@@ -165,31 +153,27 @@ class Operations:
             raise MidcallError(NOBODY)  # of a chat, which another server has
         if record.status not in ASKING:
             raise NotWaiting(call_id, record.status)
-        waiting = {one.key: one for one in open_questions(record)}
+        waiting = open_questions(record)
+        read = self._kinds[kind_of(record)].read_answer
         given: dict[str, Any] = {}
         for key, answer in answers.items():
             if key not in waiting:
                 raise UnknownQuestion(key)
             one = waiting[key]
-            given[one.request_id] = answer_to_wire(read_any_answer(one.question, answer))
+            given[question_id(call_id, one.place)] = answer_to_wire(read(one.question, answer))
         if not given:
             raise WrongAnswer(f"an answer to {', '.join(waiting)}")
-        if not await self._give(self._durable, record, given):
-            record, _ = await self._load(call_id)
-            if record.status == "diverged":
-                raise NotWaiting(call_id, "diverged", STANDS_STILL)
-            raise NotWaiting(call_id, record.status, f"Somebody else was faster: the call is {record.status}")
-        settled = await self._settled(call_id)
-        if settled["status"] == "diverged":
-            raise NotWaiting(call_id, "diverged", STANDS_STILL)
-        return settled
-
-    async def _give(self, durable: DurableCalls, record: CallRecord, answers: Mapping[str, Any]) -> bool:
-        """Have a call answered; false if it does not wait for that any more."""
         try:
-            return isinstance(await durable.answer(record.id, answers), Detached)
+            taken = isinstance(await self._durable.answer(call_id, given), Detached)
         except UnknownQuestion:
-            return False
+            taken = False
+        settled = await self._settled(call_id) if taken else _summary((await self._load(call_id))[0])
+        status = settled["status"]
+        if status == "diverged":
+            raise NotWaiting(call_id, status, STANDS_STILL)
+        if not taken:
+            raise NotWaiting(call_id, status, f"Somebody else was faster: the call is {status}")
+        return settled
 
     async def abort(self, call_id: str, reason: str = "An administrator aborted the call") -> dict[str, Any]:
         """End a call. Raises `UnknownCall`, or `NotWaiting` if it has ended."""
@@ -198,14 +182,16 @@ class Operations:
             here.abort(reason)
             return {**_active(here), "status": "aborted"}
         record, _ = await self._load(call_id)
-        outcome = _aborted(record, reason)
+        kind = self._kinds[kind_of(record)]
+        outcome = kind.aborted(reason)
         if self._durable is None:
             ended = await self.journal.end(call_id, "aborted", outcome, time.time() + KEEP)
         else:
             ended = await self._durable.abort(call_id, reason, outcome)
         if not ended:
             raise NotWaiting(call_id, record.status, f"Call {call_id} has ended already: {record.status}")
-        await subscriptions.tell_holder(self.journal, replace(record, fence=record.fence + 1))
+        if kind.tell_ended is not None:
+            await kind.tell_ended(self.journal, replace(record, fence=record.fence + 1))
         return await self._settled(call_id)
 
     # --- moving ------------------------------------------------------------------------------
@@ -244,13 +230,13 @@ class Operations:
         if "conversation" in exported:
             raise BadExport("This is a conversation, not a call")
         record, _, _ = from_export(exported)
-        _check_import(record)
+        self._check_import(record)
         if self._durable is not None:
             if kind_of(record) not in self._durable.kinds:
                 raise BadExport(f"The call {record.id} cannot be run here: there is no chat")
             try:
                 _, found = self._durable.kinds[kind_of(record)](record)
-            except (MidcallError, McpError) as error:
+            except MidcallError as error:
                 raise BadExport(f"The call {record.id} cannot be run here: {error}") from None
             check_scopes(found.name, found.method.extras, principal)
         return await self.journal.restore(exported)
@@ -310,48 +296,34 @@ class Operations:
                 return _summary(record)
             await self.journal.wait(call_id, record.segment, min(left, _LOOK))
 
-
-def _check_import(record: CallRecord) -> None:
-    """Raise `BadExport` if a record cannot be one that midcall has written, and so cannot be read again."""
-    try:
-        if kind_of(record) == KIND:
-            ticket = msgspec.json.decode(context_of(record), type=McpContext).ticket
-            if (ticket.target, ticket.principal) != (record.name, record.principal):
-                raise BadExport(f"The call {record.id} says two things of who called what")
-        elif kind_of(record) == subscriptions.KIND:
-            msgspec.json.decode(context_of(record), type=subscriptions.Context)
-        elif kind_of(record) != CHAT:
-            raise BadExport(f"The call {record.id} is of a kind that midcall does not know")
-        msgspec.json.decode(record.arguments or b"{}")
-        if record.status == "waiting" and not msgspec.json.decode(record.questions, type=Asked).questions:
-            raise BadExport(f"The call {record.id} waits for nothing")
-        _summary(record)  # with its questions
-    except (AttributeError, LookupError, TypeError, ValueError, RecursionError, WrongAnswer) as error:
-        raise BadExport(f"The call {record.id} cannot be read: {error or type(error).__name__}") from None
-    if record.expires > time.time() + LONGEST:
-        raise BadExport(f"The call {record.id} would wait for longer than {LONGEST / YEAR:.0f} years")
-
-
-# --- questions and answers ------------------------------------------------------------------------
-
-
-def open_questions(record: CallRecord) -> list[WaitingQuestion]:
-    """What a call in the journal waits for."""
-    if record.status not in ASKING or not record.questions:
-        return []
-    asked = asked_of(record).questions
-    keys = [one.key for one in asked.values()]
-    return [
-        WaitingQuestion(
-            one.key if one.key and keys.count(one.key) == 1 else name,
-            question_id(record.id, one.place),
-            one.question,
-        )
-        for name, one in asked.items()
-    ]
+    def _check_import(self, record: CallRecord) -> None:
+        """Raise `BadExport` if a record cannot be one that midcall has written, and can read again."""
+        try:
+            kind = self._kinds.get(kind_of(record))
+            if kind is None:
+                raise BadExport(f"The call {record.id} is of a kind that midcall does not know")
+            kind.check(record)
+            msgspec.json.decode(record.arguments or b"{}")
+            if record.status == "waiting" and not msgspec.json.decode(record.questions, type=Asked).questions:
+                raise BadExport(f"The call {record.id} waits for nothing")
+            _summary(record)  # with its questions
+        except (AttributeError, LookupError, TypeError, ValueError, RecursionError, WrongAnswer) as error:
+            text = f"The call {record.id} cannot be read: {error or type(error).__name__}"
+            raise BadExport(text) from None
+        if record.expires > time.time() + LONGEST:
+            raise BadExport(f"The call {record.id} would wait for longer than {LONGEST / YEAR:.0f} years")
 
 
 # --- how it is told -------------------------------------------------------------------------------
+
+
+def open_questions(record: CallRecord) -> dict[str, Waiting]:
+    """What a call in the journal waits for, each by its key, unless others have the same."""
+    if record.status not in ASKING:
+        return {}
+    asked = asked_of(record).questions
+    keys = [one.key for one in asked.values()]
+    return {one.key if one.key and keys.count(one.key) == 1 else name: one for name, one in asked.items()}
 
 
 def _summary(record: CallRecord) -> dict[str, Any]:
@@ -361,13 +333,13 @@ def _summary(record: CallRecord) -> dict[str, Any]:
         "status": record.status,
         "kept": True,
         "principal": record.principal,
-        "created": _iso(record.created),
-        "updated": _iso(record.updated or record.created),
-        "expires": _iso(record.expires),
-        "wakes": None if record.wake is None else _iso(record.wake),
+        "created": timestamp(record.created),
+        "updated": timestamp(record.updated or record.created),
+        "expires": timestamp(record.expires),
+        "wakes": None if record.wake is None else timestamp(record.wake),
         "segment": record.segment,
         "worker": record.owner,
-        "questions": [_question(one.key, one.question) for one in open_questions(record)],
+        "questions": [_question(key, one.question) for key, one in open_questions(record).items()],
     }
 
 
@@ -385,7 +357,7 @@ def _active(call: Call) -> dict[str, Any]:
         "status": _status(call),
         "kept": False,
         "principal": None,
-        "created": _iso(time.time() - info.age),
+        "created": timestamp(time.time() - info.age),
         "questions": [{"key": q.request_id, "kind": q.kind, "message": q.message} for q in info.questions],
     }
 
@@ -396,11 +368,6 @@ def _status(call: Call) -> Status:
 
 def is_journaled(call: Call) -> bool:
     return isinstance(call.outlet, Detached) and call.outlet.journaled
-
-
-def _latest(entries: Sequence[Entry]) -> list[Entry]:
-    """The entries that count: a later one takes the place of an earlier one."""
-    return list({entry.key: entry for entry in entries}.values())
 
 
 def _entry(entry: Entry, *, values: bool) -> dict[str, Any]:
@@ -426,21 +393,12 @@ def _question_state(entry: Entry) -> str:
             return "answered" if refusal is None else refusal.how.lower()
 
 
-def _outcome(record: CallRecord, encoded: bytes) -> Any:
-    if kind_of(record) == subscriptions.KIND:
-        return _read(encoded)
-    outcome = decode_outcome(encoded)
-    if isinstance(outcome, McpError):
-        return {"error": {"code": outcome.code, "message": outcome.message, "data": outcome.data}}
-    return {"result": outcome}
-
-
-def _aborted(record: CallRecord, reason: str) -> bytes:
-    """What whoever comes back for the call is told."""
-    if kind_of(record) == subscriptions.KIND:
-        error = encode_item(Error(Metadata((), "", 0), reason, Aborted.code))
-        return to_json(subscriptions.Outcome(error=Raw(error)))
-    return encode_outcome(McpError(-32603, reason, {"code": Aborted.code}))
+def _outcome(encoded: bytes) -> Any:
+    """What a call came to, as its dialect keeps it; the status of HTTP with an error is of no use here."""
+    match outcome := _read(encoded):
+        case {"error": {"status": _, **error}}:
+            return {"error": error}
+    return outcome
 
 
 def _read(encoded: bytes) -> Any:
@@ -450,5 +408,6 @@ def _read(encoded: bytes) -> Any:
         return encoded.decode(errors="replace")
 
 
-def _iso(moment: float) -> str:
-    return dt.datetime.fromtimestamp(moment, dt.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+def timestamp(moment: float, precision: str = "seconds") -> str:
+    """A moment as JSON carries it."""
+    return dt.datetime.fromtimestamp(moment, dt.UTC).isoformat(timespec=precision).replace("+00:00", "Z")
