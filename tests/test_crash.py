@@ -146,7 +146,7 @@ def test_without_a_crash_a_conversation_is_what_the_person_saw(
 
 
 def test_a_worker_may_die_at_any_point_of_a_conversation(on_sqlite: Pool) -> None:
-    reports = list(on_sqlite.every_point(ChatSchedule(talks=(TALK,)), step=3))
+    reports = list(on_sqlite.every_point(ChatSchedule(talks=(TALK,)), step=2))
     assert len(reports) > POINTS
     assert any(report.interrupted for report in reports), "a step that was cut off is reported"
 
