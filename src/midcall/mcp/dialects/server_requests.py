@@ -1,6 +1,7 @@
 """Questions as requests of the server: `elicitation/create`, `sampling/createMessage`, `roots/list`.
 
-For legacy callers who declare them. The call stays on the line; the client's response is the answer.
+For legacy callers who declare them. The call stays on the line; the client's response is the answer. The
+person of a client without elicitation is asked by notifications instead (see `respond_tool`).
 """
 
 import msgspec
@@ -10,10 +11,11 @@ from midcall.errors import Cancelled, NotSupported, UnknownQuestion, WrongAnswer
 from midcall.items import Request, RequestCancelled, to_json
 from midcall.jsonrpc import Envelope
 from midcall.mcp import revisions
-from midcall.mcp.dialects import Dialect
+from midcall.mcp.dialects import Dialect, respond_tool
 from midcall.mcp.elicitation import QUESTION_KEY, answer_from, inexpressible, request_for
 from midcall.mcp.request import McpRequest, Session
 from midcall.mcp.results import Finish
+from midcall.questions import PERSON_KINDS
 
 
 class ServerRequests(Dialect):
@@ -28,6 +30,9 @@ class ServerRequests(Dialect):
 
     def ask(self, asked: Request) -> None:
         if self.request is None:
+            return
+        if asked.request_type.kind in PERSON_KINDS and not self.request.caller.elicits:
+            self.request.notify("notifications/message", respond_tool.notice(asked))
             return
         reason = inexpressible(asked.request_type, tools=self.request.caller.gives_tools)
         if reason is not None:
