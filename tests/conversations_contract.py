@@ -20,6 +20,7 @@ from midcall.journal.contract import (
     ConversationRecord,
     Conversations,
     JournalError,
+    RunEnd,
     conversation_from_export,
     conversation_to_export,
 )
@@ -103,8 +104,8 @@ class ConversationsContract:
                 *(workers[n % 3].conversations.save(record) for n, record in enumerate(records)),
                 return_exceptions=True,
             )
-            assert sorted(type(one).__name__ for one in told) == ["Conflict"] * 11 + ["NoneType"]
-            assert await workers[0].conversations.load(first.id, "ada") == records[told.index(None)]
+            assert sorted(type(one).__name__ for one in told) == ["Conflict"] * 11 + ["bool"]
+            assert await workers[0].conversations.load(first.id, "ada") == records[told.index(True)]
 
     @in_store
     async def test_nobody_gets_or_forgets_what_belongs_to_another(self, store: Store) -> None:
@@ -240,6 +241,33 @@ class ConversationsContract:
         state = await conversations.run(run)
         assert state is not None
         assert (state.lines, state.ended) == (3, True)
+
+    @in_store
+    async def test_a_run_ends_together_with_what_is_saved_of_its_conversation(self, store: Store) -> None:
+        here, there = (await store.worker()).conversations, (await store.worker()).conversations
+        run, record = await begun(here), talk()
+        assert await here.save(record)
+        await here.append(run, 1, [b"1"], ended=False)
+        with conflict():
+            await here.save(record, RunEnd(run, 2, [b"2"]))
+        assert list(await there.lines(run, 0)) == [b"1"]
+        assert await here.save(changed(record), RunEnd(run, 1, [b"1", b"2"]))
+        state = await there.run(run)
+        assert state is not None
+        assert (state.lines, state.ended) == (2, True)
+        assert list(await there.lines(run, 0)) == [b"1", b"2"]
+        assert await there.load(record.id, "ada") == changed(record)
+
+    @in_store
+    async def test_a_conversation_is_saved_also_if_others_have_ended_its_run(self, store: Store) -> None:
+        conversations = (await store.worker()).conversations
+        run, record = await begun(conversations), talk()
+        await conversations.append(run, 1, [b"the end"], ended=True)
+        assert not await conversations.save(record, RunEnd(run, 1, [b"1"]))
+        assert not await conversations.save(changed(record), RunEnd(run, 3, [b"3"]))
+        assert list(await conversations.lines(run, 0)) == [b"the end"]
+        assert await conversations.load(record.id, "ada") == changed(record)
+        assert await conversations.save(changed(changed(record)), RunEnd("unknown", 1, [b"1"]))
 
     @in_store
     async def test_what_is_written_together_stands_or_falls_alone(self, store: Store) -> None:

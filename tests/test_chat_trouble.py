@@ -25,7 +25,7 @@ from midcall.chat.dialect import ToolEnded
 from midcall.chat.runs import FarRun, Run
 from midcall.chat.turn import joined
 from midcall.errors import JournalError
-from midcall.journal.contract import ConversationRecord, RunRecord
+from midcall.journal.contract import ConversationRecord, RunEnd, RunRecord
 from midcall.journal.durable import DurableCalls
 from midcall.journal.memory import MemoryConversations, MemoryJournal
 from midcall.journal.sqlite import SqliteJournal
@@ -269,6 +269,9 @@ class Away(MemoryConversations):
     async def run(self, run: str) -> RunRecord | None:
         self._fail()
         return await super().run(run)
+
+    async def save(self, record: ConversationRecord, end: RunEnd | None = None) -> bool:
+        return await super().save(record, None if self.times > 0 else end) and self.times <= 0
 
     async def append(self, run: str, first: int, lines: Sequence[bytes], *, ended: bool) -> bool:
         self._fail()
@@ -745,9 +748,10 @@ class Recording(MemoryConversations):
         super().__init__(journal._use)
         self.saved: list[Conversation] = []
 
-    async def save(self, record: ConversationRecord) -> None:
-        await super().save(record)
+    async def save(self, record: ConversationRecord, end: RunEnd | None = None) -> bool:
+        ended = await super().save(record, end)
         self.saved.append(msgspec.json.decode(record.body, type=Conversation))
+        return ended
 
 
 def test_whoever_reads_a_saved_conversation_and_the_lines_after_it_is_told_everything_once() -> None:

@@ -34,9 +34,8 @@ from midcall.chat.conversation import (
     read_json,
 )
 from midcall.chat.engine import ChatEngine, NoConversation, TurnRunning
-from midcall.chat.ndjson import Stream, principal_of, read_body, refused
-from midcall.chat.runs import FarRun, Run, RunLine
-from midcall.errors import MidcallError
+from midcall.chat.ndjson import NOT_KEPT, Stream, page, principal_of, read_body
+from midcall.chat.runs import Run, RunLine, RunReader
 from midcall.limits import Key, Name
 from midcall.models.base import Message
 from midcall.principal import Principal
@@ -45,6 +44,8 @@ ALIVE_EVERY = 15.0
 """Seconds after which a stream that has nothing to tell says that it is still there."""
 
 PROTOCOL = "1.0"
+
+SSE = "text/event-stream"
 
 Told = Iterator[dict[str, Any]]
 
@@ -135,7 +136,8 @@ class Translator:
             case events.SessionError(session_id):
                 if session_id in self._answered:
                     self._refused.append(event)
-                    yield {"type": "CUSTOM", "name": "plugin_session_error", "value": _plain(event)}
+                    value = {"sessionId": session_id, "error": event.error, "message": event.message}
+                    yield {"type": "CUSTOM", "name": "plugin_session_error", "value": value}
             case events.ConversationState(_, _, pending, usage):
                 yield from self.end(pending, usage=usage)
             case events.Complete(reason, usage):
@@ -168,7 +170,7 @@ class Translator:
         """Close what is open, and end the run with an error."""
         yield from self._close()
         self.ended = True
-        yield {**failed(code, message), **self._used(usage)}
+        yield {"type": "RUN_ERROR", "message": message, "code": code, **self._used(usage)}
 
     def _used(self, usage: dict[str, int] | None) -> dict[str, Any]:
         if not usage or not any(usage.values()):
@@ -205,11 +207,6 @@ class Translator:
         elif kind == "reasoning":
             yield {"type": "REASONING_MESSAGE_END", "messageId": self._message}
             yield {"type": "REASONING_END", "messageId": self._message}
-
-
-def failed(code: str, message: str) -> dict[str, Any]:
-    """The end of a run that failed."""
-    return {"type": "RUN_ERROR", "message": message, "code": code}
 
 
 def snapshot(conversation: Conversation) -> dict[str, Any]:
@@ -294,10 +291,6 @@ def _interrupt(question: events.ElicitRequest) -> dict[str, Any]:
     }
 
 
-def _plain(event: events.SessionError) -> dict[str, str]:
-    return {"sessionId": event.session_id, "error": event.error, "message": event.message}
-
-
 # --- requests -------------------------------------------------------------------------------
 
 
@@ -308,21 +301,18 @@ class Agui:
         self._engine = engine
 
     def routes(self) -> list[Route]:
-        return [
-            Route("/agui", self._run, methods=["POST"]),
-            Route("/agui/connect", self._connect, methods=["POST"]),
-        ]
+        return [page("POST", "/agui", self._run), page("POST", "/agui/connect", self._connect)]
 
     async def _run(self, request: Request) -> Response:
+        given = read_json(await read_body(request), RunInput, "RunAgentInput")
+        translator = self._translator(given)
         try:
-            given = await _read(request)
             run = await self._begin(given, principal_of(request))
         except NoConversation as error:
             # Where somebody answers, the tool call is gone with its thread.
-            return _streamed(_only(failed("SESSION_NOT_FOUND" if given.resume else error.code, str(error))))
-        except MidcallError as error:
-            return refused(error)
-        return _streamed(_translated(run, self._translator(given)))
+            refusal = translator.fail("SESSION_NOT_FOUND" if given.resume else error.code, str(error))
+            return Response(b"".join(map(_line, refusal)), media_type=SSE, headers=NOT_KEPT)
+        return _streamed(translator, run)
 
     async def _begin(self, given: RunInput, principal: Principal | None) -> Run:
         sessions: Mapping[str, str] = {}
@@ -339,25 +329,19 @@ class Agui:
         return await self._engine.post(asked, principal)
 
     async def _connect(self, request: Request) -> Response:
+        given = read_json(await read_body(request), RunInput, "RunAgentInput")
+        principal = principal_of(request)
         try:
-            given = await _read(request)
-            principal = principal_of(request)
             conversation, running = await self._engine.conversation(given.thread_id, principal)
             run = None if running is None else await self._engine.attach(running["sessionId"], principal)
         except NoConversation:
             conversation, run = Conversation(given.thread_id), None
-        except MidcallError as error:
-            return refused(error)
-        return _streamed(_shown(conversation, run, self._translator(given)))
+        return _streamed(self._translator(given), run, conversation)
 
     def _translator(self, given: RunInput) -> Translator:
         answered = [_session_of(one.interrupt_id) for one in given.resume if one.status == "resolved"]
         run_id = given.run_id or str(uuid.uuid4())
         return Translator(given.thread_id, run_id, self._engine.model.name, answered)
-
-
-async def _read(request: Request) -> RunInput:
-    return read_json(await read_body(request), RunInput, "RunAgentInput")
 
 
 def _asked(given: RunInput, sessions: Mapping[str, str]) -> ChatRequest:
@@ -401,59 +385,41 @@ def _session_of(interrupt_id: str) -> str:
 # --- streams --------------------------------------------------------------------------------
 
 
-async def _translated(run: Run | FarRun, translator: Translator) -> AsyncIterator[dict[str, Any]]:
-    """The events of a run. Whatever is opened is closed before it ends."""
-    yield translator.started()
-    async for event in _rest(run, 0, translator):
-        yield event
-
-
-async def _shown(
-    conversation: Conversation, run: Run | FarRun | None, translator: Translator
+async def _told(
+    translator: Translator, run: RunReader | None, conversation: Conversation | None
 ) -> AsyncIterator[dict[str, Any]]:
-    """A conversation for a page that was reloaded: its messages, then what goes on, or how that ended.
+    """The events of a run; of a page that was reloaded, its conversation first.
 
-    The messages have what the first lines of a run under way have told; it is not told again.
+    The messages of that have what the first lines of a run under way have told; it is not told again.
     """
     yield translator.started()
-    yield snapshot(conversation)
+    if conversation is not None:
+        yield snapshot(conversation)
     if run is not None:
-        async for event in _rest(run, conversation.lsn, translator):
-            yield event
-        return
-    failure = conversation.failure
-    if failure is not None and not conversation.questions:
-        ending = translator.fail(failure.code, failure.message)
+        async for line in run.lines(0 if conversation is None else conversation.lsn):
+            for event in translator.take(_decode_line(line).event):
+                yield event
+        ending = () if translator.ended else translator.fail("run_lost", "The run ended without an end")
+    elif conversation is not None and conversation.failure is not None and not conversation.questions:
+        ending = translator.fail(conversation.failure.code, conversation.failure.message)
     else:
-        ending = translator.end(conversation.questions)
+        ending = translator.end(() if conversation is None else conversation.questions)
     for event in ending:
         yield event
 
 
-async def _rest(run: Run | FarRun, after: int, translator: Translator) -> AsyncIterator[dict[str, Any]]:
-    async for line in run.lines(after):
-        for event in translator.take(_decode_line(line).event):
-            yield event
-    if not translator.ended:
-        for event in translator.fail("run_lost", "The run ended without an end"):
-            yield event
+def _streamed(
+    translator: Translator, run: RunReader | None, conversation: Conversation | None = None
+) -> Response:
+    return Stream(_alive(_told(translator, run, conversation)), media_type=SSE, headers=NOT_KEPT)
 
 
-async def _only(event: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
-    yield event
-
-
-def _streamed(told: AsyncIterator[dict[str, Any]]) -> Response:
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return Stream(_lines(told), media_type="text/event-stream", headers=headers)
-
-
-async def _lines(told: AsyncIterator[dict[str, Any]]) -> AsyncIterator[bytes]:
+async def _alive(told: AsyncIterator[dict[str, Any]]) -> AsyncIterator[bytes]:
+    """Events as they are sent, and a sign of life where there is nothing to tell for long."""
     coming: asyncio.Future[dict[str, Any]] | None = None
     try:
         while True:
-            if coming is None:
-                coming = asyncio.ensure_future(anext(told))
+            coming = coming or asyncio.ensure_future(anext(told))
             done, _ = await asyncio.wait((coming,), timeout=ALIVE_EVERY)
             if not done:
                 yield b": still there\n\n"
@@ -463,9 +429,13 @@ async def _lines(told: AsyncIterator[dict[str, Any]]) -> AsyncIterator[bytes]:
             except StopAsyncIteration:
                 return
             coming = None
-            yield b"data: %b\n\n" % msgspec.json.encode({**event, "timestamp": int(time.time() * 1000)})
+            yield _line(event)
     finally:
         if coming is not None and not coming.done():
             coming.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait((coming,))
+
+
+def _line(event: dict[str, Any]) -> bytes:
+    return b"data: %b\n\n" % msgspec.json.encode({**event, "timestamp": int(time.time() * 1000)})

@@ -75,10 +75,7 @@ class Said(Struct, frozen=True):
 
 
 class ChatRequest(Struct, frozen=True, rename="camel"):
-    """One request:
-
-    something said, answers, an end of something; or nothing, to go on with what was cut off.
-    """
+    """Something said, answers, an end of something; or nothing, to go on with what was cut off."""
 
     conversation_id: Key | None = None
     message: str | None = None
@@ -125,7 +122,11 @@ def read_request(body: bytes) -> ChatRequest:
 # --- events ---------------------------------------------------------------------------------
 
 
-class SessionInfo(Struct, frozen=True, tag_field="type", tag="session_info", rename="camel"):
+class _Told(Struct, frozen=True, tag_field="type", rename="camel", omit_defaults=True):
+    """An event, with the fields that the wire has."""
+
+
+class SessionInfo(_Told, frozen=True, tag="session_info"):
     """The first event of a run: which run of which conversation, and who answers."""
 
     session_id: str
@@ -133,27 +134,25 @@ class SessionInfo(Struct, frozen=True, tag_field="type", tag="session_info", ren
     model: dict[str, Any]
 
 
-class Text(Struct, frozen=True, tag_field="type", tag="text"):
+class Text(_Told, frozen=True, tag="text"):
     """A piece of the answer."""
 
     content: str
 
 
-class Thinking(Struct, frozen=True, tag_field="type", tag="thinking"):
+class Thinking(_Told, frozen=True, tag="thinking"):
     """A piece of what the model thinks."""
 
     content: str
 
 
-class ToolCalls(Struct, frozen=True, tag_field="type", tag="tool_calls"):
+class ToolCalls(_Told, frozen=True, tag="tool_calls"):
     """The model calls tools: `id`, `name` and `arguments` of each."""
 
     calls: list[dict[str, Any]]
 
 
-class ToolProgress(
-    Struct, frozen=True, tag_field="type", tag="tool_progress", rename="camel", omit_defaults=True
-):
+class ToolProgress(_Told, frozen=True, tag="tool_progress"):
     """How far a tool is."""
 
     call_id: str
@@ -162,9 +161,7 @@ class ToolProgress(
     percentage: float | None = None
 
 
-class ToolResult(
-    Struct, frozen=True, tag_field="type", tag="tool_result", rename="camel", omit_defaults=True
-):
+class ToolResult(_Told, frozen=True, tag="tool_result"):
     """What a tool gave."""
 
     call_id: str
@@ -173,7 +170,7 @@ class ToolResult(
     structured: Any = None
 
 
-class ToolError(Struct, frozen=True, tag_field="type", tag="tool_error", rename="camel"):
+class ToolError(_Told, frozen=True, tag="tool_error"):
     """A tool failed."""
 
     call_id: str
@@ -181,9 +178,7 @@ class ToolError(Struct, frozen=True, tag_field="type", tag="tool_error", rename=
     message: str
 
 
-class ElicitRequest(
-    Struct, frozen=True, tag_field="type", tag="plugin_elicit_request", rename="camel", omit_defaults=True
-):
+class ElicitRequest(_Told, frozen=True, tag="plugin_elicit_request"):
     """A tool asks the person. The session id is the id of the tool call."""
 
     session_id: str
@@ -201,7 +196,7 @@ class ElicitRequest(
     url: str | None = None
 
 
-class SessionStatus(Struct, frozen=True, tag_field="type", tag="plugin_session_status", rename="camel"):
+class SessionStatus(_Told, frozen=True, tag="plugin_session_status"):
     """Where a tool call stands that asks."""
 
     session_id: str
@@ -210,7 +205,7 @@ class SessionStatus(Struct, frozen=True, tag_field="type", tag="plugin_session_s
     status: str
 
 
-class SessionError(Struct, frozen=True, tag_field="type", tag="plugin_session_error", rename="camel"):
+class SessionError(_Told, frozen=True, tag="plugin_session_error"):
     """An answer or an abort that cannot be followed."""
 
     session_id: str
@@ -219,9 +214,7 @@ class SessionError(Struct, frozen=True, tag_field="type", tag="plugin_session_er
     message: str
 
 
-class ConversationState(
-    Struct, frozen=True, tag_field="type", tag="conversation_state", rename="camel", omit_defaults=True
-):
+class ConversationState(_Told, frozen=True, tag="conversation_state"):
     """The conversation as it stands while the person is asked."""
 
     conversation_id: str
@@ -233,14 +226,14 @@ class ConversationState(
     so they are put in only where it is read."""
 
 
-class Complete(Struct, frozen=True, tag_field="type", tag="complete"):
+class Complete(_Told, frozen=True, tag="complete"):
     """The turn has ended, and why: `stop`, `stopped`, `length`, `iterations`, `budget`."""
 
     reason: str
     usage: dict[str, int]
 
 
-class Failure(Struct, frozen=True, tag_field="type", tag="error"):
+class Failure(_Told, frozen=True, tag="error", omit_defaults=False):
     """The turn has failed."""
 
     message: str
@@ -378,28 +371,33 @@ async def load(store: Conversations, id: str, principal: str | None) -> Conversa
         conversation = _decode(record.body)
     except msgspec.MsgspecError:
         raise JournalError("The conversation cannot be read: the journal was changed") from None
-    conversation.id, conversation.principal = record.id, record.principal
+    conversation.id, conversation.principal, conversation.version = (
+        record.id,
+        record.principal,
+        record.version,
+    )
     return conversation
+
+
+def record_of(conversation: Conversation) -> ConversationRecord:
+    """A conversation as it is kept, in its next version."""
+    return ConversationRecord(
+        id=conversation.id,
+        principal=conversation.principal,
+        version=conversation.version + 1,
+        updated=conversation.updated,
+        waiting=bool(conversation.pending),
+        run=conversation.run,
+        title=conversation.title,
+        body=_encode(conversation),
+    )
 
 
 async def save(store: Conversations, conversation: Conversation) -> None:
     """Write a conversation down, durably. Raises `Conflict`; counts its version up if it was written."""
-    conversation.version += 1
-    try:
-        record = ConversationRecord(
-            id=conversation.id,
-            principal=conversation.principal,
-            version=conversation.version,
-            updated=conversation.updated,
-            waiting=bool(conversation.pending),
-            run=conversation.run,
-            title=conversation.title,
-            body=_encode(conversation),
-        )
-        await store.save(record)
-    except Exception:
-        conversation.version -= 1
-        raise
+    record = record_of(conversation)
+    await store.save(record)
+    conversation.version = record.version
 
 
 def _has(message_id: str, messages: Iterable[Message]) -> bool:

@@ -1,30 +1,49 @@
 """The chat's own detached dialect: a turn calls a tool, lets go of it while the person thinks, and the next
-turn comes back with the answer (see `tools`).
+turn comes back with the answer, wherever the call is then: in this process, in another worker, or nowhere at
+the moment.
 
-Outcomes are kept in the form of MCP. This knows no conversation, and nothing of how a question is shown.
+Each call has an idempotency key, by which a turn that was cut off finds its calls again, and none is made
+twice. Outcomes are kept in the form of MCP. This knows no conversation, and nothing of how a question is
+shown (see `tools`).
 """
 
 import asyncio
+import contextlib
 import functools
-from collections.abc import Callable
-from typing import Any, TypeAlias
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, TypeAlias, TypeVar
 
 from msgspec import Struct
 
-from midcall.errors import JournalError, MidcallError, ToolError
+from midcall.errors import JournalError, MethodNotFound, MidcallError, ToolError, UnknownQuestion, WrongAnswer
+from midcall.hub import Hub
 from midcall.items import Data, Done, Error, Item, Progress, Request, RequestCancelled
-from midcall.journal.contract import CallRecord
+from midcall.journal.contract import ENDED, WITH_OUTCOME, CallRecord, Gone
 from midcall.journal.dialect import Detached
-from midcall.journal.durable import DurableCalls
-from midcall.journal.state import asked_of
-from midcall.mcp import revisions
+from midcall.journal.durable import LOOK, DurableCalls, durable_calls
+from midcall.journal.state import Waiting, asked_of, is_answered, new_record
+from midcall.jsonrpc import INTERNAL_ERROR
+from midcall.mcp import mcp_of, revisions
 from midcall.mcp.catalog import Tool
+from midcall.mcp.elicitation import read_answers
 from midcall.mcp.request import McpError
 from midcall.mcp.results import NO_OUTPUT, McpReply, decode_outcome, encode_outcome, text_of, tool_result
-from midcall.questions import KINDS, AnyQuestion
+from midcall.mcp.resume import CHAT
+from midcall.questions import KINDS
+from midcall.registry import Resolved
+
+log = logging.getLogger("midcall.chat")
+
+T = TypeVar("T")
 
 Report: TypeAlias = Callable[[str, float | None], None]
 """Gets what a tool says of its progress, with a percentage if it tells one."""
+
+CAPABILITIES = frozenset(("elicitation", "sampling", "roots"))
+"""What a tool may require of whoever calls it, and a chat has."""
+
+GONE = "The tool call is gone: it was ended, or its time was up"
 
 
 class ToolEnded(Struct, frozen=True):
@@ -35,21 +54,11 @@ class ToolEnded(Struct, frozen=True):
     is_error: bool = False
 
 
-class OpenQuestion(Struct, frozen=True):
-    """A question of a tool call that waits."""
-
-    place: str
-    """Where in the call it is asked."""
-    question: AnyQuestion
-    expected: str = ""
-    """What would have been expected of the last answer, if that could not be read."""
-
-
 class ToolAsks(Struct, frozen=True):
     """A tool call waits for answers."""
 
     call_id: str
-    questions: dict[str, OpenQuestion]
+    questions: Mapping[str, Waiting]
     """By the keys under which they are answered."""
 
 
@@ -58,6 +67,12 @@ class NotNow(MidcallError):
 
     code = "not_now"
     recoverable = True
+
+
+class SessionLost(MidcallError):
+    """A tool call that waited cannot be gone on with: it is gone, or its time was up."""
+
+    code = "session_lost"
 
 
 Told: TypeAlias = asyncio.Future[ToolAsks | bytes | MidcallError | None]
@@ -87,12 +102,8 @@ class ChatCall(Detached):
         """Whether something is still to come of it here."""
         return not self.gone and not self.parked
 
-    async def outcome(self, report: Report) -> ToolEnded | ToolAsks | None:
-        """Wait for what a call that `runs` comes to; nothing if it goes on elsewhere. Raises as `ended`."""
-        return await heard(self.listen(report))
-
     def listen(self, report: Report) -> Told:
-        """As `outcome`, for somebody who waits for it later."""
+        """What a call that `runs` comes to, for `heard`."""
         self._tell(None)  # to whoever waits already: a turn that was taken for dead
         self._report = report
         self._told = told = asyncio.get_running_loop().create_future()
@@ -139,7 +150,7 @@ class ChatCall(Detached):
     # --- what the base calls -----------------------------------------------------------------
 
     def waits(self) -> None:
-        self._tell(ToolAsks(self.record.id, asked_by(self)))
+        self._tell(ToolAsks(self.record.id, asked_of(self.record).questions))
 
     def ended(self) -> None:
         self._tell(self._outcome)
@@ -158,7 +169,8 @@ class ChatCall(Detached):
 
 
 async def heard(told: Told) -> ToolEnded | ToolAsks | None:
-    """What a call came to, for a turn. Raises as `ended`, or why there is nothing."""
+    """Wait for what a call comes to; nothing if it goes on elsewhere. Raises as `ended`, or why there is
+    nothing."""
     match await told:
         case MidcallError() as error:
             raise error
@@ -166,22 +178,6 @@ async def heard(told: Told) -> ToolEnded | ToolAsks | None:
             return ended(outcome)
         case asks:
             return asks
-
-
-def asked_by(dialect: Detached) -> dict[str, OpenQuestion]:
-    """What a call asks whose coroutine is here."""
-    return {
-        name: OpenQuestion(one.place, one.request_type, dialect.notes.get(name, ""))
-        for name, one in dialect.open.items()
-    }
-
-
-def asked_in(record: CallRecord) -> dict[str, OpenQuestion]:
-    """What a call in the journal asks."""
-    return {
-        name: OpenQuestion(one.place, one.question, one.note)
-        for name, one in asked_of(record).questions.items()
-    }
 
 
 def ended(outcome: bytes) -> ToolEnded:
@@ -200,3 +196,160 @@ def _described(content: Any) -> str:
         return NO_OUTPUT
     kinds = [str(block.get("type")) for block in content if isinstance(block, dict)]
     return f"({', '.join(kinds)})"
+
+
+class ChatCalls:
+    """All tool calls of a hub's chat."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+
+    @property
+    def _durable(self) -> DurableCalls:
+        return durable_calls(self._hub)
+
+    def keep_with(self, durable: DurableCalls) -> None:
+        """Be ready to go on with calls of a journal, also with those that nobody comes back to."""
+        durable.kinds[CHAT] = self._revive
+
+    def _revive(self, record: CallRecord) -> tuple[ChatCall, Resolved]:
+        tool = mcp_of(self._hub).calls.tool(record.name)
+        if tool is None:
+            raise MethodNotFound(record.name)
+        return ChatCall(self._durable, record, tool), tool.found
+
+    async def begin(
+        self,
+        tool: Tool,
+        arguments: bytes,
+        key: str,
+        principal: str | None,
+        report: Report,
+        saved: "asyncio.Task[Any] | None" = None,
+    ) -> ToolEnded | ToolAsks:
+        """Call a tool, or find the call that was made before under this key; then as `current`.
+
+        It does not run before `saved` is done. Raises why it cannot be called, or not so.
+        """
+        found, durable = tool.found, self._durable
+        if not CAPABILITIES.issuperset(tool.requires):
+            raise MidcallError(f"The client must be able to do: {', '.join(tool.requires)}")
+        self._hub.calls.admit(principal)
+        record = new_record(CHAT, found.name, arguments, b"{}", principal, key, durable.time_limit)
+        dialect = ChatCall(durable, record, tool)
+        call = self._hub.prepare(
+            found, arguments, dialect, supported=KINDS, time_limit=durable.time_limit, principal=principal
+        )
+        self._hub.calls.check_room(call)
+        durable.admit(dialect, call)
+        taken = await durable.reserve(dialect)
+        if taken is not None:
+            return await self.current(taken.id, report)
+        if saved is not None:
+            await asyncio.wait((saved,))
+            if error := saved.exception():
+                await self._abort(record.id, "The conversation could not be saved")
+                raise error
+        told = dialect.listen(report)
+        if not _has_begun(dialect):
+            durable.start(dialect)
+        return await heard(told) or await self.current(record.id, report)
+
+    async def find(self, principal: str | None, key: str) -> str:
+        """The id of the call that was made under a key. Raises `SessionLost`."""
+        await self._durable.open()
+        found = await self._durable.journal.find(principal, key)
+        if found is None:
+            raise SessionLost(GONE)
+        return found.id
+
+    async def current(self, call_id: str, report: Report) -> ToolEnded | ToolAsks:
+        """How a call stands: what it asks, or what it came to. While it runs, wait for that.
+
+        If its worker is gone, it goes on here. Raises `SessionLost`, or why it has no result.
+        """
+        durable = self._durable
+        while True:
+            live = durable.live.get(call_id)
+            if live is not None and live.journaled and not _has_begun(live):
+                durable.resume(live)  # whoever wrote it down, or claimed it, did not come to this
+            if isinstance(live, ChatCall) and live.runs:
+                outcome = await heard(live.listen(report))
+                if outcome is not None:
+                    return outcome
+            await durable.up_to_date(call_id)
+            found = await durable.journal.load(call_id)
+            if found is None:
+                raise SessionLost(GONE)
+            record = found[0]
+            if record.status in WITH_OUTCOME:
+                return ended(await durable.journal.wait(call_id, record.segment - 1, 0) or b"{}")
+            if record.status in ENDED:
+                raise _given_up(record.status)
+            is_open = record.status == "waiting" and not is_answered(*found)
+            asked = asked_of(record).questions if is_open else None
+            if asked:
+                return ToolAsks(call_id, asked)
+            claimed = await durable.take_up(record)
+            if claimed == Gone("diverged"):
+                raise _given_up("diverged")
+            if isinstance(claimed, Detached):
+                durable.resume(claimed)
+            else:
+                await durable.journal.wait(call_id, record.segment, LOOK)
+
+    async def answer(self, call_id: str, results: Mapping[str, Any], places: Mapping[str, str]) -> None:
+        """Answer questions of a call, by key: each with what an MCP client would give.
+
+        `places` says where they were asked, if that is known: another one may have the same key by now. When
+        this returns, the answers are in the journal. What cannot be read is asked again.
+        """
+        durable = self._durable
+        await durable.open()
+        given = await read_answers(durable, call_id, results, places or None)
+        dialect: object = durable.live.get(call_id)
+        with contextlib.suppress(UnknownQuestion, WrongAnswer):  # it has gone on in this moment
+            if given.answers:
+                dialect = await durable.answer(call_id, given.answers)
+            elif given.notes and dialect is None and (found := await durable.journal.load(call_id)):
+                dialect = await durable.take_up(found[0])
+        if isinstance(dialect, Detached):
+            dialect.note(given.notes)
+            durable.resume(dialect)
+
+    async def abort(self, principal: str | None, key: str, reason: str) -> None:
+        """End the call that was made under a key, if there is one."""
+        durable = self._durable
+        if not durable.stopping:
+            await durable.open()
+        found = await durable.journal.find(principal, key)
+        if found is not None:
+            await self._abort(found.id, reason)
+
+    async def _abort(self, call_id: str, reason: str) -> None:
+        await self._durable.abort(call_id, reason, encode_outcome(McpError(INTERNAL_ERROR, reason)))
+
+
+def _has_begun(dialect: Detached) -> bool:
+    return dialect.call is None or dialect.call.task is not None
+
+
+def _given_up(status: str) -> MidcallError:
+    match status:
+        case "diverged":
+            return ToolError("This call cannot go on: its code has changed since it asked")
+        case "poisoned":
+            return ToolError("This call was given up: it brought down each worker that ran it")
+    return SessionLost(GONE)
+
+
+async def finished(work: Coroutine[Any, Any, T]) -> T:
+    """Do something to its end, also if whoever waits for it is cancelled: then it is known to be done."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait((task,))
+        if not task.cancelled() and task.exception() is not None:
+            log.warning("nobody waited for what failed: %s", task.exception())
+        raise

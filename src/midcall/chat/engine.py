@@ -20,11 +20,11 @@ from midcall.chat.conversation import (
     is_id,
     load,
     new_conversation,
-    save,
 )
+from midcall.chat.dialect import ChatCalls
 from midcall.chat.plugins import Handler, Plugin, Sampling
 from midcall.chat.runs import DEAD_AFTER, LOST, FarRun, Run
-from midcall.chat.tools import NO_TOOLS, ChatCalls, Tools
+from midcall.chat.tools import NO_TOOLS, Tools
 from midcall.chat.turn import Turn
 from midcall.errors import MidcallError, RegistrationError, TooManyCalls
 from midcall.hub import Hub
@@ -145,6 +145,11 @@ class ChatEngine:
         """Where conversations are kept."""
         return (self._own_journal or durable_calls(self.hub).journal).conversations
 
+    @property
+    def in_order(self) -> bool:
+        """Whether a tool call that is made after a conversation is saved cannot be kept without it."""
+        return self._own_journal is None and durable_calls(self.hub).journal.in_order
+
     async def open(self) -> None:
         """Make it ready; the first request does so too. The hub is opened by whoever serves it."""
         async with self._opening:
@@ -226,14 +231,19 @@ class ChatEngine:
             raise TooManyCalls("More turns at once than there is room for; try again later")
         self._turns.take(name)
         try:
-            return await self._begin(request, principal, name, create=create)
+            conversation = await self._wanted(request, name, create=create)
         except BaseException:
             self._turns.give_back(name)
             raise
+        run = Run(str(uuid.uuid4()), conversation.id, name, self.store, self._trouble, lambda: self.closing)
+        turn = Turn(self, run, conversation, request, principal)
+        self._runs[run.id] = run
+        run.begin(turn.play()).add_done_callback(lambda _: self._ended(run))
+        await asyncio.shield(turn.begun)
+        return run
 
-    async def _begin(
-        self, request: ChatRequest, principal: Principal | None, name: str | None, *, create: bool
-    ) -> Run:
+    async def _wanted(self, request: ChatRequest, name: str | None, *, create: bool) -> Conversation:
+        """The conversation that a request is for. Raises as `post`."""
         id = request.conversation_id
         if create and id is not None and not is_id(id):
             raise BadRequest(
@@ -252,19 +262,7 @@ class ChatEngine:
             await self._check_room(name, more=0)
         if self.closing:
             raise TurnRunning("The server is closing: try again")
-        run = Run(str(uuid.uuid4()), conversation.id, name, self.store, self._trouble, lambda: self.closing)
-        conversation.run, conversation.lsn, conversation.failure = run.id, 0, None
-        turn = Turn(self, run, conversation, request, principal)
-        turn.take_in()
-        # At once, so that both are in one transaction where the store takes them together.
-        await asyncio.gather(
-            self.store.begin_run(run.id, conversation.id, name), save(self.store, conversation)
-        )
-        self._runs[run.id] = run
-        run.begin(turn.play())
-        if run.task is not None:
-            run.task.add_done_callback(lambda _: self._ended(run))
-        return run
+        return conversation
 
     async def attach(self, run_id: str, principal: Principal | None = None) -> Run | FarRun:
         """A run that was begun before, here or elsewhere. Raises `NoConversation`."""
@@ -387,9 +385,9 @@ class ChatEngine:
         return {"sessionId": state.id, "lsn": conversation.lsn}
 
     def _ended(self, run: Run) -> None:
-        """A run has ended: it is read from here for a moment longer, then from the store."""
+        """A run has ended, and is written: from now on it is read from the store."""
         self._turns.give_back(run.principal)
-        asyncio.get_running_loop().call_later(60.0, self._runs.pop, run.id, None)
+        self._runs.pop(run.id, None)
 
 
 def _by_method(plugins: Sequence[Plugin], hub: Hub) -> dict[str, Plugin]:

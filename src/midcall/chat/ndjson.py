@@ -5,7 +5,7 @@ Beside it stand the pages that a web client needs of a chat: what it is, and the
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -14,15 +14,18 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from midcall.chat.conversation import StopRequest, read_json, read_request
+from midcall.chat.conversation import BadRequest, StopRequest, read_json, read_request
 from midcall.chat.engine import ChatEngine, NoConversation, TooManyConversations, TurnRunning
-from midcall.chat.runs import FarRun, Run
+from midcall.chat.runs import RunReader
 from midcall.errors import Conflict, JournalError, MidcallError, TooManyCalls
 from midcall.limits import check_keys
 from midcall.principal import Principal
 from midcall.transports.security import JSON, is_media_type
 
 MAX_BODY = 4 * 1024 * 1024
+
+NOT_KEPT = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+"""Headers of a stream: nobody on the way keeps it, or holds it back."""
 
 MAX_DIGITS = 9
 """Of the number of a line: a store may keep it in 32 bits."""
@@ -54,7 +57,16 @@ class ChatPart:
     def routes(self) -> list[Route]:
         from midcall.chat.agui import Agui  # noqa: PLC0415  it is built on this
 
-        return [*Ndjson(self._engine).routes(), *Agui(self._engine).routes()]
+        return [
+            page("POST", "/chat", self._post),
+            page("GET", "/chat", self._attach),
+            page("POST", "/chat/stop", self._stop),
+            page("GET", "/chat/info", self._info),
+            page("GET", "/chat/conversations", self._list),
+            page("GET", "/chat/conversations/{id}", self._get),
+            page("DELETE", "/chat/conversations/{id}", self._delete),
+            *Agui(self._engine).routes(),
+        ]
 
     async def open(self) -> None:
         await self._engine.open()
@@ -65,51 +77,22 @@ class ChatPart:
     async def close(self) -> None:
         await self._engine.close()
 
-
-class Ndjson:
-    """The chat of an engine over plain HTTP."""
-
-    def __init__(self, engine: ChatEngine) -> None:
-        self._engine = engine
-
-    def routes(self) -> list[Route]:
-        return [
-            Route("/chat", self._post, methods=["POST"]),
-            Route("/chat", self._attach, methods=["GET"]),
-            Route("/chat/stop", self._stop, methods=["POST"]),
-            Route("/chat/info", self._info, methods=["GET"]),
-            Route("/chat/conversations", self._list, methods=["GET"]),
-            Route("/chat/conversations/{id}", self._get, methods=["GET"]),
-            Route("/chat/conversations/{id}", self._delete, methods=["DELETE"]),
-        ]
-
     async def _post(self, request: Request) -> Response:
-        try:
-            body = await read_body(request)
-            if not body and _session_id(request):
-                return await self._attach(request)
-            run = await self._engine.post(read_request(body), principal_of(request))
-        except MidcallError as error:
-            return refused(error)
-        return _streamed(run, 0)
+        body = await read_body(request)
+        if not body and _session_id(request):
+            return await self._attach(request)
+        return _streamed(await self._engine.post(read_request(body), principal_of(request)), 0)
 
     async def _attach(self, request: Request) -> Response:
-        try:
-            run = await self._engine.attach(_session_id(request), principal_of(request))
-        except MidcallError as error:
-            return refused(error)
+        run = await self._engine.attach(_session_id(request), principal_of(request))
         last = request.headers.get("x-last-lsn") or request.query_params.get("lastLsn") or "0"
         if not last.isdecimal() or len(last) > MAX_DIGITS:
-            return _json({"error": {"code": "bad_request", "message": "The last LSN is a number"}}, 400)
+            raise BadRequest("The last LSN is a number")
         return _streamed(run, int(last))
 
     async def _stop(self, request: Request) -> Response:
-        try:
-            which = read_json(await read_body(request), StopRequest)
-            stopped = await self._engine.stop(which.conversation_id, principal_of(request))
-        except MidcallError as error:
-            return refused(error)
-        return _json({"stopped": stopped})
+        which = read_json(await read_body(request), StopRequest)
+        return _json({"stopped": await self._engine.stop(which.conversation_id, principal_of(request))})
 
     async def _info(self, request: Request) -> Response:
         engine = self._engine
@@ -122,16 +105,10 @@ class Ndjson:
         )
 
     async def _list(self, request: Request) -> Response:
-        try:
-            return _json({"conversations": await self._engine.conversations(principal_of(request))})
-        except MidcallError as error:
-            return refused(error)
+        return _json({"conversations": await self._engine.conversations(principal_of(request))})
 
     async def _get(self, request: Request) -> Response:
-        try:
-            found, run = await self._engine.conversation(_conversation_id(request), principal_of(request))
-        except MidcallError as error:
-            return refused(error)
+        found, run = await self._engine.conversation(_conversation_id(request), principal_of(request))
         return _json(
             {
                 "id": found.id,
@@ -145,20 +122,29 @@ class Ndjson:
         )
 
     async def _delete(self, request: Request) -> Response:
-        try:
-            await self._engine.delete(_conversation_id(request), principal_of(request))
-        except MidcallError as error:
-            return refused(error)
+        await self._engine.delete(_conversation_id(request), principal_of(request))
         return Response(status_code=204)
 
 
-def _streamed(run: Run | FarRun, after: int) -> Response:
+def page(verb: str, path: str, handler: Callable[[Request], Awaitable[Response]]) -> Route:
+    """A page that says why a request is not taken, if the handler raises that."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            return await handler(request)
+        except MidcallError as error:
+            status = next((status for kind, status in _STATUS.items() if isinstance(error, kind)), 400)
+            return _json({"error": {"code": error.code, "message": str(error)}}, status)
+
+    return Route(path, answer, methods=[verb])
+
+
+def _streamed(run: RunReader, after: int) -> Response:
     async def lines() -> AsyncIterator[bytes]:
         async for new in run.batches(after):
             yield b"\n".join((*new, b""))
 
-    headers = {"X-Session-Id": run.id, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return Stream(lines(), media_type="application/x-ndjson", headers=headers)
+    return Stream(lines(), media_type="application/x-ndjson", headers={"X-Session-Id": run.id, **NOT_KEPT})
 
 
 class Stream(StreamingResponse):
@@ -219,12 +205,6 @@ async def read_body(request: Request) -> bytes:
     if size and not is_media_type(request.headers.get("content-type", JSON), JSON):
         raise NotJson("Content-Type must be application/json")
     return b"".join(parts)
-
-
-def refused(error: MidcallError) -> Response:
-    """The answer to a request that is not taken."""
-    status = next((status for kind, status in _STATUS.items() if isinstance(error, kind)), 400)
-    return _json({"error": {"code": error.code, "message": str(error)}}, status)
 
 
 def _json(value: Any, status: int = 200) -> Response:

@@ -7,20 +7,18 @@ the last line that it has, to this process or to another one, and gets those aft
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from typing import Any
 
 import msgspec
 
 from midcall.chat.conversation import ConversationState, Event, Failure, load
 from midcall.errors import Conflict, JournalError
-from midcall.journal.contract import Conversations, RunRecord
+from midcall.journal.contract import Conversations, RunEnd, RunRecord
 from midcall.logs import Trouble
 from midcall.models.base import Message
 
 log = logging.getLogger("midcall.chat")
-
-T = TypeVar("T")
 
 WRITE_EVERY = 0.2
 """Seconds between two times that new lines are written down."""
@@ -37,6 +35,8 @@ POLL = 0.25
 PAUSES = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Seconds after which a conversation is read again that could not be read; then its messages are left out."""
 
+JUST_NOW = 0.1
+"""Seconds in which a conversation need not be read that was written here: whoever waited for it is told."""
 
 LOST = Failure("The server was restarted while it answered", "run_lost", recoverable=True)
 """How a run ends whose worker is dead."""
@@ -56,19 +56,63 @@ STATE = b'"type":"conversation_state"'
 """What a line has that tells how the conversation stands; others may have it in their data."""
 
 
-async def finished(work: Coroutine[Any, Any, T]) -> T:
-    """Do something to its end, also if whoever waits for it is cancelled: then it is known to be done."""
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait((task,))
-        if not task.cancelled() and task.exception() is not None:
-            log.warning("nobody waited for what failed: %s", task.exception())
-        raise
+class RunReader:
+    """A run, for whoever reads it. `closing` says whether the process is about to end."""
+
+    def __init__(
+        self,
+        id: str,
+        conversation_id: str,
+        principal: str | None,
+        store: Conversations,
+        closing: Callable[[], bool],
+    ) -> None:
+        self.id = id
+        self.conversation_id = conversation_id
+        self.principal = principal
+        self._store = store
+        self._closing = closing
+
+    async def lines(self, after: int = 0) -> AsyncIterator[bytes]:
+        """The lines after a number, as they come; ends with the run."""
+        async for new in self.batches(after):
+            for line in new:
+                yield line
+
+    async def batches(self, after: int = 0) -> AsyncIterator[Sequence[bytes]]:
+        """As `lines`, all that there are at a time, with what is not kept in them."""
+        async for new in self._batches(max(after, 0)):
+            yield [await self._with_messages(line) if STATE in line else line for line in new]
+
+    def _batches(self, after: int) -> AsyncIterator[Sequence[bytes]]:
+        raise NotImplementedError
+
+    async def _with_messages(self, line: bytes) -> bytes:
+        """A line as it is told: with the messages of the conversation, which are not kept in it."""
+        read = _decode(line)
+        event = read.event
+        if not isinstance(event, ConversationState) or not event.message_count:
+            return line
+        told = msgspec.structs.replace(event, message_count=0)
+        # They are only added.
+        told.messages.extend((await self._messages())[: event.message_count])
+        return _encode(RunLine(read.lsn, told))
+
+    async def _messages(self) -> Sequence[Message]:
+        """What was said in the conversation; nothing if it was deleted since, or cannot be read for long."""
+        for pause in PAUSES:
+            try:
+                conversation = await load(self._store, self.conversation_id, self.principal)
+            except JournalError:
+                if self._closing():
+                    break
+                await asyncio.sleep(pause)
+            else:
+                return () if conversation is None else conversation.messages
+        return ()
 
 
-class Run:
+class Run(RunReader):
     """A turn under way, and its lines."""
 
     def __init__(
@@ -80,20 +124,21 @@ class Run:
         trouble: Trouble,
         closing: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`trouble` is told if lines cannot be written; `closing`, whether the process is about to end."""
-        self.id = id
-        self.conversation_id = conversation_id
-        self.principal = principal
-        self._store = store
+        """`trouble` is told if lines cannot be written."""
+        super().__init__(id, conversation_id, principal, store, closing)
         self._trouble = trouble
-        self._closing = closing
         self._lines: list[bytes] = []
         self._written = 0
         self._changed = asyncio.Event()
         self._over = asyncio.Event()
+        self._ending = False
+        """Whether all lines are made, and the last of them being written."""
+        self._kept = False
+        """Whether nothing more is to be written."""
+        self._just_saved: Sequence[Message] = ()
         self._begun = False
         self._stopped = False
-        self._uncut = False
+        self._writer: asyncio.Task[None] | None = None
         self.task: asyncio.Task[None] | None = None
 
     @property
@@ -108,57 +153,72 @@ class Run:
 
     def emit(self, event: Event) -> None:
         """Tell an event to whoever reads. After the end there is nothing to tell: a tool may run on."""
-        if self.ended:
-            return
-        self._lines.append(_encode(RunLine(len(self._lines) + 1, event)))
-        self._wake()
+        if not self.ended and not self._ending:
+            self._add([_encode(RunLine(self.lsn + 1, event))])
 
-    async def lines(self, after: int = 0) -> AsyncIterator[bytes]:
-        """The lines after a number, as they come; ends with the run."""
-        async for new in self.batches(after):
-            for line in new:
-                yield line
+    def _add(self, lines: Sequence[bytes]) -> None:
+        self._lines += lines
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
-    async def batches(self, after: int = 0) -> AsyncIterator[Sequence[bytes]]:
-        """As `lines`, all that there are at a time. A reader may say that it has more than there are."""
-        after = max(after, 0)
-        while not self.ended or after < len(self._lines):
-            if after >= len(self._lines):
+    async def _messages(self) -> Sequence[Message]:
+        return self._just_saved or await super()._messages()
+
+    async def end(
+        self,
+        events: Sequence[Event],
+        write: Callable[[RunEnd], Coroutine[Any, Any, bool]],
+        messages: Sequence[Message] = (),
+    ) -> None:
+        """Tell the last events as soon as `write` has written them with the conversation, which has these
+        messages then. If it raises, nothing is told."""
+        last = [_encode(RunLine(number, event)) for number, event in enumerate(events, self.lsn + 1)]
+        first = self._written + 1
+        self._ending = True
+        try:
+            written = await write(RunEnd(self.id, first, [*self._lines[self._written :], *last]))
+        finally:
+            self._ending = False
+        self._add(last)
+        self._just_saved = messages
+        asyncio.get_running_loop().call_later(JUST_NOW, self._forget_messages)
+        if written:
+            self._written = self.lsn
+            self._kept = True
+        self._over.set()
+
+    def _forget_messages(self) -> None:
+        self._just_saved = ()
+
+    async def _batches(self, after: int) -> AsyncIterator[Sequence[bytes]]:
+        """A reader may say that it has more lines than there are."""
+        while not self.ended or after < self.lsn:
+            if after >= self.lsn:
                 await self._changed.wait()
                 continue
             new = self._lines[after:]
             after += len(new)
-            yield await _filled(new, self._store, self.principal, self._closing)
+            yield new
 
-    def _wake(self) -> None:
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
-
-    def begin(self, turn: Coroutine[Any, Any, None]) -> None:
+    def begin(self, turn: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run the turn in a task of its own; its lines are written down as they come."""
-        self.task = asyncio.get_running_loop().create_task(self._run(turn))
+        self.task = asyncio.create_task(self._run(turn))
+        return self.task
+
+    def abandon(self) -> None:
+        """The turn was refused: nobody is told anything."""
+        self._kept = True
 
     def stop(self) -> None:
         """Cut the turn off. Once is enough: it has to tidy up, and is not to be cut off in that."""
-        if self._stopped or self.ended:
-            return
-        self._stopped = True
-        if self._begun and not self._uncut and self.task is not None:
-            self.task.cancel()
-
-    @contextlib.contextmanager
-    def uncut(self) -> Iterator[None]:
-        """What the turn does in here is done to its end before it is cut off: it is known to be done."""
-        self._uncut, stopped = True, self._stopped
-        try:
-            yield
-        finally:
-            self._uncut = False
-        if self._stopped and not stopped:
-            raise asyncio.CancelledError
+        if not (self._stopped or self.ended or self._ending):
+            self._stopped = True
+            if self._begun and self.task is not None:
+                self.task.cancel()
 
     async def _run(self, turn: Coroutine[Any, Any, None]) -> None:
-        writer = asyncio.create_task(self._write())
+        loop = asyncio.get_running_loop()
+        begins_to_write = loop.call_later(WRITE_EVERY, self._begin_to_write)
         self._begun = True
         try:
             if self._stopped and self.task is not None:
@@ -166,23 +226,27 @@ class Run:
             await turn
         finally:
             self._over.set()
-            self._wake()
-            await writer
+            self._add(())
+            begins_to_write.cancel()
+            await (self._writer or self._write())
+
+    def _begin_to_write(self) -> None:
+        self._writer = asyncio.create_task(self._write())
 
     async def _write(self) -> None:
         """Write new lines down, for readers at other processes, and at last that it has ended."""
-        idle, ended = 0.0, False
-        while not ended:
+        idle = 0.0
+        while not self._kept:
+            if self.ended or self._written < self.lsn or idle >= ALIVE_EVERY:
+                idle = 0.0
+                await self._flush()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(WRITE_EVERY):
                     await self._over.wait()
             idle += WRITE_EVERY
-            if self.ended or self._written < len(self._lines) or idle >= ALIVE_EVERY:
-                idle = 0.0
-                ended = await self._flush()
 
-    async def _flush(self) -> bool:
-        """Write what there is, as soon as the store can; gives whether that was all."""
+    async def _flush(self) -> None:
+        """Write what there is, as soon as the store can."""
         pause = WRITE_EVERY
         while True:
             first, new, ended = self._written + 1, self._lines[self._written :], self.ended
@@ -190,48 +254,38 @@ class Run:
                 to_stop = await self._store.append(self.id, first, new, ended=ended)
             except Conflict:
                 log.warning("a run was taken for dead, as it could not be written for a while")
-                return True
+                self._kept = True
+                return
             except JournalError as error:
                 self._trouble.begins(error)
                 if self._closing():
-                    return True
+                    self._kept = True
+                    return
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, ALIVE_EVERY)
             else:
                 break
         self._trouble.ends()
-        self._written += len(new)
+        self._written = max(self._written, first - 1 + len(new))
+        self._kept = self._kept or ended
         if to_stop:  # whoever asked for it is at another process
             self.stop()
-        return ended
 
 
-class FarRun:
-    """A run of another process, read from the store."""
+class FarRun(RunReader):
+    """A run of another process, read from the store.
+
+    It ends also when its worker is dead. Lines that were told just before that may not be written down:
+    whoever has them is told its end after them. While the store cannot be read, more is waited for.
+    """
 
     def __init__(
         self, state: RunRecord, store: Conversations, closing: Callable[[], bool] = lambda: False
     ) -> None:
-        """`closing` says whether the process is about to end."""
-        self.id = state.id
-        self.conversation_id = state.conversation_id
-        self.principal = state.principal
-        self._store = store
-        self._closing = closing
+        super().__init__(state.id, state.conversation_id, state.principal, store, closing)
 
-    async def lines(self, after: int = 0) -> AsyncIterator[bytes]:
-        """The lines after a number, as they are written down; ends with the run, or when its worker is dead.
-
-        Lines that a worker told just before it died may not be written down. Whoever has them is told its end
-        after them. While the store cannot be read, more is waited for.
-        """
-        async for new in self.batches(after):
-            for line in new:
-                yield line
-
-    async def batches(self, after: int = 0) -> AsyncIterator[Sequence[bytes]]:
-        """As `lines`, all that there are at a time."""
-        after, pause, over = max(after, 0), POLL, False
+    async def _batches(self, after: int) -> AsyncIterator[Sequence[bytes]]:
+        pause, over = POLL, False
         while not over:
             try:
                 new, over = await self._look(after)
@@ -242,7 +296,7 @@ class FarRun:
             else:
                 pause = POLL
                 if new:
-                    yield await _filled(new, self._store, self.principal, self._closing)
+                    yield new
                 after += len(new)
             if not over:
                 await asyncio.sleep(pause)
@@ -259,50 +313,12 @@ class FarRun:
                 new.append(_lost(end + 1))
             return new, True
         if state.now - state.seen > DEAD_AFTER:
-            await self._bury(state.lines)
+            with contextlib.suppress(Conflict):  # its worker is dead: say so in a last line, once
+                await self._store.append(self.id, state.lines + 1, (_lost(state.lines + 1),), ended=True)
         return new, False
-
-    async def _bury(self, lines: int) -> None:
-        """Its worker is dead: say so in a last line, once."""
-        with contextlib.suppress(Conflict):
-            await self._store.append(self.id, lines + 1, (_lost(lines + 1),), ended=True)
 
     async def _was_buried(self, lines: int) -> bool:
         return list(await self._store.lines(self.id, lines - 1)) == [_lost(lines)]
-
-
-async def _filled(
-    lines: Sequence[bytes], store: Conversations, principal: str | None, closing: Callable[[], bool]
-) -> Sequence[bytes]:
-    """Lines as they are told: with the messages of the conversation, where these are not kept in the line."""
-    if not any(STATE in line for line in lines):
-        return lines
-    return [
-        await _with_messages(line, store, principal, closing) if STATE in line else line for line in lines
-    ]
-
-
-async def _with_messages(
-    line: bytes, store: Conversations, principal: str | None, closing: Callable[[], bool]
-) -> bytes:
-    read = _decode(line)
-    event = read.event
-    if not isinstance(event, ConversationState) or not event.message_count:
-        return line
-    messages: list[Message] = []
-    for pause in PAUSES:
-        try:
-            conversation = await load(store, event.conversation_id, principal)
-        except JournalError:
-            if closing():
-                break
-            await asyncio.sleep(pause)
-        else:
-            # Messages are only added; of a conversation that was deleted since, there are none.
-            messages = [] if conversation is None else conversation.messages[: event.message_count]
-            break
-    state = msgspec.structs.replace(event, messages=messages, message_count=0)
-    return _encode(RunLine(read.lsn, state))
 
 
 def _lost(lsn: int) -> bytes:

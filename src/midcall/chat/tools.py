@@ -1,8 +1,4 @@
-"""The tools of a hub in its chat: what they are called there, calls of them, and what a turn does with those.
-
-A turn makes a call, and it or a later turn goes on with it, wherever the call is: in this process, in another
-worker, or nowhere at the moment. Each has an idempotency key, by which a turn that was cut off finds its
-calls again, and none is made twice.
+"""The tools of a hub in its chat: what they are called there, and what a turn does with calls of them.
 
 What a tool asks the model is answered at once. What it asks the person is noted in the conversation as
 pending, and gone on with in the turn that brings the answers. However a call ends, the conversation has a
@@ -19,18 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from midcall.chat import conversation as events
 from midcall.chat.conversation import Conversation, ElicitRequest, ElicitResponse, Pending
-from midcall.chat.dialect import (
-    ChatCall,
-    NotNow,
-    OpenQuestion,
-    Report,
-    Told,
-    ToolAsks,
-    ToolEnded,
-    asked_in,
-    ended,
-    heard,
-)
+from midcall.chat.dialect import GONE, NotNow, Report, SessionLost, ToolAsks, ToolEnded, finished
 from midcall.chat.plugins import (
     NOT_UNDERSTOOD,
     PluginFailed,
@@ -41,35 +26,16 @@ from midcall.chat.plugins import (
     with_component,
     without_reason,
 )
-from midcall.chat.runs import WRITE_EVERY, Run, finished
+from midcall.chat.runs import WRITE_EVERY, Run
 from midcall.client.native import MOST_LETTERS, native_name
-from midcall.errors import (
-    JournalError,
-    MethodNotFound,
-    MidcallError,
-    NotAllowed,
-    ToolError,
-    TooManyCalls,
-    UnknownQuestion,
-    WrongAnswer,
-)
-from midcall.hub import Hub
+from midcall.errors import JournalError, MethodNotFound, MidcallError, NotAllowed, TooManyCalls
 from midcall.items import to_json
-from midcall.journal.contract import ENDED, WITH_OUTCOME, CallRecord, Gone
-from midcall.journal.dialect import Detached
-from midcall.journal.durable import LOOK, DurableCalls, durable_calls
-from midcall.journal.state import is_answered, new_record
-from midcall.jsonrpc import INTERNAL_ERROR
-from midcall.mcp import mcp_of
+from midcall.journal.state import Waiting
 from midcall.mcp.catalog import Tool
-from midcall.mcp.elicitation import read_answers, read_context, request_for, without_context
-from midcall.mcp.request import McpError
-from midcall.mcp.results import encode_outcome
-from midcall.mcp.resume import CHAT
+from midcall.mcp.elicitation import read_context, request_for, without_context
 from midcall.models.base import Message, ModelError, ToolCall, ToolDefinition, Usage
 from midcall.principal import Principal, check_scopes
-from midcall.questions import KINDS, Roots, Sample
-from midcall.registry import Resolved
+from midcall.questions import Roots, Sample
 
 if TYPE_CHECKING:
     from midcall.chat.engine import ChatEngine
@@ -78,10 +44,6 @@ log = logging.getLogger("midcall.chat")
 
 T = TypeVar("T")
 
-CAPABILITIES = frozenset(("elicitation", "sampling", "roots"))
-"""What a tool may require of whoever calls it, and a chat has."""
-
-GONE = "The tool call is gone: it was ended, or its time was up"
 LOST = "Plugin session was lost. Please retry the operation."
 STOPPED = "Stopped by the person before it had a result."
 
@@ -93,12 +55,6 @@ MAX_ROUNDS = 200
 
 NO_ANSWER = {"action": "cancel"}
 """What a tool gets whose question the model did not answer."""
-
-
-class SessionLost(MidcallError):
-    """A tool call that waited cannot be gone on with: it is gone, or its time was up."""
-
-    code = "session_lost"
 
 
 class Tools:
@@ -137,145 +93,6 @@ def _told_apart(native: str, name: str) -> str:
     """A name that several tools would have, with a mark of its own for each."""
     mark = hashlib.sha256(name.encode()).hexdigest()[:8]
     return f"{native[: MOST_LETTERS - 9]}_{mark}"
-
-
-class ChatCalls:
-    """All tool calls of a hub's chat."""
-
-    def __init__(self, hub: Hub) -> None:
-        self._hub = hub
-
-    @property
-    def _durable(self) -> DurableCalls:
-        return durable_calls(self._hub)
-
-    def keep_with(self, durable: DurableCalls) -> None:
-        """Be ready to go on with calls of a journal, also with those that nobody comes back to."""
-        durable.kinds[CHAT] = self._revive
-
-    def _revive(self, record: CallRecord) -> tuple[ChatCall, Resolved]:
-        tool = mcp_of(self._hub).calls.tool(record.name)
-        if tool is None:
-            raise MethodNotFound(record.name)
-        return ChatCall(self._durable, record, tool), tool.found
-
-    async def begin(
-        self, tool: Tool, arguments: bytes, key: str, principal: str | None, report: Report
-    ) -> ToolEnded | ToolAsks:
-        """Call a tool, or find the call that was made before under this key; then as `current`.
-
-        Raises why it cannot be called, or not so.
-        """
-        found, durable = tool.found, self._durable
-        if not CAPABILITIES.issuperset(tool.requires):
-            raise MidcallError(f"The client must be able to do: {', '.join(tool.requires)}")
-        self._hub.calls.admit(principal)
-        record = new_record(CHAT, found.name, arguments, b"{}", principal, key, durable.time_limit)
-        dialect = ChatCall(durable, record, tool)
-        call = self._hub.prepare(
-            found, arguments, dialect, supported=KINDS, time_limit=durable.time_limit, principal=principal
-        )
-        self._hub.calls.check_room(call)
-        durable.admit(dialect, call)
-        begun = await finished(self._start(dialect, report))
-        outcome = None if isinstance(begun, CallRecord) else await heard(begun)
-        if outcome is not None:
-            return outcome
-        return await self.current((begun if isinstance(begun, CallRecord) else record).id, report)
-
-    async def _start(self, dialect: ChatCall, report: Report) -> CallRecord | Told:
-        """Write a call down and start it, unless its key is taken. One without the other is a call that
-        nobody goes on with, so this is not to be cut off in between."""
-        taken = await self._durable.reserve(dialect)
-        if taken is not None:
-            return taken
-        told = dialect.listen(report)
-        if not _has_begun(dialect):
-            self._durable.start(dialect)
-        return told
-
-    async def find(self, principal: str | None, key: str) -> str:
-        """The id of the call that was made under a key. Raises `SessionLost`."""
-        await self._durable.open()
-        found = await self._durable.journal.find(principal, key)
-        if found is None:
-            raise SessionLost(GONE)
-        return found.id
-
-    async def current(self, call_id: str, report: Report) -> ToolEnded | ToolAsks:
-        """How a call stands: what it asks, or what it came to. While it runs, wait for that.
-
-        If its worker is gone, it goes on here. Raises `SessionLost`, or why it has no result.
-        """
-        durable = self._durable
-        while True:
-            live = durable.live.get(call_id)
-            if live is not None and live.journaled and not _has_begun(live):
-                durable.resume(live)  # whoever wrote it down, or claimed it, did not come to this
-            if isinstance(live, ChatCall) and live.runs:
-                outcome = await live.outcome(report)
-                if outcome is not None:
-                    return outcome
-            await durable.up_to_date(call_id)
-            found = await durable.journal.load(call_id)
-            if found is None:
-                raise SessionLost(GONE)
-            record = found[0]
-            if record.status in WITH_OUTCOME:
-                return ended(await durable.journal.wait(call_id, record.segment - 1, 0) or b"{}")
-            if record.status in ENDED:
-                raise _given_up(record.status)
-            asked = asked_in(record) if record.status == "waiting" and not is_answered(*found) else {}
-            if asked:
-                return ToolAsks(call_id, asked)
-            claimed = await durable.take_up(record)
-            if claimed == Gone("diverged"):
-                raise _given_up("diverged")
-            if isinstance(claimed, Detached):
-                durable.resume(claimed)
-            else:
-                await durable.journal.wait(call_id, record.segment, LOOK)
-
-    async def answer(self, call_id: str, results: Mapping[str, Any], places: Mapping[str, str]) -> None:
-        """Answer questions of a call, by key: each with what an MCP client would give.
-
-        `places` says where they were asked, if that is known: another one may have the same key by now. When
-        this returns, the answers are in the journal. What cannot be read is asked again.
-        """
-        durable = self._durable
-        await durable.open()
-        given = await read_answers(durable, call_id, results, places or None)
-        dialect: object = durable.live.get(call_id)
-        with contextlib.suppress(UnknownQuestion, WrongAnswer):  # it has gone on in this moment
-            if given.answers:
-                dialect = await durable.answer(call_id, given.answers)
-            elif given.notes and dialect is None and (found := await durable.journal.load(call_id)):
-                dialect = await durable.take_up(found[0])
-        if isinstance(dialect, Detached):
-            dialect.note(given.notes)
-            durable.resume(dialect)
-
-    async def abort(self, principal: str | None, key: str, reason: str) -> None:
-        """End the call that was made under a key, if there is one."""
-        durable = self._durable
-        if not durable.stopping:
-            await durable.open()
-        found = await durable.journal.find(principal, key)
-        if found is not None:
-            await durable.abort(found.id, reason, encode_outcome(McpError(INTERNAL_ERROR, reason)))
-
-
-def _has_begun(dialect: Detached) -> bool:
-    return dialect.call is None or dialect.call.task is not None
-
-
-def _given_up(status: str) -> MidcallError:
-    match status:
-        case "diverged":
-            return ToolError("This call cannot go on: its code has changed since it asked")
-        case "poisoned":
-            return ToolError("This call was given up: it brought down each worker that ran it")
-    return SessionLost(GONE)
 
 
 class Meter:
@@ -375,9 +192,12 @@ class TurnCalls:
             if not one.questions or one.questions.keys() & one.answers.keys()
         ]
 
-    async def make(self, calls: Iterable[ToolCall]) -> None:
-        """Make calls, each to its result or until it asks the person. Raises what may be tried again."""
-        await self._all([self._make(call) for call in calls])
+    async def make(self, calls: Iterable[ToolCall], saved: asyncio.Task[Any] | None = None) -> None:
+        """Make calls, each to its result or until it asks the person. Raises what may be tried again.
+
+        None runs before `saved` is done.
+        """
+        await self._all([self._make(call, saved) for call in calls])
 
     async def go_on(self, pendings: Iterable[Pending]) -> None:
         """Go on with calls, with what is answered of their questions; what is not, they ask again."""
@@ -427,14 +247,14 @@ class TurnCalls:
 
     # --- one of them --------------------------------------------------------------------------
 
-    async def _make(self, call: ToolCall) -> None:
+    async def _make(self, call: ToolCall, saved: asyncio.Task[Any] | None) -> None:
         pending = Pending(call, round=0)
 
         async def begin(report: Report) -> ToolEnded | ToolAsks:
             tool, key = self._tool(call), self._conversation.key_of(call)
             arguments = to_json(call.read_arguments())
             principal = self._conversation.principal
-            return await self._engine.calls.begin(tool, arguments, key, principal, report)
+            return await self._engine.calls.begin(tool, arguments, key, principal, report, saved)
 
         await self._play(pending, begin)
 
@@ -587,8 +407,8 @@ class TurnCalls:
             self._tell(call, "The model could not be asked")
             return NO_ANSWER
 
-    def _question(self, pending: Pending, key: str, one: OpenQuestion) -> ElicitRequest:
-        note = f"{NOT_UNDERSTOOD}expected {one.expected})\n" if one.expected else ""
+    def _question(self, pending: Pending, key: str, one: Waiting) -> ElicitRequest:
+        note = f"{NOT_UNDERSTOOD}expected {one.note})\n" if one.note else ""
         _, params = request_for(one.question, note)
         call, message, schema = pending.call, str(params["message"]), params.get("requestedSchema")
         return ElicitRequest(
@@ -624,11 +444,15 @@ class TurnCalls:
             return False
         return True
 
-    async def take(self, pending: Pending, response: ElicitResponse) -> None:
+    async def take(self, response: ElicitResponse) -> None:
         """Take the person's answer to one question; it is said if it is no answer to any.
 
         Raises `NotAllowed` if the person may not call the tool, now: nor may they answer it.
         """
+        pending = self._conversation.pending.get(response.session_id)
+        if pending is None:
+            self.lost(response.session_id)
+            return
         if self.take_at_once(response):
             return
         key = _key_of(pending, response)

@@ -1,37 +1,37 @@
 """Turn: what happens between a request of the person and the moment when it is the person's turn again.
 
-The phases are a table. What a person answered is worked in first, then what was left over, then what was
-said; then model and tools take turns until the model has nothing more to call, or a tool asks the person:
+What a person answered is worked in first, then what was left over, then what was said; then model and tools
+take turns until the model has nothing more to call, or a tool asks the person:
 
     process_plugin_abort -> process_plugin_responses -> process_message -> executing_tools (what is left over)
-                                     |                                            |
-                                     v                                            v
-                          plugin_awaiting_elicit  <----  executing_tools  <-- start_iteration <-> streaming
                                                                                   |
                                                                                   v
-                                                                               complete
+                          plugin_awaiting_elicit  <----  executing_tools  <--  streaming  -->  complete
 
-What the person did is saved before the turn begins. After that, the conversation is saved before the model
-is asked, before tools are called, and before an event goes out that the person can act upon. Whenever it is,
-its messages have all that the lines up to its `lsn` tell, and nothing of those after it. Tools are called
-under an idempotency key, so that a turn that a crash has cut off is taken up where it stood.
+The conversation is saved while the model answers, before a tool runs or goes on, and before an event goes out
+that the person can act upon. The first time, what the person did is saved with it; if that is refused, there
+was no turn. Whenever it is, its messages have all that the lines up to its `lsn` tell, and nothing of those
+after it. Tools are called under an idempotency key, so that a turn that a crash has cut off is taken up where
+it stood.
 """
 
 import asyncio
 import contextlib
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from enum import StrEnum
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from midcall.chat import conversation as events
-from midcall.chat.conversation import MESSAGE_ID, ChatRequest, Conversation, Event, Failure, load, save
+from midcall.chat.conversation import MESSAGE_ID, ChatRequest, Conversation, Event, Failure, load, record_of
 from midcall.chat.runs import Run
 from midcall.chat.tools import Meter, TurnCalls
 from midcall.errors import Conflict, MidcallError, NotAllowed
 from midcall.items import to_json
+from midcall.journal.contract import ConversationRecord, RunEnd
 from midcall.models.base import Message, ModelRequest, Stopped, TextPart, ThinkingPart, ToolCall, cost
 from midcall.principal import Principal
 
@@ -45,22 +45,8 @@ MAX_CALL_ID = 100
 
 INSTEAD = "The person did not answer, and wrote something else instead."
 
-
 INTERNAL = Failure("Internal error", "internal_error")
 """How a turn ends that failed inside midcall."""
-
-
-class Phase(StrEnum):
-    """Where a turn stands."""
-
-    PROCESS_PLUGIN_ABORT = "process_plugin_abort"
-    PROCESS_PLUGIN_RESPONSES = "process_plugin_responses"
-    PROCESS_MESSAGE = "process_message"
-    START_ITERATION = "start_iteration"
-    STREAMING = "streaming"
-    EXECUTING_TOOLS = "executing_tools"
-    PLUGIN_AWAITING_ELICIT = "plugin_awaiting_elicit"
-    COMPLETE = "complete"
 
 
 class Turn:
@@ -82,25 +68,19 @@ class Turn:
         self._tools = TurnCalls(engine, run, conversation, principal, self._meter)
         self._responses = list(request.plugin_elicit_responses)
         """What the person has answered that is not taken yet."""
-        self._unsaved = False
+        self.begun = asyncio.get_running_loop().create_future()
+        """Done when what the person did is saved; raises why it is not."""
+        self._unsaved = True
         self._iterations = 0
-        self._reason = "stop"
         self._said: list[str] = []
         """What the model has said so far in this iteration."""
-        self._table: dict[Phase, Callable[[], Awaitable[Phase | None]]] = {
-            Phase.PROCESS_PLUGIN_ABORT: self._process_plugin_abort,
-            Phase.PROCESS_PLUGIN_RESPONSES: self._process_plugin_responses,
-            Phase.PROCESS_MESSAGE: self._process_message,
-            Phase.START_ITERATION: self._start_iteration,
-            Phase.STREAMING: self._streaming,
-            Phase.EXECUTING_TOOLS: self._executing_tools,
-            Phase.PLUGIN_AWAITING_ELICIT: self._plugin_awaiting_elicit,
-            Phase.COMPLETE: self._complete,
-        }
+        self._saving: asyncio.Task[bool] | None = None
+        """Writes the conversation down."""
 
-    def take_in(self) -> None:
+    def _take_in(self) -> None:
         """Take in what the person did, before the first save; not what needs a handler, or ends a call."""
-        model = self._engine.model
+        conversation, model = self._conversation, self._engine.model
+        conversation.run, conversation.lsn, conversation.failure = self._run.id, 0, None
         self._run.emit(
             events.SessionInfo(
                 self._run.id, self._conversation.id, {"name": model.name, "scripted": model.scripted}
@@ -123,27 +103,47 @@ class Turn:
     async def play(self) -> None:
         """Go through the phases, to the end or until the person is asked."""
         try:
-            await self._play()
+            try:
+                await self._play()
+            except MidcallError as error:
+                if self._refused:
+                    return
+                if isinstance(error, Conflict):
+                    await self._end_if_deleted()
+                await self._finish(_failure(error))
+            except Exception:
+                log.exception("a turn failed inside midcall")
+                await self._finish(INTERNAL)
         except asyncio.CancelledError:
             await self._cut_off()
+        finally:
+            if self._refused:
+                self._run.abandon()
+            elif not self.begun.done():
+                self.begun.set_result(None)  # it could not be saved, and that is told
 
     async def _play(self) -> None:
-        try:
-            self._tools.look_for_tools()  # events name tools as the hub does
-            phase: Phase | None = Phase.PROCESS_PLUGIN_ABORT
-            while phase is not None:
-                phase = await self._table[phase]()
-        except MidcallError as error:
-            if isinstance(error, Conflict):
-                await self._end_if_deleted()
-            await self._finish(_failure(error))
-        except Exception:
-            log.exception("a turn failed inside midcall")
-            await self._finish(INTERNAL)
+        self._take_in()
+        self._tools.look_for_tools()  # events name tools as the hub does
+        if self._conversation.unanswered():
+            await self._save()
+        await self._process_plugin_abort()
+        await self._process_plugin_responses()
+        if self._conversation.unsaid:
+            await self._process_message()
+        reason = ""
+        while not reason:
+            if self._tools.unmade:
+                await self._executing_tools()
+            if self._conversation.pending:
+                await self._plugin_awaiting_elicit()
+                return
+            reason = await self._next_iteration()
+        await self._end(events.Complete(reason, self._meter.told))
 
     # --- what the person has done ------------------------------------------------------------
 
-    async def _process_plugin_abort(self) -> Phase:
+    async def _process_plugin_abort(self) -> None:
         abort = self._request.plugin_abort
         if abort is not None:
             pending = self._conversation.pending.get(abort.session_id)
@@ -152,15 +152,10 @@ class Turn:
                 self._tools.session_error(abort.session_id, "SESSION_NOT_FOUND", text)
             else:
                 await self._tools.abort(pending, abort.reason or "Cancelled by the person")
-        return Phase.PROCESS_PLUGIN_RESPONSES
 
-    async def _process_plugin_responses(self) -> Phase:
+    async def _process_plugin_responses(self) -> None:
         for response in self._responses:
-            pending = self._conversation.pending.get(response.session_id)
-            if pending is None:
-                self._tools.lost(response.session_id)
-            else:
-                await self._tools.take(pending, response)
+            await self._tools.take(response)
         # Who comes back without an answer is to see what is asked now: it may have changed.
         unsaid = self._conversation.unsaid
         ready = self._tools.answered
@@ -177,56 +172,57 @@ class Turn:
                 if not unsaid:
                     raise
                 # What the person says instead ends the calls that they may not go on with.
-        return Phase.PROCESS_MESSAGE
 
-    async def _process_message(self) -> Phase:
-        if self._conversation.unsaid:
-            await self._tools.make(self._tools.unmade)  # left over by a crash: they have a result first
-            for pending in list(self._conversation.pending.values()):
-                await self._tools.abort(pending, INSTEAD)
-            self._say()
-            self._unsaved = True
-            return Phase.START_ITERATION
-        if self._tools.unmade:
-            return Phase.EXECUTING_TOOLS
-        if self._conversation.pending:
-            return Phase.PLUGIN_AWAITING_ELICIT
-        last = self._conversation.messages[-1].role if self._conversation.messages else "assistant"
-        return Phase.COMPLETE if last == "assistant" else Phase.START_ITERATION
+    async def _process_message(self) -> None:
+        await self._tools.make(self._tools.unmade)  # left over by a crash: they have a result first
+        for pending in list(self._conversation.pending.values()):
+            await self._tools.abort(pending, INSTEAD)
+        self._say()
+        self._unsaved = True
 
     # --- the model and its tools -------------------------------------------------------------
 
-    async def _start_iteration(self) -> Phase:
+    async def _next_iteration(self) -> str:
+        """Ask the model, unless it has said all, or too much; gives why the turn is to end, if it is."""
+        messages = self._conversation.messages
+        if not messages or messages[-1].role == "assistant":
+            return "stop"
         if self._iterations >= self._engine.max_iterations:
-            self._reason = "iterations"
-            return Phase.COMPLETE
+            return "iterations"
         if self._meter.spent:
-            self._reason = "budget"
-            return Phase.COMPLETE
+            return "budget"
         self._iterations += 1
-        return Phase.STREAMING
+        return await self._streaming()
 
-    async def _streaming(self) -> Phase:
+    async def _streaming(self) -> str:
         engine = self._engine
-        await self._save_changes()
+        saving: asyncio.Handle | None = None
+        if self._unsaved:
+            # While the model is waited for; if it answers at once, with what it says.
+            saving = asyncio.get_running_loop().call_soon(self._begin_save, self._run.lsn)
         messages = joined(self._conversation.messages)
         request = ModelRequest(messages, self._tools.look_for_tools().definitions, engine.system)
         thinking: list[str] = []
         calls: list[ToolCall] = []
         stopped = Stopped()
         self._said = []
-        async for event in engine.model.stream(request):
-            match event:
-                case TextPart(text):
-                    self._said.append(sound(text))
-                    self._run.emit(events.Text(self._said[-1]))
-                case ThinkingPart(text):
-                    thinking.append(sound(text))
-                    self._run.emit(events.Thinking(thinking[-1]))
-                case ToolCall():
-                    calls.append(self._own(event, calls))
-                case Stopped():
-                    stopped = event
+        try:
+            async for event in engine.model.stream(request):
+                match event:
+                    case TextPart(text):
+                        self._said.append(sound(text))
+                        self._run.emit(events.Text(self._said[-1]))
+                    case ThinkingPart(text):
+                        thinking.append(sound(text))
+                        self._run.emit(events.Thinking(thinking[-1]))
+                    case ToolCall():
+                        calls.append(self._own(event, calls))
+                    case Stopped():
+                        stopped = event
+        finally:
+            if saving is not None:
+                saving.cancel()
+        msgspec.json.encode(stopped.extra)  # what cannot be kept is not said
         text, self._said = "".join(self._said), []
         self._meter.spend(cost(request, text, calls, stopped.usage))
         self._conversation.say(
@@ -234,11 +230,8 @@ class Turn:
         )
         if calls:
             self._run.emit(events.ToolCalls([_shown(call) for call in calls]))
-        self._unsaved = True
-        if not calls:
-            self._reason = "length" if stopped.reason == "length" else "stop"
-            return Phase.COMPLETE
-        return Phase.EXECUTING_TOOLS
+            return ""
+        return "length" if stopped.reason == "length" else "stop"
 
     def _own(self, call: ToolCall, calls: Sequence[ToolCall]) -> ToolCall:
         """A call whose id no other call of the conversation has, as some models count anew each time.
@@ -256,30 +249,27 @@ class Turn:
             number += 1
         return ToolCall(id, sound(call.name), sound(call.arguments))
 
-    async def _executing_tools(self) -> Phase:
-        await self._save_changes()
+    async def _executing_tools(self) -> None:
+        await self._saved()
+        saving = self._begin_save(self._run.lsn)
+        if self._engine.in_order:
+            await asyncio.sleep(0)  # it is asked for before the calls are
+        else:
+            await asyncio.shield(saving)
         self._unsaved = True
-        await self._tools.make(self._tools.unmade)
-        return Phase.PLUGIN_AWAITING_ELICIT if self._conversation.pending else Phase.START_ITERATION
+        await self._tools.make(self._tools.unmade, saving)
+        await asyncio.shield(saving)
 
     # --- the end -----------------------------------------------------------------------------
 
     async def _plugin_awaiting_elicit(self) -> None:
-        await self._end()
         questions = self._conversation.questions
-        for question in questions:
-            self._run.emit(question)
         count = len(self._conversation.messages)
-        self._run.emit(
-            events.ConversationState(self._conversation.id, [], questions, self._meter.told, count)
-        )
-
-    async def _complete(self) -> None:
-        await self._end()
-        self._run.emit(events.Complete(self._reason, self._meter.told))
+        state = events.ConversationState(self._conversation.id, [], questions, self._meter.told, count)
+        await self._end(*questions, state)
 
     async def _cut_off(self) -> None:
-        """The person has stopped it; or the server ends, and then it is taken up again later."""
+        """Somebody has stopped the turn; or the process ends, then it is taken up again later."""
         if self._engine.closing:
             await self._finish(Failure("The server is closing: try again", "closing", recoverable=True))
             return
@@ -306,26 +296,76 @@ class Turn:
     async def _finish(self, event: Event) -> None:
         """The last event, which is told also if nothing can be saved any more."""
         try:
-            await self._end(event if isinstance(event, Failure) else None)
+            await self._end(event)
         except MidcallError as error:
+            if self._refused:
+                return
             log.warning("a conversation cannot be saved: %s", error)
         except Exception:
             log.exception("a conversation cannot be saved")
         self._run.emit(event)
 
-    async def _end(self, failure: Failure | None = None) -> None:
-        self._conversation.run, self._conversation.failure = None, failure
-        await self._save()
+    async def _end(self, *last: Event) -> None:
+        """Save the conversation, and tell the last events when it is."""
+        self._conversation.run = None
+        self._conversation.failure = last[-1] if isinstance(last[-1], Failure) else None
+        await self._run.end(last, self._save, self._conversation.messages)
 
-    async def _save_changes(self) -> None:
-        if self._unsaved:
-            await self._save()
+    # --- saving ------------------------------------------------------------------------------
 
-    async def _save(self) -> None:
+    async def _save(self, end: RunEnd | None = None) -> bool:
+        await self._saved()
+        return await asyncio.shield(self._begin_save(self._run.lsn, end))
+
+    async def _saved(self) -> None:
+        """Wait for what is being saved. If that fails, it is for the next save to say so."""
+        saving, self._saving = self._saving, None
+        if saving is not None:
+            await asyncio.wait((saving,))
+            _ = saving.cancelled() or saving.exception()
+        if self._refused:
+            self.begun.result()
+
+    def _begin_save(self, lsn: int, end: RunEnd | None = None) -> asyncio.Task[bool]:
+        """Begin to save the conversation as it is now, with all that the lines up to this one tell.
+
+        Whoever waits for it may be cut off, and it goes on: so it is known whether it is saved.
+        """
         self._unsaved = False
-        self._conversation.lsn = self._run.lsn
-        with self._run.uncut():
-            await save(self._engine.store, self._conversation)
+        self._conversation.lsn = lsn
+        record, run = record_of(self._conversation), self._run
+        beginning: asyncio.Task[None] | None = None
+        if not self.begun.done():  # both at once: in one transaction, where the store takes them together
+            beginning = asyncio.create_task(
+                self._engine.store.begin_run(run.id, run.conversation_id, run.principal)
+            )
+        self._saving = asyncio.create_task(self._write(record, end, beginning))
+        return self._saving
+
+    async def _write(
+        self, record: ConversationRecord, end: RunEnd | None, beginning: asyncio.Task[None] | None
+    ) -> bool:
+        try:
+            if beginning is not None and not self._engine.in_order:
+                await beginning
+            ended = await self._engine.store.save(record, end)
+            if beginning is not None:
+                await beginning
+        except Exception as error:
+            if beginning is not None:
+                await asyncio.wait((beginning,))
+                _ = beginning.exception()
+                self.begun.set_exception(error)
+            raise
+        self._conversation.version = record.version
+        if beginning is not None:
+            self.begun.set_result(None)
+        return ended
+
+    @property
+    def _refused(self) -> bool:
+        """Whether what the person did could not be saved: then there was no turn."""
+        return self.begun.done() and self.begun.exception() is not None
 
 
 def _failure(error: MidcallError) -> Failure:

@@ -289,7 +289,7 @@ async def _of_journal(args: argparse.Namespace) -> AsyncIterator[Office]:
 @asynccontextmanager
 async def _of_target(args: argparse.Namespace) -> AsyncIterator[Office]:
     """A journal and the code: this process is one of its workers, for the one call that is answered."""
-    from midcall.chat.tools import ChatCalls
+    from midcall.chat.dialect import ChatCalls
     from midcall.cli.load import load_hub
     from midcall.journal.admin import Admin
     from midcall.journal.durable import DurableCalls

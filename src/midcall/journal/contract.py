@@ -191,16 +191,25 @@ class RunRecord(Struct, frozen=True):
     now: float
 
 
+class RunEnd(Struct, frozen=True):
+    """The last lines of a run, of which the first has this number."""
+
+    run: str
+    first: int
+    lines: Sequence[bytes]
+
+
 class Conversations(Protocol):
     """The conversations of a store, and their runs. A method raises `JournalError` as those of `Journal`."""
 
     async def load(self, id: str, principal: str | None) -> ConversationRecord | None:
         """A conversation of this person; nobody gets another's."""
 
-    async def save(self, record: ConversationRecord) -> None:
+    async def save(self, record: ConversationRecord, end: RunEnd | None = None) -> bool:
         """Write a conversation down. Raises `Conflict` unless the kept one has the version before.
 
-        A new one has version 1.
+        A new one has version 1. With `end`, a run ends together with it; false if that has other lines there,
+        or fewer before, and is left as it is.
         """
 
     async def delete(self, id: str, principal: str | None) -> bool:
@@ -249,6 +258,8 @@ class Journal(Protocol):
 
     on_post: Callable[[bytes], None] | None
     """Gets what other workers post to this one. What comes while there is nobody is thrown away."""
+    in_order: bool
+    """Whether what is asked for first is never written after what is asked for later."""
 
     @property
     def conversations(self) -> Conversations:
@@ -485,6 +496,7 @@ __all__ = [
     "JournalError",
     "Page",
     "Parking",
+    "RunEnd",
     "RunRecord",
     "Settled",
     "Status",

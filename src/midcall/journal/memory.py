@@ -40,6 +40,7 @@ from midcall.journal.contract import (
     JournalError,
     Page,
     Parking,
+    RunEnd,
     RunRecord,
     Settled,
     Status,
@@ -187,6 +188,7 @@ class _Memory:
 class MemoryJournal:
     """A worker on a memory: its own, or that of another one."""
 
+    in_order = True
     at_once = True
 
     def __init__(self, shared: "MemoryJournal | None" = None) -> None:
@@ -445,12 +447,18 @@ class MemoryConversations:
     async def load(self, id: str, principal: str | None) -> ConversationRecord | None:
         return self._use().conversations.get(principal, id)
 
-    async def save(self, record: ConversationRecord) -> None:
+    async def save(self, record: ConversationRecord, end: RunEnd | None = None) -> bool:
         owned = self._use().conversations
         kept = owned.get(record.principal, record.id)
         if (0 if kept is None else kept.version) != record.version - 1:
             raise Conflict("The conversation was changed meanwhile")
         self._keep(record)
+        try:
+            if end is not None:
+                self._append(end.run, end.first, end.lines, ended=True)
+        except Conflict:
+            return False
+        return True
 
     def _keep(self, record: ConversationRecord) -> None:
         owned = self._use().conversations
@@ -496,6 +504,9 @@ class MemoryConversations:
             memory.runs[run] = _KeptRun(conversation_id, principal)
 
     async def append(self, run: str, first: int, lines: Sequence[bytes], *, ended: bool) -> bool:
+        return self._append(run, first, lines, ended=ended)
+
+    def _append(self, run: str, first: int, lines: Sequence[bytes], *, ended: bool) -> bool:
         kept = self._use().runs.get(run)
         if kept is None:
             return False

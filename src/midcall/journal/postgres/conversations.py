@@ -10,6 +10,7 @@ from midcall.journal.contract import (
     ConversationPage,
     ConversationRecord,
     JournalError,
+    RunEnd,
     RunRecord,
     new_lines,
 )
@@ -46,7 +47,7 @@ class PostgresConversations:
         row = await connection.fetchrow(self._sql.load_conversation, digest(principal, id))
         return None if row is None else self._values.record(id, principal, *row)
 
-    async def save(self, record: ConversationRecord) -> None:
+    async def save(self, record: ConversationRecord, end: RunEnd | None = None) -> bool:
         values = self._row(record)
 
         async def write(connection: "Connection", again: bool) -> bool:
@@ -59,8 +60,21 @@ class PostgresConversations:
                 return bool(await connection.fetchval(self._sql.has_conversation, key, version, body))
             return bool(done)
 
-        if not await self.reach.run(write):
+        async def write_both(connection: "Connection", again: bool) -> bool | None:
+            """Whether the run has ended; nothing if the conversation could not be written."""
+            if end is None:
+                return await write(connection, again) or None
+            async with transaction(connection):
+                if not await write(connection, again):
+                    return None
+                last = _Lines(end.run, end.first, end.lines, ended=True)
+                (stop,) = await self._append(connection, [last], again)
+                return not isinstance(stop, MidcallError)
+
+        saved = await self.reach.run(write_both)
+        if saved is None:
             raise Conflict("The conversation was changed meanwhile")
+        return saved
 
     async def delete(self, id: str, principal: str | None) -> bool:
         async def remove(connection: "Connection", again: bool) -> bool:

@@ -81,6 +81,8 @@ class PostgresJournal:
     refused, unless `plain_too` (see `seal`).
     """
 
+    in_order = False
+
     def __init__(
         self,
         dsn: str,

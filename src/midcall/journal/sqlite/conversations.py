@@ -11,6 +11,7 @@ from midcall.journal.contract import (
     Conflict,
     ConversationPage,
     ConversationRecord,
+    RunEnd,
     RunRecord,
     new_lines,
 )
@@ -60,23 +61,20 @@ class SqliteConversations:
         return None if row is None else self._values.record(id, principal, *row)
 
     @writing
-    def save(self, db: Connection, record: ConversationRecord) -> None:
-        closed = self._values.close(record)
-        values = (
-            record.version,
-            record.updated,
-            record.waiting,
-            record.run,
-            *closed,
-            record.id,
-            record.principal,
-        )
+    def save(self, db: Connection, record: ConversationRecord, end: RunEnd | None = None) -> bool:
+        values = self._row(record)
         if record.version == 1:
             done = db.execute(_INSERT, values)
         else:
             done = db.execute(_UPDATE, (*values, record.version - 1))
         if not done.rowcount:
             raise Conflict("The conversation was changed meanwhile")
+        try:
+            if end is not None:
+                self._append(db, end.run, end.first, end.lines, ended=True)
+        except Conflict:
+            return False
+        return True
 
     @writing
     def delete(self, db: Connection, id: str, principal: str | None) -> bool:
@@ -121,6 +119,9 @@ class SqliteConversations:
 
     @writing
     def append(self, db: Connection, run: str, first: int, lines: Sequence[bytes], *, ended: bool) -> bool:
+        return self._append(db, run, first, lines, ended=ended)
+
+    def _append(self, db: Connection, run: str, first: int, lines: Sequence[bytes], *, ended: bool) -> bool:
         row = db.execute("SELECT lines, stop FROM runs WHERE id = ?", (run,)).fetchone()
         if row is None:
             return False
