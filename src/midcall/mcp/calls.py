@@ -27,8 +27,8 @@ from midcall.journal.contract import CallRecord
 from midcall.limits import MAX_STATE, Key
 from midcall.mcp import messages, revisions
 from midcall.mcp.catalog import Prepare, Readable, Template, Tool, tool_of
-from midcall.mcp.dialects import Dialect, respond_tool
-from midcall.mcp.dialects.server_requests import ServerRequests
+from midcall.mcp.dialects import respond_tool
+from midcall.mcp.dialects.attached import Attached
 from midcall.mcp.request import McpError, McpRequest, Session, require
 from midcall.mcp.results import (
     Finish,
@@ -204,18 +204,13 @@ class McpCalls:
         if caller.modern and params is not None and _may_wait(request, found, params):
             self._start_durable(request, session, wanted, params, prepare)
             return
-        asks = found.method.interactive and not caller.modern
-        dialect = (
-            ServerRequests(request, wanted.finish, found.name, session)
-            if asks
-            else Dialect(request, wanted.finish, found.name)
-        )
+        dialect = Attached(request, wanted.finish, found.name, session)
         session.admit(request, dialect)
         call = dialect.call = self._server.hub.prepare(
             found,
             wanted.arguments,
             dialect,
-            supported=caller.askable if asks else frozenset(),
+            supported=frozenset() if caller.modern else caller.askable,
             owner=None if caller.modern else session,  # who may answer by `_plexus_respond`
             principal=caller.principal,
         )

@@ -2,7 +2,7 @@
 
 The question goes out as `notifications/message` of the logger `plexus.bidir`, whatever the log level;
 the client answers by calling the tool `_plexus_respond`. Its model and its folders, if it declares
-them, are asked for by requests as ever (see `server_requests`).
+them, are asked for by requests as ever (see `attached`).
 """
 
 from typing import Any
