@@ -277,10 +277,14 @@ class ChatCalls:
         if taken is not None:
             return await self.current(taken.id, report)
         if saved is not None:
-            await asyncio.wait((saved,))
-            if error := saved.exception():
-                await self._abort(record.id, "The conversation could not be saved")
-                raise error
+            try:
+                await asyncio.wait((saved,))
+            finally:
+                refused = saved.exception() if saved.done() else None
+                if refused is not None:
+                    await finished(self._abort(record.id, "The conversation could not be saved"))
+            if refused is not None:
+                raise refused
         told = dialect.listen(report)
         if not _has_begun(dialect):
             durable.start(dialect)

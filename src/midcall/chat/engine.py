@@ -239,7 +239,11 @@ class ChatEngine:
         turn = Turn(self, run, conversation, request, principal)
         self._runs[run.id] = run
         run.begin(turn.play()).add_done_callback(lambda _: self._ended(run))
-        await asyncio.shield(turn.begun)
+        try:
+            await asyncio.shield(turn.begun)
+        except MidcallError:
+            run.stop()  # there is no turn
+            raise
         return run
 
     async def _wanted(self, request: ChatRequest, name: str | None, *, create: bool) -> Conversation:
