@@ -153,11 +153,11 @@ class TurnCalls:
 
         None runs before `saved` is done.
         """
-        await self._all([self._make(call, saved) for call in calls])
+        await self._all([self._play(Pending(call, round=0), saved) for call in calls])
 
     async def go_on(self, pendings: Iterable[Pending]) -> None:
         """Go on with calls, with what is answered of their questions; what is not, they ask again."""
-        await self._all([self._go_on(pending) for pending in pendings])
+        await self._all([self._play(pending) for pending in pendings])
 
     async def _all(self, work: Sequence[Coroutine[Any, Any, None]]) -> None:
         """Do it all, at once unless told otherwise; what one fails with is raised when all have ended."""
@@ -203,28 +203,21 @@ class TurnCalls:
 
     # --- one of them --------------------------------------------------------------------------
 
-    async def _make(self, call: ToolCall, saved: asyncio.Task[Any] | None) -> None:
-        pending = Pending(call, round=0)
-
-        async def begin(report: Report) -> ToolEnded | ToolAsks:
-            tool, key = self._tool(call), self._conversation.key_of(call)
-            arguments = to_json(call.read_arguments())
-            principal = self._conversation.principal
-            return await self._engine.calls.begin(tool, arguments, key, principal, report, saved)
-
-        await self._play(pending, begin)
-
-    async def _go_on(self, pending: Pending) -> None:
-        async def answer(report: Report) -> ToolEnded | ToolAsks:
-            if not pending.call_id:  # of a conversation that was written before calls were known by their ids
-                key = self._conversation.key_of(pending.call)
-                pending.call_id = await self._engine.calls.find(self._conversation.principal, key)
-            self._tool(pending.call)
-            await self._answer(pending)
-            self._status(pending.call, "running")
-            return await self._engine.calls.current(pending.call_id, report)
-
-        await self._play(pending, answer)
+    async def _begin(
+        self, pending: Pending, report: Report, saved: asyncio.Task[Any] | None
+    ) -> ToolEnded | ToolAsks:
+        """Make a call that is new, or go on with one that was asked something."""
+        call, calls, principal = pending.call, self._engine.calls, self._conversation.principal
+        key = self._conversation.key_of(call)
+        if not pending.round:
+            tool, arguments = self._tool(call), to_json(call.read_arguments())
+            return await calls.begin(tool, arguments, key, principal, report, saved)
+        if not pending.call_id:  # of a conversation that was written before calls were known by their ids
+            pending.call_id = await calls.find(principal, key)
+        self._tool(call)
+        await self._answer(pending)
+        self._status(call, "running")
+        return await calls.current(pending.call_id, report)
 
     def _tool(self, call: ToolCall) -> Tool:
         """The tool of a call. Raises `MethodNotFound`, or `NotAllowed` if it is not for this person, now."""
@@ -244,11 +237,7 @@ class TurnCalls:
         if pending.answers:
             await self._engine.calls.answer(pending.call_id, pending.answers, pending.places)
 
-    async def _play(
-        self,
-        pending: Pending,
-        start: Callable[[Report], Coroutine[Any, Any, ToolEnded | ToolAsks]],
-    ) -> None:
+    async def _play(self, pending: Pending, saved: asyncio.Task[Any] | None = None) -> None:
         """Do what is next of a call. Whatever goes wrong is its result, unless it may be tried again, or the
         call waits for somebody who may go on with it."""
         call = pending.call
@@ -257,7 +246,7 @@ class TurnCalls:
             self._run.emit(events.ToolProgress(call.id, self._name(call), message, percentage))
 
         try:
-            await self._settle(pending, await start(tell), tell)
+            await self._settle(pending, await self._begin(pending, tell, saved), tell)
         except SessionLost:
             self._conversation.pending.pop(call.id, None)
             self.lost(call.id)
