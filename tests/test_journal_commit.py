@@ -1,8 +1,11 @@
 """Group commit: in a thread, and in a task."""
 
 import asyncio
+import random
 import threading
+import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -244,5 +247,41 @@ def test_a_slow_disk_is_waited_for_in_the_thread(monkeypatch: pytest.MonkeyPatch
             await asyncio.sleep(0)
         assert [where for where, _ in both.batches] == ["loop", "thread", "thread"]
         await batches.stop()
+
+    drive(main())
+
+
+def test_nothing_is_committed_before_what_was_asked_for_earlier() -> None:
+    """Though some of it is committed in the event loop, and some in the thread."""
+
+    async def main() -> None:
+        order: list[int] = []
+        threads: set[str] = set()
+
+        def commit(asked: Sequence[int]) -> list[None]:
+            threads.add(threading.current_thread().name)
+            order.extend(asked)
+            return [None] * len(asked)
+
+        class Hesitant(CommitThread[int]):
+            def _take(self) -> Any:
+                time.sleep(0.001)  # it has a job already, and has not begun it
+                return super()._take()
+
+        batches = Hesitant("test", commit, at_once=commit)
+        draw = random.Random(1)
+        asked = 0
+        for _ in range(500):
+            some = [batches.do(asked + n) for n in range(draw.choice((1, 1, 1, 2, 5)))]
+            asked += len(some)
+            waiting = [asyncio.ensure_future(one) for one in some]
+            for _ in range(draw.choice((0, 1, 2, 3))):
+                await asyncio.sleep(0)
+            if draw.random() < 0.3:
+                await asyncio.gather(*waiting)
+        await batches.stop()
+        await asyncio.sleep(0)
+        assert order == list(range(asked))
+        assert len(threads) == 2
 
     drive(main())

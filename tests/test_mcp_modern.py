@@ -8,14 +8,16 @@ import asyncio
 import base64
 import json
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
+from pydantic import Field
 
 from driving import LIMIT, drive, until
 from mcp_app import make_hub
 from mcp_oracle import Oracle
 from mcp_peers import FORMS, META, MODERN, Client, Connect, HttpServer, http_server, over_stdio, text
+from midcall import Hub, method
 from midcall.journal import dialect
 from midcall.mcp import resume
 from test_mcp_leaks import KEYS, Visitor
@@ -801,6 +803,52 @@ def test_a_request_that_says_nothing_of_itself_is_refused(connect: Connect) -> N
                 if code == -32022 and hasattr(client, "port"):
                     code = -32020  # the header says something else
                 assert response["error"]["code"] == code, meta
+
+    drive(run())
+
+
+class Mirrored:
+    """Arguments that headers repeat."""
+
+    @method
+    async def send(
+        self,
+        dry: Annotated[bool, Field(json_schema_extra={"x-mcp-header": "Dry"})] = False,
+        count: Annotated[int, Field(json_schema_extra={"x-mcp-header": "Count"})] = 1,
+        to: Annotated[str, Field(json_schema_extra={"x-mcp-header": "To"})] = "",
+    ) -> str:
+        """Send something."""
+        return f"{dry} {count} {to}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "headers", "fits"),
+    [
+        ({"dry": True}, {"dry": "true"}, True),
+        ({"dry": True}, {"dry": "false"}, False),
+        ({"dry": False}, {"dry": "true"}, False),
+        ({"dry": True}, {"dry": "1"}, False),
+        ({"dry": True}, {}, False),
+        ({"count": 5}, {"count": "5.0"}, True),
+        ({"count": 5}, {"count": "6"}, False),
+        ({"count": 5}, {"count": "five"}, False),
+        ({"to": "Zoë"}, {"to": "=?base64?Wm/Dqw==?="}, True),
+        ({"to": "Zoë"}, {"to": "=?base64?Wm9l?="}, False),
+        ({"to": "Zoë"}, {"to": "=?base64?!?="}, False),
+        ({"to": "5"}, {"to": "5.0"}, False),
+        ({}, {"to": "anybody"}, True),
+        ({}, {"to": "=?base64?!?="}, False),
+    ],
+)
+def test_a_header_that_repeats_an_argument_says_the_same(
+    arguments: dict[str, Any], headers: dict[str, str], fits: bool
+) -> None:
+    async def run() -> None:
+        visitor = Visitor(Hub("plexus").register(Mirrored()))
+        given = {f"mcp_param_{name}": value for name, value in headers.items()}
+        response = await visitor.modern("tools/call", call("mirrored.send", **arguments), **given)
+        assert ("result" in response) == fits, response
+        assert fits or response["error"]["code"] == -32020
 
     drive(run())
 

@@ -41,7 +41,7 @@ class Tools:
         for number in range(1, to + 1):
             ask.progress(f"{number} of {to}", 100 * number / to)
             await asyncio.sleep(0.02)
-        await asyncio.sleep(0.5)  # the TypeScript clients drop a report that they read together with the result
+        await asyncio.sleep(0.5)  # TypeScript clients drop a report that they read together with the result
         return f"Counted to {to}"
 
     @method

@@ -172,10 +172,7 @@ class ChatCall(Detached):
     def _finish(self) -> None:
         if self.call is None:
             return
-        try:
-            self._outcome = encode_outcome(self._result.outcome())
-        except (TypeError, ValueError) as error:  # something that JSON cannot carry
-            self._outcome = encode_outcome(McpError(INTERNAL_ERROR, str(error)))
+        self._outcome = encode_outcome(self._result.outcome())
         self.end(self.call, self._outcome)
 
     # --- what the base calls -----------------------------------------------------------------

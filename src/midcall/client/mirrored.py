@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from midcall.mcp.request import value_at
+
 log = logging.getLogger("midcall.client")
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -42,7 +44,7 @@ class Mirrored:
         wanted = self._wanted.get(name)
         if not wanted or not arguments:
             return ()
-        found = ((header, _at(arguments, path)) for path, header in wanted)
+        found = ((header, value_at(arguments, path)) for path, header in wanted)
         return tuple(
             (f"Mcp-Param-{header}", header_value(value)) for header, value in found if value is not None
         )
@@ -86,14 +88,6 @@ def _refuse_elsewhere(schema: Any) -> None:
     elif isinstance(schema, list):
         for value in schema:
             _refuse_elsewhere(value)
-
-
-def _at(arguments: Any, path: tuple[str, ...]) -> Any:
-    for name in path:
-        if not isinstance(arguments, Mapping):
-            return None
-        arguments = arguments.get(name)
-    return arguments
 
 
 def header_value(value: Any) -> str:

@@ -192,6 +192,8 @@ class CommitThread(CommitQueue[Ask]):
         """Who commits has it."""
         self._asked = False
         """Whether something was asked for in this turn of the event loop."""
+        self._busy = False
+        """Whether the thread has something to do: what comes later must not be committed before that."""
         self._slow_until = 0.0
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
@@ -228,7 +230,7 @@ class CommitThread(CommitQueue[Ask]):
 
     def _is_alone(self) -> bool:
         """Whether nothing else is to be done: what comes together is committed together."""
-        if self._asked or self._closed or not self._jobs.empty() or time.monotonic() < self._slow_until:
+        if self._asked or self._busy or self._closed or time.monotonic() < self._slow_until:
             return False
         self._asked = True
         self._loop.call_soon(self._end_turn)
@@ -236,6 +238,10 @@ class CommitThread(CommitQueue[Ask]):
 
     def _end_turn(self) -> None:
         self._asked = False
+
+    def _put(self, job: Job[Ask] | None) -> None:
+        super()._put(job)
+        self._busy = True
 
     def nudge(self) -> None:
         """Have `idle` called now."""
@@ -258,6 +264,9 @@ class CommitThread(CommitQueue[Ask]):
             if not self._later:
                 with self._at_work:
                     pause = self._idle()
+                self._busy = False
+                if not self._jobs.empty():  # it was put just now
+                    self._busy = True
                 try:
                     job = self._jobs.get(timeout=pause)
                 except Empty:

@@ -237,7 +237,8 @@ class McpCalls:
         """Start a call that may have to be found again, or go on with one that waits."""
         resumption, hub, caller = self._server.resumption, self._server.hub, request.caller
         method, found, arguments, finish = wanted
-        ticket = Ticket(method, found.name, _digest(arguments), caller.principal)
+        digested = (_digest if len(arguments) <= SHORT else _digest.__wrapped__)(arguments)
+        ticket = Ticket(method, found.name, digested, caller.principal)
         if params.request_state is not UNSET:
             if not isinstance(params.request_state, str) or len(params.request_state) > MAX_STATE:
                 raise invalid()
@@ -301,18 +302,12 @@ def _prompting(prompt: Template, revision: str) -> Finish:
     return partial(prompt_result, prompt.found.method.description, revision)
 
 
+@functools.lru_cache(maxsize=1024)  # they come again with each answer
 def _digest(arguments: bytes) -> str:
-    return _digest_known(arguments) if len(arguments) <= SHORT else _digest_anew(arguments)
-
-
-def _digest_anew(arguments: bytes) -> str:
     try:
         return digest(msgspec.json.decode(arguments or b"{}"))
     except (msgspec.DecodeError, RecursionError):
         return ""
-
-
-_digest_known = functools.lru_cache(maxsize=1024)(_digest_anew)  # they come again with each answer
 
 
 # --- plain calls --------------------------------------------------------------------------------------

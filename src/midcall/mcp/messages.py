@@ -120,7 +120,7 @@ class CompleteParams(Params, kw_only=True):
     context: CompletionContext = field(default_factory=CompletionContext)
 
 
-class Filter(Struct):
+class Filter(Struct, omit_defaults=True):
     """Which changes a modern client wants to hear of."""
 
     tools: bool = field(default=False, name="toolsListChanged")

@@ -123,14 +123,7 @@ class Listeners:
         """Open a subscription, and acknowledge what it will hear of."""
         self._open[id(request)] = (request, wanted)
         self.taken.take(request.caller.principal, LISTENER + size_of(wanted.uris))
-        flags = {
-            "toolsListChanged": wanted.tools,
-            "promptsListChanged": wanted.prompts,
-            "resourcesListChanged": wanted.resources,
-            "resourceSubscriptions": wanted.uris,
-        }
-        accepted = {name: value for name, value in flags.items() if value}
-        self._send(request, "notifications/subscriptions/acknowledged", {"notifications": accepted})
+        self._send(request, "notifications/subscriptions/acknowledged", {"notifications": wanted})
 
     def remove(self, request: McpRequest) -> None:
         """The caller has closed its subscription."""

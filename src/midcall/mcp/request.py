@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from midcall import jsonrpc
 from midcall.call import Call
@@ -274,75 +274,64 @@ def check_headers(
         return
     version = headers.get(b"mcp-protocol-version")
     if version != revision.encode():
-        raise _mismatch(f"MCP-Protocol-Version is {_text_of(version)!r}, but the body says {revision!r}")
+        raise _mismatch("MCP-Protocol-Version", version, revision)
     if revision not in revisions.MODERN:
         return
     given = headers.get(b"mcp-method")
     if given != method.encode():
-        _same("Mcp-Method", _text_of(given), method)
+        raise _mismatch("Mcp-Method", given, method)
     field = _NAME_OF.get(method)
     name = None if field is None else getattr(params, field, None)
-    if name is not None:
-        given = headers.get(b"mcp-name")
-        if given is None or not given.isascii() or given != name.encode():
-            _same("Mcp-Name", _decoded("Mcp-Name", _text_of(given)), name)
-        if method == "tools/call":
-            tool = find_tool(name)
-            if tool is not None and tool.headers:
-                _check_arguments(headers, tool, params.arguments)
-
-
-def _check_arguments(headers: Headers, tool: Tool, arguments: Raw) -> None:
-    """Some arguments may be repeated too."""
-    values = msgspec.json.decode(arguments) if bytes(arguments) else {}
-    for path, name in tool.headers:
-        value = _value_at(values, path)
-        header = f"Mcp-Param-{name}"
-        given = _decoded(header, _text_of(headers.get(header.lower().encode())))
-        if value is not None:
-            _same(header, given, as_text(value), number=isinstance(value, int | float))
-
-
-def _same(name: str, given: str | None, expected: str, *, number: bool = False) -> None:
-    if given is None:
-        raise _mismatch(f"the header {name} is missing")
-    if given == expected or (number and _as_number(given) == _as_number(expected)):
+    if name is None:
         return
-    raise _mismatch(f"{name} is {given!r}, but the body says {expected!r}")
+    given = headers.get(b"mcp-name")
+    if given is None or not given.isascii() or given != name.encode():
+        _check("Mcp-Name", given, name)
+    tool = find_tool(name) if method == "tools/call" else None
+    if tool is not None and tool.headers:
+        values = msgspec.json.decode(params.arguments) if bytes(params.arguments) else {}
+        for path, argument in tool.headers:
+            header = f"Mcp-Param-{argument}"
+            _check(header, headers.get(header.lower().encode()), value_at(values, path))
 
 
-def _as_number(text: str) -> float | None:
+def _check(name: str, given: bytes | None, value: Any) -> None:
+    """Raise unless a header says this value. Where there is no value, any header will do that can be read."""
+    text = "" if given is None else given.decode("latin-1").strip()
+    if text.startswith(_PREFIX) and text.endswith(_SUFFIX):
+        try:
+            text = base64.b64decode(text[len(_PREFIX) : -len(_SUFFIX)], validate=True).decode()
+        except (binascii.Error, UnicodeDecodeError):
+            what = f"Header mismatch: {name} is not valid base64"
+            raise McpError(HEADER_MISMATCH, what, status=400) from None
+    if value is None or (given is not None and (text == as_text(value) or _is_number(text, value))):
+        return
+    raise _mismatch(name, given, as_text(value))
+
+
+def _is_number(text: str, value: Any) -> bool:
+    """Whether a text is another way to write a number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
     try:
-        return float(text)
-    except ValueError:
-        return None
+        return float(text) == float(value)
+    except (ValueError, OverflowError):
+        return False
 
 
-def _decoded(name: str, value: str | None) -> str | None:
-    if value is None:
-        return None
-    value = value.strip()
-    if not (value.startswith(_PREFIX) and value.endswith(_SUFFIX)):
-        return value
-    try:
-        return base64.b64decode(value[len(_PREFIX) : -len(_SUFFIX)], validate=True).decode()
-    except (binascii.Error, UnicodeDecodeError):
-        raise _mismatch(f"{name} is not valid base64") from None
-
-
-def _text_of(value: bytes | None) -> str | None:
-    return None if value is None else value.decode("latin-1")
-
-
-def _value_at(arguments: Any, path: tuple[str, ...]) -> Any:
+def value_at(arguments: Any, path: tuple[str, ...]) -> Any:
+    """What stands at a place in the arguments of a tool, if anything does."""
     for part in path:
-        if not isinstance(arguments, dict):
+        if not isinstance(arguments, Mapping):
             return None
         arguments = arguments.get(part)
     return arguments
 
 
-def _mismatch(what: str) -> McpError:
+def _mismatch(name: str, given: bytes | None, expected: str) -> McpError:
+    what = f"{name} is {(given or b'').decode('latin-1')!r}, but the body says {expected!r}"
+    if given is None:
+        what = f"the header {name} is missing"
     return McpError(HEADER_MISMATCH, f"Header mismatch: {what}", status=400)
 
 

@@ -333,11 +333,14 @@ def _known_block(block: Any, revision: str, number: int) -> Any:
 
 
 def encode_outcome(outcome: Outcome) -> bytes:
-    """An outcome as it is kept. Raises `TypeError` or `ValueError` for what JSON cannot carry."""
-    if isinstance(outcome, McpError):
+    """An outcome as it is kept; of what JSON cannot carry, that it cannot."""
+    try:
+        if not isinstance(outcome, McpError):
+            return to_json({"result": outcome})
         code, message, data, status = outcome.code, outcome.message, outcome.data, outcome.status
         return to_json({"error": {"code": code, "message": message, "data": data, "status": status}})
-    return to_json({"result": outcome})
+    except (TypeError, ValueError) as error:
+        return encode_outcome(McpError(INTERNAL_ERROR, str(error)))
 
 
 def decode_outcome(encoded: bytes) -> Outcome:

@@ -118,14 +118,10 @@ class InputRequired(Detached):
         call, record = self.call, self.record
         if call is None:
             return
-        self._outcome = self._reply.outcome()
-        try:
-            encoded = encode_outcome(self._outcome)
-        except (TypeError, ValueError) as error:  # something that JSON cannot carry
-            self._outcome = McpError(INTERNAL_ERROR, str(error))
-            encoded = encode_outcome(self._outcome)
+        outcome = self._outcome = self._reply.outcome()
         if self.journaled or self.is_task or self.about_to_write or record.idempotency_key is not None:
-            self.end(call, encoded, record.expires if self.is_task else 0.0)  # as `ttlMs` has said
+            expires = record.expires if self.is_task else 0.0  # as `ttlMs` has said
+            self.end(call, encode_outcome(outcome), expires)
         else:
             self.durable.forget(self)
             self.ended()
