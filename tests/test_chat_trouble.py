@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import faulthandler
+import gc
 import json
 import logging
 import sqlite3
@@ -31,7 +32,7 @@ from midcall.journal.durable import DurableCalls
 from midcall.journal.memory import MemoryConversations, MemoryJournal
 from midcall.journal.sqlite import SqliteJournal
 from midcall.logs import Trouble
-from midcall.models.base import Message, ModelError, ModelRequest
+from midcall.models.base import Message, ModelError, ModelRequest, Stopped, TextPart, ToolCall, Usage
 from midcall.models.scripted import Scripted
 
 size = Question("size", int)
@@ -844,5 +845,128 @@ def test_whoever_reads_a_saved_conversation_and_the_lines_after_it_is_told_every
                 assert told == ("One two. " if events is first else "One two. Three four.")
         roles = ["user", "assistant", "tool", "tool", "assistant", "user", "assistant"]
         assert [message["role"] for message in whole] == roles
+
+    drive(main())
+
+
+class Eager(Puppet):
+    """Answers without a moment in which anything else could be done."""
+
+    async def stream(self, request: ModelRequest) -> Any:
+        self.asked.append(request)
+        answer = self.answers.pop(0)
+        yield answer if isinstance(answer, ToolCall) else TextPart(str(answer))
+        yield Stopped("stop", Usage(1, 1))
+
+
+def test_a_tool_call_is_never_kept_without_the_message_that_makes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both go into one transaction, or the message goes first."""
+
+    async def main() -> None:
+        journal, kept = SqliteJournal(tmp_path / "journal.db"), []
+        hub = Hub("h").register(Desk())
+        hub.durable = DurableCalls(hub, journal)
+        engine = ChatEngine(hub, Eager(call("desk__plain"), "Fine."))
+        create, keep = journal._create, journal.conversations._row
+
+        def creating(*given: Any) -> Any:
+            kept.append("call")
+            return create(*given)
+
+        def keeping(record: ConversationRecord) -> Any:
+            kept.extend(["message"] if b"desk__plain" in record.body else [])
+            return keep(record)
+
+        monkeypatch.setattr(journal, "_create", creating)
+        monkeypatch.setattr(journal.conversations, "_row", keeping)
+        await engine.open()
+        run = await engine.post(ChatRequest(message="go"))
+        assert kinds([json.loads(line)["event"] async for line in run.lines()])[-1] == "complete"
+        assert kept[:2] == ["message", "call"]
+        await engine.close()
+        await hub.durable.close()
+
+    drive(main())
+
+
+class Full(MemoryConversations):
+    """Refuses what the model has said, or everything."""
+
+    word = b"desk__asks"
+
+    async def save(self, record: ConversationRecord, end: RunEnd | None = None) -> bool:
+        if self.word in record.body:
+            raise JournalError("full")
+        return await super().save(record, end)
+
+
+def test_a_tool_does_not_run_if_the_message_that_calls_it_cannot_be_saved() -> None:
+    async def main() -> None:
+        journal, desk = MemoryJournal(), Desk()
+        journal.conversations = Full(journal._use)
+        hub = Hub("h").register(desk)
+        hub.durable = DurableCalls(hub, journal)
+        engine = ChatEngine(hub, Puppet(["Well. ", call("desk__asks")]))
+        await engine.open()
+        run = await engine.post(ChatRequest(message="go"))
+        events = [json.loads(line)["event"] async for line in run.lines()]
+        assert kinds(events)[-1] == "error"
+        assert await statuses(hub) == ["aborted"]
+        await engine.close()
+        await hub.durable.close()
+
+    drive(main())
+
+
+@pytest.mark.parametrize("model", [Puppet, Eager])
+def test_of_a_turn_that_cannot_be_saved_nothing_is_left(model: type[Puppet]) -> None:
+    async def main() -> None:
+        journal = MemoryJournal()
+        store = journal.conversations = Full(journal._use)
+        store.word = b""
+        hub = Hub("h").register(Desk())
+        hub.durable = DurableCalls(hub, journal)
+        engine = ChatEngine(hub, model(call("desk__asks"), "Fine."))
+        await engine.open()
+        with pytest.raises(JournalError, match="full"):
+            await engine.post(ChatRequest(message="go"))
+        store.word = b"never"
+        while engine._runs:
+            await asyncio.sleep(0.01)
+        assert await engine.conversations() == []
+        assert set(await statuses(hub)) <= {"aborted"}
+        assert not engine._turns.is_full(None, 1)
+        await engine.close()
+        await hub.durable.close()
+
+    drive(main())
+
+
+def test_a_turn_that_has_ended_is_freed_without_the_collector() -> None:
+    """What leads back to itself is found only by the collector, which holds up all other turns for that."""
+
+    async def main() -> None:
+        async with chat(Puppet(*[call("desk__asks"), "Done."] * 6), Desk()) as person:
+
+            async def one() -> None:
+                asked = only(await person.say("go"), "plugin_elicit_request")
+                assert kinds(await person.answer(asked, text="Ada"))[-1] == "complete"
+
+            await one()
+            gc.collect()
+            gc.disable()
+            try:
+                for _ in range(5):
+                    await one()
+                await asyncio.sleep(2 * runs.WRITE_EVERY)  # until the timers of the turns are gone
+                gc.set_debug(gc.DEBUG_SAVEALL)
+                gc.collect()
+                assert [one for one in gc.garbage if type(one).__module__.startswith("midcall")] == []
+            finally:
+                gc.set_debug(0)
+                gc.garbage.clear()
+                gc.enable()
 
     drive(main())

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from driving import drive
 from midcall import Ask, Hub, method
-from midcall.errors import BadExport, NotAllowed
+from midcall.errors import BadExport, MidcallError, NotAllowed
 from midcall.journal.admin import Admin
 from midcall.journal.contract import CallRecord
 from midcall.journal.durable import DurableCalls
@@ -211,6 +211,22 @@ def test_whatever_is_imported_calls_can_still_be_listed_and_shown(changed: dict[
         for call in (await taking.list())["calls"]:
             await taking.show(call["id"], values=True)
             await asyncio.wait_for(taking.abort(call["id"]), 20)
+
+    drive(run())
+
+
+def test_a_call_of_a_kind_that_is_not_known_here_can_be_looked_at_and_ended() -> None:
+    async def run() -> None:
+        taking = operations()
+        await taking.list()
+        record = CallRecord(
+            id="newer", name="vault.open", arguments=b"{}", context=b"telepathy {}", created=1.0, expires=9e9
+        )
+        assert await taking.journal.create(record) is None
+        assert (await taking.show("newer"))["method"] == "vault.open"
+        with pytest.raises(MidcallError, match="Nobody here"):
+            await taking.answer("newer", {"which": "first"})
+        assert (await taking.abort("newer"))["status"] == "aborted"
 
     drive(run())
 

@@ -40,6 +40,13 @@ T = TypeVar("T")
 Report: TypeAlias = Callable[[str, float | None], None]
 """Gets what a tool says of its progress, with a percentage if it tells one."""
 
+REPORTS = 100
+"""How many reports of its progress a call may make to one turn that are told at once. Of more, the newest is
+told every now and then: each is a line that is written down."""
+
+REPORT_EVERY = 0.2
+"""Seconds between two of these."""
+
 CAPABILITIES = frozenset(("elicitation", "sampling", "roots"))
 """What a tool may require of whoever calls it, and a chat has."""
 
@@ -86,7 +93,7 @@ class ChatCall(Detached):
     log_level = None
     takes_passed = True
 
-    __slots__ = ("_outcome", "_progress", "_report", "_result", "_told")
+    __slots__ = ("_at_once", "_newest", "_outcome", "_progress", "_report", "_result", "_timer", "_told")
 
     def __init__(self, durable: DurableCalls, record: CallRecord, tool: Tool) -> None:
         super().__init__(durable, record, KINDS)
@@ -95,6 +102,10 @@ class ChatCall(Detached):
         self._outcome = b""
         self._progress = -1.0
         self._report: Report | None = None
+        self._at_once = 0
+        """How many reports more are told at once."""
+        self._newest: tuple[str, float | None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._told: Told | None = None
 
     @property
@@ -105,11 +116,13 @@ class ChatCall(Detached):
     def listen(self, report: Report) -> Told:
         """What a call that `runs` comes to, for `heard`."""
         self._tell(None)  # to whoever waits already: a turn that was taken for dead
-        self._report = report
+        if report is not self._report:
+            self._report, self._at_once = report, REPORTS
         self._told = told = asyncio.get_running_loop().create_future()
         return told
 
     def _tell(self, outcome: ToolAsks | bytes | MidcallError | None) -> None:
+        self._tell_newest()
         told, self._told = self._told, None
         if told is not None and not told.done():
             told.set_result(outcome)
@@ -137,9 +150,24 @@ class ChatCall(Detached):
         """Progress goes only upwards, as in MCP."""
         percentage = item.percentage
         value = self._progress + 1 if percentage is None else percentage
-        if self._report is not None and self._told is not None and value > self._progress:
-            self._progress = value
-            self._report(item.message, None if percentage is None else min(100.0, max(0.0, percentage)))
+        if self._told is None or value <= self._progress:
+            return
+        self._progress = value
+        self._newest = item.message, None if percentage is None else min(100.0, max(0.0, percentage))
+        if self._at_once:
+            self._at_once -= 1
+            self._tell_newest()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(REPORT_EVERY, self._tell_newest)
+
+    def _tell_newest(self) -> None:
+        """Tell the newest report, unless it is told."""
+        timer, self._timer = self._timer, None
+        newest, self._newest = self._newest, None
+        if timer is not None:
+            timer.cancel()
+        if newest is not None and self._report is not None:
+            self._report(*newest)
 
     def _finish(self) -> None:
         if self.call is None:
@@ -246,10 +274,14 @@ class ChatCalls:
         if taken is not None:
             return await self.current(taken.id, report)
         if saved is not None:
-            await asyncio.wait((saved,))
-            if error := saved.exception():
-                await self._abort(record.id, "The conversation could not be saved")
-                raise error
+            try:
+                await asyncio.wait((saved,))
+            finally:
+                refused = saved.exception() if saved.done() else None
+                if refused is not None:
+                    await finished(self._abort(record.id, "The conversation could not be saved"))
+            if refused is not None:
+                raise refused
         told = dialect.listen(report)
         if not _has_begun(dialect):
             durable.start(dialect)

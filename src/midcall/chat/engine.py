@@ -225,7 +225,7 @@ class ChatEngine:
         With `create`, a conversation that there is not begins under the id that the request gives.
         """
         await self._ready()
-        name = principal.name if principal is not None else None
+        name = _name_of(principal)
         if self._turns.is_full(name, TURNS):
             counts.refused[TooManyCalls.code] += 1
             raise TooManyCalls("More turns at once than there is room for; try again later")
@@ -239,7 +239,11 @@ class ChatEngine:
         turn = Turn(self, run, conversation, request, principal)
         self._runs[run.id] = run
         run.begin(turn.play()).add_done_callback(lambda _: self._ended(run))
-        await asyncio.shield(turn.begun)
+        try:
+            await asyncio.shield(turn.begun)
+        except MidcallError:
+            run.stop()  # there is no turn
+            raise
         return run
 
     async def _wanted(self, request: ChatRequest, name: str | None, *, create: bool) -> Conversation:
@@ -267,7 +271,7 @@ class ChatEngine:
     async def attach(self, run_id: str, principal: Principal | None = None) -> Run | FarRun:
         """A run that was begun before, here or elsewhere. Raises `NoConversation`."""
         await self._ready()
-        name = principal.name if principal is not None else None
+        name = _name_of(principal)
         here = self._runs.get(run_id)
         if here is not None and here.principal == name and not here.ended:
             return here
@@ -278,7 +282,7 @@ class ChatEngine:
 
     async def stop(self, conversation_id: str, principal: Principal | None = None) -> bool:
         """Stop the turn of a conversation, here or in another process. False if none runs."""
-        name = principal.name if principal is not None else None
+        name = _name_of(principal)
         conversation, running = await self._as_it_stands(conversation_id, name)
         if running is None:
             return False
@@ -294,7 +298,7 @@ class ChatEngine:
     async def conversations(self, principal: Principal | None = None) -> Sequence[Listed]:
         """The conversations of a person, the newest first."""
         await self._ready()
-        found = await self.store.list(principal.name if principal is not None else None)
+        found = await self.store.list(_name_of(principal))
         return [Listed(one.id, one.title, one.updated, one.waiting, one.run is not None) for one in found]
 
     async def conversation(
@@ -304,14 +308,14 @@ class ChatEngine:
 
         If none is, its `failure` says whether the last one came to no good end.
         """
-        conversation, run = await self._as_it_stands(id, principal.name if principal is not None else None)
+        conversation, run = await self._as_it_stands(id, _name_of(principal))
         if conversation.run is not None and run is None:
             conversation.failure = LOST
         return conversation, run
 
     async def delete(self, id: str, principal: Principal | None = None) -> None:
         """Forget a conversation; what waits in it is ended. Raises `NoConversation`."""
-        name = principal.name if principal is not None else None
+        name = _name_of(principal)
         await self.stop(id, principal)
         conversation = await self._own(id, name)
         for call in conversation.unanswered():
@@ -385,6 +389,10 @@ class ChatEngine:
         """A run has ended, and is written: from now on it is read from the store."""
         self._turns.give_back(run.principal)
         self._runs.pop(run.id, None)
+
+
+def _name_of(principal: Principal | None) -> str | None:
+    return None if principal is None else principal.name
 
 
 def _by_method(plugins: Sequence[Plugin], hub: Hub) -> dict[str, Plugin]:

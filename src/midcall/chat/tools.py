@@ -11,7 +11,7 @@ import hashlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from midcall.chat import conversation as events
 from midcall.chat.conversation import Conversation, ElicitRequest, ElicitResponse, Pending
@@ -26,7 +26,7 @@ from midcall.chat.plugins import (
     with_component,
     without_reason,
 )
-from midcall.chat.runs import WRITE_EVERY, Run
+from midcall.chat.runs import Run
 from midcall.client.native import MOST_LETTERS, native_name
 from midcall.errors import JournalError, MethodNotFound, MidcallError, NotAllowed, TooManyCalls
 from midcall.items import to_json
@@ -42,13 +42,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("midcall.chat")
 
-T = TypeVar("T")
-
 LOST = "Plugin session was lost. Please retry the operation."
 STOPPED = "Stopped by the person before it had a result."
-
-REPORTS = 100
-"""How many reports of its progress a call may make in one turn that are all told, each at once."""
 
 MAX_ROUNDS = 200
 """How often a tool may ask in one turn without asking the person."""
@@ -114,45 +109,6 @@ class Meter:
         return {"input": self.usage.input, "output": self.usage.output}
 
 
-class Reports:
-    """What a call says of its progress in a turn: the first reports at once, and of more only the newest,
-    every now and then. Each is a line that is written down."""
-
-    def __init__(self, tell: Report) -> None:
-        self._tell = tell
-        self._at_once = REPORTS
-        self._next = 0.0
-        self._newest: tuple[str, float | None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-
-    def take(self, message: str, percentage: float | None) -> None:
-        """Tell a report, now or later, unless there is a newer one by then."""
-        if self._at_once:
-            self._at_once -= 1
-            self._tell(message, percentage)
-            return
-        self._newest = message, percentage
-        if self._timer is None:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_at(max(self._next, loop.time()), self._tell_newest)
-            self._next = self._timer.when() + WRITE_EVERY
-
-    async def during(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do something; what is reported meanwhile is told before it ends."""
-        try:
-            return await work
-        finally:
-            self._tell_newest()
-
-    def _tell_newest(self) -> None:
-        timer, self._timer = self._timer, None
-        newest, self._newest = self._newest, None
-        if timer is not None:
-            timer.cancel()
-        if newest is not None:
-            self._tell(*newest)
-
-
 class TurnCalls:
     """What one turn does with tools."""
 
@@ -197,11 +153,11 @@ class TurnCalls:
 
         None runs before `saved` is done.
         """
-        await self._all([self._make(call, saved) for call in calls])
+        await self._all([self._play(Pending(call, round=0), saved) for call in calls])
 
     async def go_on(self, pendings: Iterable[Pending]) -> None:
         """Go on with calls, with what is answered of their questions; what is not, they ask again."""
-        await self._all([self._go_on(pending) for pending in pendings])
+        await self._all([self._play(pending) for pending in pendings])
 
     async def _all(self, work: Sequence[Coroutine[Any, Any, None]]) -> None:
         """Do it all, at once unless told otherwise; what one fails with is raised when all have ended."""
@@ -247,28 +203,21 @@ class TurnCalls:
 
     # --- one of them --------------------------------------------------------------------------
 
-    async def _make(self, call: ToolCall, saved: asyncio.Task[Any] | None) -> None:
-        pending = Pending(call, round=0)
-
-        async def begin(report: Report) -> ToolEnded | ToolAsks:
-            tool, key = self._tool(call), self._conversation.key_of(call)
-            arguments = to_json(call.read_arguments())
-            principal = self._conversation.principal
-            return await self._engine.calls.begin(tool, arguments, key, principal, report, saved)
-
-        await self._play(pending, begin)
-
-    async def _go_on(self, pending: Pending) -> None:
-        async def answer(report: Report) -> ToolEnded | ToolAsks:
-            if not pending.call_id:  # of a conversation that was written before calls were known by their ids
-                key = self._conversation.key_of(pending.call)
-                pending.call_id = await self._engine.calls.find(self._conversation.principal, key)
-            self._tool(pending.call)
-            await self._answer(pending)
-            self._status(pending.call, "running")
-            return await self._engine.calls.current(pending.call_id, report)
-
-        await self._play(pending, answer)
+    async def _begin(
+        self, pending: Pending, report: Report, saved: asyncio.Task[Any] | None
+    ) -> ToolEnded | ToolAsks:
+        """Make a call that is new, or go on with one that was asked something."""
+        call, calls, principal = pending.call, self._engine.calls, self._conversation.principal
+        key = self._conversation.key_of(call)
+        if not pending.round:
+            tool, arguments = self._tool(call), to_json(call.read_arguments())
+            return await calls.begin(tool, arguments, key, principal, report, saved)
+        if not pending.call_id:  # of a conversation that was written before calls were known by their ids
+            pending.call_id = await calls.find(principal, key)
+        self._tool(call)
+        await self._answer(pending)
+        self._status(call, "running")
+        return await calls.current(pending.call_id, report)
 
     def _tool(self, call: ToolCall) -> Tool:
         """The tool of a call. Raises `MethodNotFound`, or `NotAllowed` if it is not for this person, now."""
@@ -288,11 +237,7 @@ class TurnCalls:
         if pending.answers:
             await self._engine.calls.answer(pending.call_id, pending.answers, pending.places)
 
-    async def _play(
-        self,
-        pending: Pending,
-        start: Callable[[Report], Coroutine[Any, Any, ToolEnded | ToolAsks]],
-    ) -> None:
+    async def _play(self, pending: Pending, saved: asyncio.Task[Any] | None = None) -> None:
         """Do what is next of a call. Whatever goes wrong is its result, unless it may be tried again, or the
         call waits for somebody who may go on with it."""
         call = pending.call
@@ -300,9 +245,8 @@ class TurnCalls:
         def tell(message: str, percentage: float | None) -> None:
             self._run.emit(events.ToolProgress(call.id, self._name(call), message, percentage))
 
-        reports = Reports(tell)
         try:
-            await self._settle(pending, await reports.during(start(reports.take)), reports)
+            await self._settle(pending, await self._begin(pending, tell, saved), tell)
         except SessionLost:
             self._conversation.pending.pop(call.id, None)
             self.lost(call.id)
@@ -320,7 +264,7 @@ class TurnCalls:
             log.exception("a call of %s failed inside midcall", call.name)
             await self._end(call, "Internal error")
 
-    async def _settle(self, pending: Pending, outcome: ToolEnded | ToolAsks, reports: "Reports") -> None:
+    async def _settle(self, pending: Pending, outcome: ToolEnded | ToolAsks, report: Report) -> None:
         """Take what came of a round; answer what needs no person, and go on until one is needed."""
         call = pending.call
         for _ in range(MAX_ROUNDS):
@@ -337,8 +281,7 @@ class TurnCalls:
                 self._status(call, "awaiting_elicit")
                 return
             await self._answer(pending)
-            going_on = self._engine.calls.current(pending.call_id, reports.take)
-            outcome = await reports.during(going_on)
+            outcome = await self._engine.calls.current(pending.call_id, report)
         else:
             raise MidcallError(f"{self._name(call)} has asked {MAX_ROUNDS} times, and is given up")
         if pending.round:

@@ -19,7 +19,7 @@ import asyncio
 import contextlib
 import logging
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -102,24 +102,27 @@ class Turn:
     async def play(self) -> None:
         """Go through the phases, to the end or until the person is asked."""
         try:
-            try:
-                await self._play()
-            except MidcallError as error:
-                if self._refused:
-                    return
-                if isinstance(error, Conflict):
-                    await self._end_if_deleted()
-                await self._finish(_failure(error))
-            except Exception:
-                log.exception("a turn failed inside midcall")
-                await self._finish(INTERNAL)
+            last = await self._guarded(self._play())
         except asyncio.CancelledError:
-            await self._cut_off()
-        finally:
-            if self._refused:
-                self._run.abandon()
-            elif not self.begun.done():
-                self.begun.set_result(None)  # it could not be saved, and that is told
+            last = await self._guarded(self._cut_off())
+        if last is not None and not self._refused:
+            await self._finish(last)
+        if self._refused:
+            self._run.abandon()
+        elif not self.begun.done():
+            self.begun.set_result(None)  # it could not be saved, and that is told
+
+    async def _guarded(self, work: Coroutine[Any, Any, Event | None]) -> Event | None:
+        """Do it; gives the event that the turn is to end with, if it has not ended."""
+        try:
+            return await work
+        except MidcallError as error:
+            if isinstance(error, Conflict) and not self._refused:
+                await self._end_if_deleted()
+            return Failure(sound(str(error)), error.code, error.recoverable)
+        except Exception:
+            log.exception("a turn failed inside midcall")
+            return INTERNAL
 
     async def _play(self) -> None:
         self._take_in()
@@ -268,24 +271,18 @@ class Turn:
         state = events.ConversationState(self._conversation.id, [], questions, self._meter.told, count)
         await self._end(*questions, state)
 
-    async def _cut_off(self) -> None:
+    async def _cut_off(self) -> Event | None:
         """Somebody has stopped the turn; or the process ends, then it is taken up again later."""
+        if self._refused:
+            return None
         if self._engine.closing:
-            await self._finish(Failure("The server is closing: try again", "closing", recoverable=True))
-            return
+            return Failure("The server is closing: try again", "closing", recoverable=True)
         if self._said:
             self._conversation.say(Message("assistant", "".join(self._said)))
-        try:
-            await self._tools.stop()
-            self._conversation.responses.clear()
-            self._say()
-        except MidcallError as error:
-            await self._finish(_failure(error))
-        except Exception:
-            log.exception("a turn that was stopped failed inside midcall")
-            await self._finish(INTERNAL)
-        else:
-            await self._finish(events.Complete("stopped", self._meter.told))
+        await self._tools.stop()
+        self._conversation.responses.clear()
+        self._say()
+        return events.Complete("stopped", self._meter.told)
 
     async def _end_if_deleted(self) -> None:
         """End what was begun for a conversation that is gone; one that was changed goes on elsewhere."""
@@ -319,11 +316,10 @@ class Turn:
         return await asyncio.shield(self._begin_save(self._run.lsn, end))
 
     async def _saved(self) -> None:
-        """Wait for what is being saved. If that fails, it is for the next save to say so."""
+        """Wait for what is being saved, whatever comes of it; but raise why the turn is refused."""
         saving, self._saving = self._saving, None
         if saving is not None:
             await asyncio.wait((saving,))
-            _ = saving.cancelled() or saving.exception()
         if self._refused:
             self.begun.result()
 
@@ -341,6 +337,7 @@ class Turn:
                 self._engine.store.begin_run(run.id, run.conversation_id, run.principal)
             )
         self._saving = asyncio.create_task(self._write(record, end, beginning))
+        self._saving.add_done_callback(_look_at)
         return self._saving
 
     async def _write(
@@ -369,8 +366,9 @@ class Turn:
         return self.begun.done() and self.begun.exception() is not None
 
 
-def _failure(error: MidcallError) -> Failure:
-    return Failure(sound(str(error)), error.code, error.recoverable)
+def _look_at(saving: asyncio.Task[bool]) -> None:
+    """Whether it failed is for the next save to say, if nobody waits for this one."""
+    _ = saving.cancelled() or saving.exception()
 
 
 def _is_said(conversation: Conversation, request: ChatRequest) -> bool:

@@ -17,7 +17,7 @@ from midcall.errors import Aborted, MidcallError
 from midcall.hub import Hub
 from midcall.items import Error
 from midcall.mcp.catalog import Prepare, Tool
-from midcall.mcp.dialects import Dialect
+from midcall.mcp.dialects.attached import Attached
 from midcall.mcp.dialects.input_required import InputRequired
 from midcall.mcp.elicitation import URL_REQUIRED
 from midcall.mcp.request import McpError, McpRequest, Session, error_for
@@ -115,7 +115,7 @@ class RelayedCall:
         self.session.running.pop(request.id, None)
 
         def hand_over(call: Call) -> None:
-            if isinstance(call.outlet, Dialect | InputRequired) and self._reporter is not None:
+            if isinstance(call.outlet, Attached | InputRequired) and self._reporter is not None:
                 call.outlet.go_on_after(self._reporter)
             if talk is not None:
                 call.arguments = {**call.arguments, "talk": talk}

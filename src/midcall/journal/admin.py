@@ -149,18 +149,18 @@ class Admin:
         if here is not None and not is_journaled(here):
             raise NotWaiting(call_id, _status(here), "This call is not kept: only its caller can answer")
         record, _ = await self._load(call_id)
-        if kind_of(record) not in self._durable.kinds:
+        kind = self._kinds.get(kind_of(record))
+        if kind is None or kind_of(record) not in self._durable.kinds:
             raise MidcallError(NOBODY)  # of a chat, which another server has
         if record.status not in ASKING:
             raise NotWaiting(call_id, record.status)
         waiting = open_questions(record)
-        read = self._kinds[kind_of(record)].read_answer
         given: dict[str, Any] = {}
         for key, answer in answers.items():
             if key not in waiting:
                 raise UnknownQuestion(key)
             one = waiting[key]
-            given[question_id(call_id, one.place)] = answer_to_wire(read(one.question, answer))
+            given[question_id(call_id, one.place)] = answer_to_wire(kind.read_answer(one.question, answer))
         if not given:
             raise WrongAnswer(f"an answer to {', '.join(waiting)}")
         try:
@@ -182,15 +182,15 @@ class Admin:
             here.abort(reason)
             return {**_active(here), "status": "aborted"}
         record, _ = await self._load(call_id)
-        kind = self._kinds[kind_of(record)]
-        outcome = kind.aborted(reason)
+        kind = self._kinds.get(kind_of(record))  # none of a newer midcall, which is ended all the same
+        outcome = b"{}" if kind is None else kind.aborted(reason)
         if self._durable is None:
             ended = await self.journal.end(call_id, "aborted", outcome, time.time() + KEEP)
         else:
             ended = await self._durable.abort(call_id, reason, outcome)
         if not ended:
             raise NotWaiting(call_id, record.status, f"Call {call_id} has ended already: {record.status}")
-        if kind.tell_ended is not None:
+        if kind is not None and kind.tell_ended is not None:
             await kind.tell_ended(self.journal, replace(record, fence=record.fence + 1))
         return await self._settled(call_id)
 

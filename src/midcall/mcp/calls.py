@@ -27,9 +27,8 @@ from midcall.journal.contract import CallRecord
 from midcall.limits import MAX_STATE, Key
 from midcall.mcp import messages, revisions
 from midcall.mcp.catalog import Prepare, Readable, Template, Tool, tool_of
-from midcall.mcp.dialects import Dialect, respond_tool
-from midcall.mcp.dialects.respond_tool import RespondTool
-from midcall.mcp.dialects.server_requests import ServerRequests
+from midcall.mcp.dialects import respond_tool
+from midcall.mcp.dialects.attached import Attached
 from midcall.mcp.request import McpError, McpRequest, Session, require
 from midcall.mcp.results import (
     Finish,
@@ -205,20 +204,13 @@ class McpCalls:
         if caller.modern and params is not None and _may_wait(request, found, params):
             self._start_durable(request, session, wanted, params, prepare)
             return
-        dialect: Dialect
-        supported = caller.askable
-        if not found.method.interactive or caller.modern:
-            dialect, supported = Dialect(request, wanted.finish, found.name), frozenset()
-        elif caller.elicits:
-            dialect = ServerRequests(request, wanted.finish, found.name, session)
-        else:
-            dialect = RespondTool(request, wanted.finish, found.name, session)
+        dialect = Attached(request, wanted.finish, found.name, session)
         session.admit(request, dialect)
         call = dialect.call = self._server.hub.prepare(
             found,
             wanted.arguments,
             dialect,
-            supported=supported,
+            supported=frozenset() if caller.modern else caller.askable,
             owner=None if caller.modern else session,  # who may answer by `_plexus_respond`
             principal=caller.principal,
         )

@@ -171,7 +171,7 @@ class McpExtension:
         modern = headers is not None or meta.revision is not None
         caller = _modern_caller(meta, session.caller.principal) if modern else session.caller
         if method is None or not (method.modern if modern else method.legacy):
-            raise _not_found(name)
+            raise McpError(jsonrpc.METHOD_NOT_FOUND, f"Method not found: {name}", status=404)
         if not modern and not session.open:
             if name not in ("initialize", "ping"):
                 raise McpError(NOT_INITIALIZED, "Server not initialized")
@@ -397,39 +397,33 @@ def _run(method: str, handle: Callable[[McpCalls, McpRequest, Any, Session], Non
 def _traced(server: McpExtension, method: str, request: McpRequest, params: Any) -> McpRequest:
     """The same request with a span; without a tracer, as it is.
 
-    Spans are named and described as OpenTelemetry's conventions for MCP say.
+    Spans are named and described as OpenTelemetry's conventions for MCP say; but what clients make up is not
+    to be the name of a span.
     """
     from midcall import telemetry  # noqa: PLC0415  slow to import, and seldom needed
 
     tracer = telemetry.tracer()
     if tracer is None:
         return request
-    name = f"{method} {_span_target(server, method, params)}".rstrip()
-    carrier = {key: getattr(request.meta, key) for key in telemetry.CARRIED}
-    span = telemetry.RequestSpan(tracer, name, _span_attributes(method, request, params), carrier)
-    return msgspec.structs.replace(request, span=span)
-
-
-def _span_target(server: McpExtension, method: str, params: Any) -> str:
-    """The tool or the prompt, if there is one: what clients make up is not to be the name of a span."""
-    if method == "tools/call":
-        tool = server.calls.tool(params.name)
-        return "" if tool is None else tool.found.name
-    return params.name if method == "prompts/get" and params.name in server.catalog.prompts else ""
-
-
-def _span_attributes(method: str, request: McpRequest, params: Any) -> dict[str, str]:
-    attributes = {"mcp.method.name": method, "mcp.protocol.version": request.caller.revision}
+    target = ""
+    about = {"mcp.method.name": method, "mcp.protocol.version": request.caller.revision}
     if request.id is not None:
-        attributes["jsonrpc.request.id"] = str(request.id)
+        about["jsonrpc.request.id"] = str(request.id)
     match params:
         case messages.Named(name=name) if method == "tools/call":
-            attributes |= {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name}
-        case messages.Named(name=name) | messages.CompleteParams(ref=messages.Reference("ref/prompt", name)):
-            attributes["gen_ai.prompt.name"] = name
+            tool = server.calls.tool(name)
+            target = "" if tool is None else tool.found.name
+            about |= {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name}
+        case messages.Named(name=name):
+            target = name if name in server.catalog.prompts else ""
+            about["gen_ai.prompt.name"] = name
+        case messages.CompleteParams(ref=messages.Reference("ref/prompt", name)):
+            about["gen_ai.prompt.name"] = name
         case messages.Located(uri=uri) | messages.CompleteParams(ref=messages.Reference(uri=uri)):
-            attributes["mcp.resource.uri"] = uri
-    return attributes
+            about["mcp.resource.uri"] = uri
+    carrier = {key: getattr(request.meta, key) for key in telemetry.CARRIED}
+    span = telemetry.RequestSpan(tracer, f"{method} {target}".rstrip(), about, carrier)
+    return msgspec.structs.replace(request, span=span)
 
 
 def _reader(kind: type) -> Callable[[Raw], Any]:
@@ -515,7 +509,3 @@ def _meta_of(message: Envelope) -> Meta:
 
 def _invalid(fault: msgspec.DecodeError) -> McpError:
     return McpError(jsonrpc.INVALID_PARAMS, f"Invalid params: {fault}", status=400)
-
-
-def _not_found(method: str) -> McpError:
-    return McpError(jsonrpc.METHOD_NOT_FOUND, f"Method not found: {method}", status=404)

@@ -104,10 +104,6 @@ class PostgresConversations:
         some = [self._values.record(*row) for _, *row in rows[:limit]]
         return ConversationPage(some, rows[limit - 1][0].hex() if len(rows) > limit else None)
 
-    @on_connection
-    async def restore(self, connection: "Connection", record: ConversationRecord) -> bool:
-        return await self.insert(connection, record)
-
     # --- runs --------------------------------------------------------------------------------
 
     @on_connection
@@ -164,15 +160,13 @@ class PostgresConversations:
         row = await connection.fetchrow(self._sql.load_run, run)
         return None if row is None else RunRecord(run, *row)
 
-    @on_connection
-    async def lines(self, connection: "Connection", run: str, after: int) -> Sequence[bytes]:
-        return await self._lines(connection, run, after)
-
     # --- inside ------------------------------------------------------------------------------
 
     async def insert(self, connection: "Connection", record: ConversationRecord) -> bool:
         """Write a conversation down; false if it is known."""
         return bool(await connection.fetch(self._sql.insert_conversation, *self._row(record)))
+
+    restore = on_connection(insert)
 
     async def insert_run(
         self, connection: "Connection", run: RunRecord, lines: Sequence[bytes], stop: bool
@@ -200,6 +194,8 @@ class PostgresConversations:
     async def _lines(self, connection: "Connection", run: str, after: int) -> Sequence[bytes]:
         rows = await connection.fetch(self._sql.lines, run, after + 1)
         return self._values.open_lines(run, ((first, data) for first, data in rows), after)
+
+    lines = on_connection(_lines)
 
     def _row(self, record: ConversationRecord) -> tuple[Any, ...]:
         key, closed = digest(record.principal, record.id), self._values.close(record)

@@ -368,10 +368,6 @@ class PostgresJournal:
 
     # --- reading -----------------------------------------------------------------------------
 
-    @on_connection
-    async def load(self, connection: "Connection", call_id: str) -> tuple[CallRecord, Sequence[Entry]] | None:
-        return await self._load(connection, call_id)
-
     async def _load(
         self, connection: "Connection", call_id: str
     ) -> tuple[CallRecord, Sequence[Entry]] | None:
@@ -380,17 +376,15 @@ class PostgresJournal:
             return None
         return self._rows.record(row), self._rows.open_entries(row[LOADED], call_id)
 
-    @on_connection
-    async def find(
-        self, connection: "Connection", principal: str | None, idempotency_key: str
-    ) -> CallRecord | None:
-        return await self._find(connection, principal, idempotency_key)
+    load = on_connection(_load)
 
     async def _find(
         self, connection: "Connection", principal: str | None, idempotency_key: str
     ) -> CallRecord | None:
         row = await connection.fetchrow(self._sql.find, digest(principal, idempotency_key))
         return None if row is None else self._rows.record(row)
+
+    find = on_connection(_find)
 
     @on_connection
     async def due(self, connection: "Connection", limit: int = 100) -> list[CallRecord]:

@@ -2,14 +2,13 @@
 
 The question goes out as `notifications/message` of the logger `plexus.bidir`, whatever the log level;
 the client answers by calling the tool `_plexus_respond`. Its model and its folders, if it declares
-them, are asked for by requests as ever.
+them, are asked for by requests as ever (see `attached`).
 """
 
 from typing import Any
 
 from midcall.items import Request
-from midcall.mcp.dialects.server_requests import ServerRequests
-from midcall.questions import PERSON_KINDS, question_to_wire
+from midcall.questions import question_to_wire
 
 TOOL = "_plexus_respond"
 LOGGER = "plexus.bidir"
@@ -28,22 +27,10 @@ DEFINITION: dict[str, Any] = {
 }
 
 
-class RespondTool(ServerRequests):
-    """The outlet of a call that asks by notification."""
-
-    __slots__ = ()
-
-    def ask(self, asked: Request) -> None:
-        if asked.request_type.kind not in PERSON_KINDS:
-            super().ask(asked)
-            return
-        if self.request is None:
-            return
-        data: dict[str, Any] = {
-            "type": "request",
-            "request_id": asked.request_id,
-            "request_type": question_to_wire(asked.request_type),
-        }
-        if asked.timeout_ms is not None:
-            data["timeout_ms"] = asked.timeout_ms
-        self.request.notify("notifications/message", {"level": "info", "logger": LOGGER, "data": data})
+def notice(asked: Request) -> dict[str, Any]:
+    """The parameters of the notification that asks this."""
+    question = question_to_wire(asked.request_type)
+    data: dict[str, Any] = {"type": "request", "request_id": asked.request_id, "request_type": question}
+    if asked.timeout_ms is not None:
+        data["timeout_ms"] = asked.timeout_ms
+    return {"level": "info", "logger": LOGGER, "data": data}

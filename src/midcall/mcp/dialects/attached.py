@@ -1,33 +1,68 @@
-"""Questions as requests of the server: `elicitation/create`, `sampling/createMessage`, `roots/list`.
+"""The caller stays on the line: questions are requests of the server, and the response is the answer.
 
-For legacy callers who declare them. The call stays on the line; the client's response is the answer.
+`elicitation/create`, `sampling/createMessage` and `roots/list`, for legacy callers who declare them. The
+person of a client without elicitation is asked by notifications instead (see `respond_tool`). A caller who
+cannot be asked, as a modern one cannot in this way, is not asked.
 """
 
 import msgspec
 
 from midcall import jsonrpc
+from midcall.call import Call
 from midcall.errors import Cancelled, NotSupported, UnknownQuestion, WrongAnswer, WrongType
-from midcall.items import Request, RequestCancelled, to_json
+from midcall.items import Done, Item, Request, RequestCancelled, to_json
 from midcall.jsonrpc import Envelope
 from midcall.mcp import revisions
-from midcall.mcp.dialects import Dialect
+from midcall.mcp.dialects import respond_tool
 from midcall.mcp.elicitation import QUESTION_KEY, answer_from, inexpressible, request_for
 from midcall.mcp.request import McpRequest, Session
-from midcall.mcp.results import Finish
+from midcall.mcp.results import Finish, McpReply
+from midcall.questions import PERSON_KINDS
 
 
-class ServerRequests(Dialect):
-    """The outlet of a call that asks by requests to the client."""
+class Attached(McpReply):
+    """The outlet of a call whose caller waits for its result."""
 
-    __slots__ = ("_session", "_waiting")
+    takes_passed = True
+    """Whether it takes what another MCP server gave as it is (see `content.Passed`)."""
+
+    __slots__ = ("_session", "_waiting", "call")
 
     def __init__(self, request: McpRequest, finish: Finish, name: str, session: Session) -> None:
         super().__init__(request, finish, name)
+        self.call: Call | None = None
         self._session = session
         self._waiting: dict[str, int] = {}
 
-    def ask(self, asked: Request) -> None:
+    def put(self, item: Item) -> None:
+        if isinstance(item, Done):
+            self._done()
+        elif isinstance(item, Request):
+            self._ask(item)
+        elif isinstance(item, RequestCancelled):
+            self._withdraw(item.request_id, item.reason)
+        else:
+            self.add(item)
+
+    def drop(self, request: McpRequest, reason: str, *, cancelled: bool) -> None:
+        """The caller has cancelled its request, or is gone: nothing is sent to it, and the call ends."""
+        for request_id in list(self._waiting):
+            self._withdraw(request_id, reason)  # whoever shows the question can close it
+        self.request = None
+        if self.call is not None:
+            self.call.abort(reason)
+
+    def _done(self) -> None:
+        """The call has ended: answer the request, unless its caller has cancelled it."""
+        if self.request is not None:
+            self.request.deliver(self.outcome())
+        self.call = None  # they know each other: only the collector would free them
+
+    def _ask(self, asked: Request) -> None:
         if self.request is None:
+            return
+        if asked.request_type.kind in PERSON_KINDS and not self.request.caller.elicits:
+            self.request.notify("notifications/message", respond_tool.notice(asked))
             return
         reason = inexpressible(asked.request_type, tools=self.request.caller.gives_tools)
         if reason is not None:
@@ -43,14 +78,6 @@ class ServerRequests(Dialect):
         id = self._session.requests.add(lambda response: self._answered(asked, response))
         self._waiting[asked.request_id] = id
         self.request.stream.send(jsonrpc.request(id, method, to_json(params)))
-
-    def withdraw(self, cancelled: RequestCancelled) -> None:
-        self._withdraw(cancelled.request_id, cancelled.reason)
-
-    def drop(self, request: McpRequest, reason: str, *, cancelled: bool) -> None:
-        for request_id in list(self._waiting):
-            self._withdraw(request_id, reason)  # whoever shows the question can close it
-        super().drop(request, reason, cancelled=cancelled)
 
     def _withdraw(self, request_id: str, reason: str) -> None:
         id = self._waiting.pop(request_id, None)
