@@ -177,6 +177,41 @@ def test_a_conversation_that_is_read_in_the_moment_when_its_turn_ends_is_not_sai
     drive(main())
 
 
+def test_an_answer_is_taken_also_if_another_one_that_came_with_it_was_taken_in_that_moment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answer, late = DurableCalls.answer, []
+
+    async def answer_after_another(durable: DurableCalls, call_id: str, answers: dict[str, Any]) -> Any:
+        """Another worker, which died then, has given the call the first of them."""
+        if not late:
+            late.append(call_id)
+            await answer(durable, call_id, dict([*answers.items()][:1]))
+        return await answer(durable, call_id, answers)
+
+    class Two:
+        """Asks."""
+
+        @method
+        async def beside(self, ask: Ask) -> str:
+            """Ask two things at once."""
+            return " ".join(await asyncio.gather(ask_for(ask, "A?"), ask_for(ask, "B?")))
+
+    async def ask_for(ask: Ask, what: str) -> str:
+        return await ask.prompt(what)
+
+    async def main() -> None:
+        async with chat(Puppet(call("two__beside"), "There."), Two()) as person:
+            asked = questions(await person.say("go"))
+            monkeypatch.setattr(DurableCalls, "answer", answer_after_another)
+            given = [response(one, "accept", {"text": one["message"]}) for one in asked]
+            events = await person.post(pluginElicitResponses=given)
+            assert len(late) == 1
+            assert only(events, "tool_result")["content"] == "A? B?"
+
+    drive(main())
+
+
 class Unending(MemoryJournal):
     """Cannot end a call."""
 

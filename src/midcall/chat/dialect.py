@@ -8,7 +8,6 @@ shown (see `tools`).
 """
 
 import asyncio
-import contextlib
 import functools
 import logging
 from collections.abc import Callable, Coroutine, Mapping
@@ -19,7 +18,7 @@ from msgspec import Struct
 from midcall.errors import JournalError, MethodNotFound, MidcallError, ToolError, UnknownQuestion, WrongAnswer
 from midcall.hub import Hub
 from midcall.items import Data, Done, Error, Item, Progress, Request, RequestCancelled
-from midcall.journal.contract import ENDED, WITH_OUTCOME, CallRecord, Gone
+from midcall.journal.contract import ENDED, WITH_OUTCOME, Busy, CallRecord, Gone, Settled
 from midcall.journal.dialect import Detached
 from midcall.journal.durable import LOOK, DurableCalls, durable_calls
 from midcall.journal.state import Waiting, asked_of, is_answered, new_record
@@ -334,20 +333,39 @@ class ChatCalls:
         """Answer questions of a call, by key: each with what an MCP client would give.
 
         `places` says where they were asked, if that is known: another one may have the same key by now. When
-        this returns, the answers are in the journal. What cannot be read is asked again.
+        this returns, the answers to what was still asked are in the journal. What cannot be read is asked
+        again. Raises `NotNow`.
         """
         durable = self._durable
         await durable.open()
         given = await read_answers(durable, call_id, results, places or None)
         dialect: object = durable.live.get(call_id)
-        with contextlib.suppress(UnknownQuestion, WrongAnswer):  # it has gone on in this moment
-            if given.answers:
-                dialect = await durable.answer(call_id, given.answers)
-            elif given.notes and dialect is None and (found := await durable.journal.load(call_id)):
-                dialect = await durable.take_up(found[0])
+        if given.answers:
+            dialect = await self._give(call_id, given.answers)
+        elif given.notes and dialect is None and (found := await durable.journal.load(call_id)):
+            dialect = await durable.take_up(found[0])
         if isinstance(dialect, Detached):
             dialect.note(given.notes)
             durable.resume(dialect)
+
+    async def _give(self, call_id: str, answers: Mapping[str, Any]) -> object:
+        """Give a call answers, by the ids of its questions: those that it still asks."""
+        left = dict(answers)
+        while left:
+            try:
+                taken = await self._durable.answer(call_id, left)
+            except UnknownQuestion as gone:  # it has gone on in this moment, and may still ask the others
+                if gone.request_id not in left:
+                    break
+                del left[gone.request_id]
+            except WrongAnswer:
+                break
+            else:
+                if isinstance(taken, Busy):
+                    raise NotNow("The tool call is busy at another worker; try again")
+                if not isinstance(taken, Settled):
+                    return taken
+        return self._durable.live.get(call_id)
 
     async def abort(self, principal: str | None, key: str, reason: str) -> None:
         """End the call that was made under a key, if there is one."""
