@@ -243,6 +243,22 @@ class ConversationsContract:
         assert (state.lines, state.ended) == (3, True)
 
     @in_store
+    async def test_a_run_begins_together_with_what_is_saved_of_its_conversation(self, store: Store) -> None:
+        here, there = (await store.worker()).conversations, (await store.worker()).conversations
+        record = talk()
+        assert await here.save(record, begins="first")
+        state = await there.run("first")
+        assert state is not None
+        assert (state.conversation_id, state.principal, state.lines) == (record.id, record.principal, 0)
+        with conflict():
+            await here.save(record, begins="second")
+        assert await there.run("second") is None
+        assert await here.save(changed(record), RunEnd("third", 1, [b"1"]), begins="third")
+        state = await there.run("third")
+        assert state is not None
+        assert (state.lines, state.ended) == (1, True)
+
+    @in_store
     async def test_a_run_ends_together_with_what_is_saved_of_its_conversation(self, store: Store) -> None:
         here, there = (await store.worker()).conversations, (await store.worker()).conversations
         run, record = await begun(here), talk()

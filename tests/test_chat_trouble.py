@@ -344,8 +344,10 @@ class Away(MemoryConversations):
         self._fail()
         return await super().run(run)
 
-    async def save(self, record: ConversationRecord, end: RunEnd | None = None) -> bool:
-        return await super().save(record, None if self.times > 0 else end) and self.times <= 0
+    async def save(
+        self, record: ConversationRecord, end: RunEnd | None = None, begins: str | None = None
+    ) -> bool:
+        return await super().save(record, None if self.times > 0 else end, begins) and self.times <= 0
 
     async def append(self, run: str, first: int, lines: Sequence[bytes], *, ended: bool) -> bool:
         self._fail()
@@ -844,8 +846,10 @@ class Recording(MemoryConversations):
         super().__init__(journal._use)
         self.saved: list[Conversation] = []
 
-    async def save(self, record: ConversationRecord, end: RunEnd | None = None) -> bool:
-        ended = await super().save(record, end)
+    async def save(
+        self, record: ConversationRecord, end: RunEnd | None = None, begins: str | None = None
+    ) -> bool:
+        ended = await super().save(record, end, begins)
         self.saved.append(msgspec.json.decode(record.body, type=Conversation))
         return ended
 
@@ -931,10 +935,12 @@ class Full(MemoryConversations):
 
     word = b"desk__asks"
 
-    async def save(self, record: ConversationRecord, end: RunEnd | None = None) -> bool:
+    async def save(
+        self, record: ConversationRecord, end: RunEnd | None = None, begins: str | None = None
+    ) -> bool:
         if self.word in record.body:
             raise JournalError("full")
-        return await super().save(record, end)
+        return await super().save(record, end, begins)
 
 
 def test_a_tool_does_not_run_if_the_message_that_calls_it_cannot_be_saved() -> None:
@@ -943,12 +949,17 @@ def test_a_tool_does_not_run_if_the_message_that_calls_it_cannot_be_saved() -> N
         journal.conversations = Full(journal._use)
         hub = Hub("h").register(desk)
         hub.durable = DurableCalls(hub, journal)
-        engine = ChatEngine(hub, Puppet(["Well. ", call("desk__asks")]))
+        engine = ChatEngine(hub, Puppet(["Well. ", call("desk__asks")], [call("desk__asks")]))
         await engine.open()
         run = await engine.post(ChatRequest(message="go"))
         events = [json.loads(line)["event"] async for line in run.lines()]
         assert kinds(events)[-1] == "error"
-        assert await statuses(hub) == ["aborted"]
+        assert await statuses(hub) == []
+        journal.conversations.word = b"never"
+        run = await engine.post(ChatRequest(conversation_id=run.conversation_id, resume=True))
+        events = [json.loads(line)["event"] async for line in run.lines()]
+        assert kinds(events)[-2:] == ["plugin_elicit_request", "conversation_state"]
+        assert await statuses(hub) == ["waiting"]
         await engine.close()
         await hub.durable.close()
 
@@ -971,7 +982,7 @@ def test_of_a_turn_that_cannot_be_saved_nothing_is_left(model: type[Puppet]) -> 
         while engine._runs:
             await asyncio.sleep(0.01)
         assert await engine.conversations() == []
-        assert set(await statuses(hub)) <= {"aborted"}
+        assert await statuses(hub) == []
         assert not engine._turns.is_full(None, 1)
         await engine.close()
         await hub.durable.close()

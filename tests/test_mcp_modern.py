@@ -838,6 +838,7 @@ class Mirrored:
         ({"to": "5"}, {"to": "5.0"}, False),
         ({}, {"to": "anybody"}, True),
         ({}, {"to": "=?base64?!?="}, False),
+        ({}, {"to": "=?base64?é?="}, False),
     ],
 )
 def test_a_header_that_repeats_an_argument_says_the_same(

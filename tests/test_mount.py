@@ -5,6 +5,7 @@ import base64
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from driving import LIMIT, assert_nothing_left, until
 from mcp_peers import http_server, mcp_environment
 from midcall import Hub, RegistrationError, ToolError, method
 from midcall.client import Client, connect
+from midcall.client.mount_relay import RelayedCall
 from midcall.errors import InvalidArguments, RemoteError
 from midcall.items import Data, Log, Progress
 from mounting import ERAS, SERVER, drive, mounted, result_of, strange
@@ -283,6 +285,25 @@ def test_a_call_that_is_aborted_in_the_hub_is_cancelled_behind() -> None:
             with pytest.raises(ToolError, match="No more of this"):
                 await running
             assert (await client.call("b.admin.state")).structured["calls"] == 0
+
+    drive(main())
+
+
+def test_a_call_that_is_aborted_just_as_it_is_asked_something_ends_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    moved = RelayedCall.moved
+
+    def aborted_first(relayed: RelayedCall, talk: Any) -> None:
+        relayed.call.abort("No more of this")
+        moved(relayed, talk)
+
+    async def main() -> None:
+        monkeypatch.setattr(RelayedCall, "moved", aborted_first)
+        async with mounted(era="modern") as hub, connect(hub, era="modern", answer=lambda _: "x") as client:
+            with pytest.raises(ToolError, match="No more of this"):
+                await client.call("b.seek.prompt")
+            await until(lambda: len(hub.calls) == 0)
 
     drive(main())
 

@@ -106,6 +106,11 @@ class Tools:
 
         return " ".join(await asyncio.gather(one("a"), one("b")))
 
+    @method(long_running=True)
+    async def long_pair(self, ask: Ask) -> str:
+        """The same as a task."""
+        return await self.pair(ask)
+
     @method
     async def slow_again(self, ask: Ask) -> str:
         """A call that takes its time when it is run again."""
@@ -251,6 +256,47 @@ def test_an_answer_takes_the_place_of_one_that_could_not_be_written(how: str) ->
             assert "result" in await two
             _, entries = await worker.loaded(call_id)
             assert latest(entries, "1").value in (b'"2"', b'{"Text":"2"}')
+
+    drive(main())
+
+
+@pytest.mark.parametrize("far", [False, True], ids=["here", "run again"])
+@pytest.mark.parametrize("how", ["retry", "task"])
+def test_of_answers_that_come_together_each_counts_that_is_still_asked_for(how: str, far: bool) -> None:
+    """Another request answers one of two questions; this one both, in the same moment."""
+
+    async def main() -> None:
+        journal, tools = Gated(), Tools()
+        tools.go_on.set()
+        async with workshop(journal, tools) as worker:
+            peer = worker.peer()
+            if how == "task":
+                call_id = await peer.start_task("tools.long_pair")
+                await until_task(peer, call_id, "a?", "b?")
+            else:
+                asked = await peer.tool("tools.pair")
+                call_id = asked["_meta"]["dev.midcall/callId"]
+            if far:
+                for dialect in list(worker.durable.live):
+                    dialect.discard()
+            journal.hold("claim")
+            sent = []
+            for answers in ({"a": "1"}, {"a": "2", "b": "2"}):
+                if how == "task":
+                    params = {"taskId": call_id, "inputResponses": responses(answers), "_meta": TASKS}
+                    sent.append(peer.send("tasks/update", params))
+                else:
+                    sent.append(
+                        peer.send("tools/call", peer.params("tools.pair", asked["requestState"], answers))
+                    )
+                await journal.reached("claim")
+                await asyncio.sleep(SOON)
+            journal.let_go("claim")
+            assert all("result" in one for one in await asyncio.gather(*sent))
+            if how == "task":
+                assert await outcome(peer, call_id) == "1 2"
+            else:
+                assert text((await sent[1])["result"]) == "1 2"
 
     drive(main())
 

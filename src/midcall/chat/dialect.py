@@ -252,11 +252,10 @@ class ChatCalls:
         key: str,
         principal: str | None,
         report: Report,
-        saved: "asyncio.Task[Any] | None" = None,
     ) -> ToolEnded | ToolAsks:
         """Call a tool, or find the call that was made before under this key; then as `current`.
 
-        It does not run before `saved` is done. Raises why it cannot be called, or not so.
+        Raises why it cannot be called, or not so.
         """
         found, durable = tool.found, self._durable
         if not CAPABILITIES.issuperset(tool.requires):
@@ -272,15 +271,6 @@ class ChatCalls:
         taken = await durable.reserve(dialect)
         if taken is not None:
             return await self.current(taken.id, report)
-        if saved is not None:
-            try:
-                await asyncio.wait((saved,))
-            finally:
-                refused = saved.exception() if saved.done() else None
-                if refused is not None:
-                    await finished(self._abort(record.id, "The conversation could not be saved"))
-            if refused is not None:
-                raise refused
         told = dialect.listen(report)
         if not _has_begun(dialect):
             durable.start(dialect)
@@ -350,22 +340,15 @@ class ChatCalls:
 
     async def _give(self, call_id: str, answers: Mapping[str, Any]) -> object:
         """Give a call answers, by the ids of its questions: those that it still asks."""
-        left = dict(answers)
-        while left:
+        while True:
             try:
-                taken = await self._durable.answer(call_id, left)
-            except UnknownQuestion as gone:  # it has gone on in this moment, and may still ask the others
-                if gone.request_id not in left:
-                    break
-                del left[gone.request_id]
-            except WrongAnswer:
-                break
-            else:
-                if isinstance(taken, Busy):
-                    raise NotNow("The tool call is busy at another worker; try again")
-                if not isinstance(taken, Settled):
-                    return taken
-        return self._durable.live.get(call_id)
+                taken = await self._durable.answer(call_id, answers)
+            except (UnknownQuestion, WrongAnswer):  # it has gone on in this moment
+                return self._durable.live.get(call_id)
+            if isinstance(taken, Busy):
+                raise NotNow("The tool call is busy at another worker; try again")
+            if not isinstance(taken, Settled):
+                return taken
 
     async def abort(self, principal: str | None, key: str, reason: str) -> None:
         """End the call that was made under a key, if there is one."""

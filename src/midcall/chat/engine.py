@@ -145,11 +145,6 @@ class ChatEngine:
         """Where conversations are kept."""
         return (self._own_journal or durable_calls(self.hub).journal).conversations
 
-    @property
-    def in_order(self) -> bool:
-        """Whether a tool call that is made after a conversation is saved cannot be kept without it."""
-        return self._own_journal is None and durable_calls(self.hub).journal.in_order
-
     async def open(self) -> None:
         """Make it ready; the first request does so too. The hub is opened by whoever serves it."""
         async with self._opening:

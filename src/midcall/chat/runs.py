@@ -138,6 +138,7 @@ class Run(RunReader):
         self._just_saved: Sequence[Message] = ()
         self._begun = False
         self._stopped = False
+        self._writes_from: asyncio.TimerHandle | None = None
         self._writer: asyncio.Task[None] | None = None
         self.task: asyncio.Task[None] | None = None
 
@@ -217,8 +218,6 @@ class Run(RunReader):
                 self.task.cancel()
 
     async def _run(self, turn: Coroutine[Any, Any, None]) -> None:
-        loop = asyncio.get_running_loop()
-        begins_to_write = loop.call_later(WRITE_EVERY, self._begin_to_write)
         self._begun = True
         try:
             if self._stopped and self.task is not None:
@@ -227,8 +226,15 @@ class Run(RunReader):
         finally:
             self._over.set()
             self._add(())
-            begins_to_write.cancel()
+            if self._writes_from is not None:
+                self._writes_from.cancel()
             await (self._writer or self._write())
+
+    def is_kept(self) -> None:
+        """The store knows the run: from now on its lines can be written there."""
+        if not self.ended:
+            loop = asyncio.get_running_loop()
+            self._writes_from = loop.call_later(WRITE_EVERY, self._begin_to_write)
 
     def _begin_to_write(self) -> None:
         self._writer = asyncio.create_task(self._write())

@@ -148,12 +148,9 @@ class TurnCalls:
             if not one.questions or one.questions.keys() & one.answers.keys()
         ]
 
-    async def make(self, calls: Iterable[ToolCall], saved: asyncio.Task[Any] | None = None) -> None:
-        """Make calls, each to its result or until it asks the person. Raises what may be tried again.
-
-        None runs before `saved` is done.
-        """
-        await self._all([self._play(Pending(call, round=0), saved) for call in calls])
+    async def make(self, calls: Iterable[ToolCall]) -> None:
+        """Make calls, each to its result or until it asks the person. Raises what may be tried again."""
+        await self._all([self._play(Pending(call, round=0)) for call in calls])
 
     async def go_on(self, pendings: Iterable[Pending]) -> None:
         """Go on with calls, with what is answered of their questions; what is not, they ask again."""
@@ -203,15 +200,13 @@ class TurnCalls:
 
     # --- one of them --------------------------------------------------------------------------
 
-    async def _begin(
-        self, pending: Pending, report: Report, saved: asyncio.Task[Any] | None
-    ) -> ToolEnded | ToolAsks:
+    async def _begin(self, pending: Pending, report: Report) -> ToolEnded | ToolAsks:
         """Make a call that is new, or go on with one that was asked something."""
         call, calls, principal = pending.call, self._engine.calls, self._conversation.principal
         key = self._conversation.key_of(call)
         if not pending.round:
             tool, arguments = self._tool(call), to_json(call.read_arguments())
-            return await calls.begin(tool, arguments, key, principal, report, saved)
+            return await calls.begin(tool, arguments, key, principal, report)
         if not pending.call_id:  # of a conversation that was written before calls were known by their ids
             pending.call_id = await calls.find(principal, key)
         self._tool(call)
@@ -237,7 +232,7 @@ class TurnCalls:
         if pending.answers:
             await self._engine.calls.answer(pending.call_id, pending.answers, pending.places)
 
-    async def _play(self, pending: Pending, saved: asyncio.Task[Any] | None = None) -> None:
+    async def _play(self, pending: Pending) -> None:
         """Do what is next of a call. Whatever goes wrong is its result, unless it may be tried again, or the
         call waits for somebody who may go on with it."""
         call = pending.call
@@ -246,7 +241,7 @@ class TurnCalls:
             self._run.emit(events.ToolProgress(call.id, self._name(call), message, percentage))
 
         try:
-            await self._settle(pending, await self._begin(pending, tell, saved), tell)
+            await self._settle(pending, await self._begin(pending, tell), tell)
         except SessionLost:
             self._conversation.pending.pop(call.id, None)
             self.lost(call.id)

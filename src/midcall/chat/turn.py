@@ -253,15 +253,9 @@ class Turn:
         return ToolCall(id, sound(call.name), sound(call.arguments))
 
     async def _executing_tools(self) -> None:
-        await self._saved()
-        saving = self._begin_save(self._run.lsn)
-        if self._engine.in_order:
-            await asyncio.sleep(0)  # it is asked for before the calls are
-        else:
-            await asyncio.shield(saving)
+        await self._save()  # a call that is kept without the message that makes it would run for nobody
         self._unsaved = True
-        await self._tools.make(self._tools.unmade, saving)
-        await asyncio.shield(saving)
+        await self._tools.make(self._tools.unmade)
 
     # --- the end -----------------------------------------------------------------------------
 
@@ -330,34 +324,22 @@ class Turn:
         """
         self._unsaved = False
         self._conversation.lsn = lsn
-        record, run = record_of(self._conversation), self._run
-        beginning: asyncio.Task[None] | None = None
-        if not self.begun.done():  # both at once: in one transaction, where the store takes them together
-            beginning = asyncio.create_task(
-                self._engine.store.begin_run(run.id, run.conversation_id, run.principal)
-            )
-        self._saving = asyncio.create_task(self._write(record, end, beginning))
+        self._saving = asyncio.create_task(self._write(record_of(self._conversation), end))
         self._saving.add_done_callback(_look_at)
         return self._saving
 
-    async def _write(
-        self, record: ConversationRecord, end: RunEnd | None, beginning: asyncio.Task[None] | None
-    ) -> bool:
+    async def _write(self, record: ConversationRecord, end: RunEnd | None) -> bool:
+        begins = None if self.begun.done() else self._run.id
         try:
-            if beginning is not None and not self._engine.in_order:
-                await beginning
-            ended = await self._engine.store.save(record, end)
-            if beginning is not None:
-                await beginning
+            ended = await self._engine.store.save(record, end, begins)
         except Exception as error:
-            if beginning is not None:
-                await asyncio.wait((beginning,))
-                _ = beginning.exception()
+            if begins is not None:
                 self.begun.set_exception(error)
             raise
         self._conversation.version = record.version
-        if beginning is not None:
+        if begins is not None:
             self.begun.set_result(None)
+            self._run.is_kept()
         return ended
 
     @property

@@ -7,6 +7,7 @@ under way.
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from midcall.call import Call, Status
@@ -67,11 +68,10 @@ class RelayedCall:
         self.session.admit(request, self)
         self._hub.calls.add(call)
         call.begun = True
-        loop = (
-            self._mount.loop or asyncio.get_running_loop()
-        )  # finding it out is a system call in Python 3.11
+        # Finding out the running loop is a system call in Python 3.11.
+        loop = self._mount.loop or asyncio.get_running_loop()
         call.task = loop.create_future()
-        call.task.add_done_callback(self._ended)
+        call.task.add_done_callback(partial(self._ended, call))
         client = self._mount.clients.live(call.principal)
         server = client.live if client is not None else None
         if client is None or server is None:
@@ -89,8 +89,8 @@ class RelayedCall:
     def moved(self, talk: Talk) -> None:
         """There is an outcome, or a question."""
         request, outcome = self.request, talk.outcome
-        if request is None:
-            return
+        if request is None or self.call.reason is not None:
+            return  # it was aborted, and is about to end
         if not isinstance(outcome, Passed) or (outcome.error and outcome.error.code == URL_REQUIRED):
             self._go_the_long_way(request, talk)
             return
@@ -155,11 +155,11 @@ class RelayedCall:
         if call.task is not None and not call.task.done():
             call.task.set_result(None)
 
-    def _ended(self, ended: "asyncio.Future[None]") -> None:
+    def _ended(self, call: Call, ended: "asyncio.Future[None]") -> None:
         """It is over. If it was aborted, the server is told."""
         if not ended.cancelled():
             return
-        call, request, talk = self.call, self.request, self._talk
+        request, talk = self.request, self._talk
         reason = call.reason or "The call was cancelled"
         self._leave(Status.ABORTED)
         if talk is not None:

@@ -264,9 +264,9 @@ class CommitThread(CommitQueue[Ask]):
             if not self._later:
                 with self._at_work:
                     pause = self._idle()
-                self._busy = False
-                if not self._jobs.empty():  # it was put just now
-                    self._busy = True
+                    self._busy = False
+                    if not self._jobs.empty():  # it was put just now
+                        self._busy = True
                 try:
                     job = self._jobs.get(timeout=pause)
                 except Empty:

@@ -205,11 +205,13 @@ class Conversations(Protocol):
     async def load(self, id: str, principal: str | None) -> ConversationRecord | None:
         """A conversation of this person; nobody gets another's."""
 
-    async def save(self, record: ConversationRecord, end: RunEnd | None = None) -> bool:
+    async def save(
+        self, record: ConversationRecord, end: RunEnd | None = None, begins: str | None = None
+    ) -> bool:
         """Write a conversation down. Raises `Conflict` unless the kept one has the version before.
 
-        A new one has version 1. With `end`, a run ends together with it; false if that has other lines there,
-        or fewer before, and is left as it is.
+        A new one has version 1. With `begins`, a run of this id begins together with it. With `end`, one ends
+        together with it; false if that has other lines there, or fewer before, and is left as it is.
         """
 
     async def delete(self, id: str, principal: str | None) -> bool:
@@ -258,8 +260,6 @@ class Journal(Protocol):
 
     on_post: Callable[[bytes], None] | None
     """Gets what other workers post to this one. What comes while there is nobody is thrown away."""
-    in_order: bool
-    """Whether what is asked for first is never written after what is asked for later."""
 
     @property
     def conversations(self) -> Conversations:

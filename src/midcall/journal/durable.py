@@ -310,21 +310,28 @@ class DurableCalls:
     ) -> Detached | Settled | Busy | Gone:
         """Give answers to a call, by the ids of its questions, wherever the call is, and have it go on.
 
-        If another worker runs it, wait up to `patience` seconds for the end of its segment.
+        If another worker runs it, wait up to `patience` seconds for the end of its segment. What is not asked
+        any more, as it was answered or given up in this moment, does not count.
 
-        Gives the dialect of the call; then the answers are in the journal. Otherwise they were not taken.
-        Raises `UnknownQuestion` or `WrongAnswer`: then nothing is changed.
+        Gives the dialect of the call; then the other answers are in the journal. Otherwise none was taken.
+        Raises `UnknownQuestion` if nothing of it is asked, or `WrongAnswer`: then nothing is changed.
         """
         await self.open()
         end = time.monotonic() + patience
+        left = dict(answers)
         while True:
             self._claiming += 1
             try:
-                answered = await self._answer(call_id, answers)
+                answered = await self._answer(call_id, left)
+            except UnknownQuestion as unknown:
+                del left[unknown.request_id]
+                if not left:
+                    raise
+                continue
             finally:
                 self._claiming -= 1
             if isinstance(answered, Detached):
-                answered.answered(answers)
+                answered.answered(left)
                 self.resume(answered)
                 return answered
             if not isinstance(answered, Busy) or time.monotonic() >= end or self.stopping:

@@ -188,7 +188,6 @@ class _Memory:
 class MemoryJournal:
     """A worker on a memory: its own, or that of another one."""
 
-    in_order = True
     at_once = True
 
     def __init__(self, shared: "MemoryJournal | None" = None) -> None:
@@ -447,11 +446,15 @@ class MemoryConversations:
     async def load(self, id: str, principal: str | None) -> ConversationRecord | None:
         return self._use().conversations.get(principal, id)
 
-    async def save(self, record: ConversationRecord, end: RunEnd | None = None) -> bool:
+    async def save(
+        self, record: ConversationRecord, end: RunEnd | None = None, begins: str | None = None
+    ) -> bool:
         owned = self._use().conversations
         kept = owned.get(record.principal, record.id)
         if (0 if kept is None else kept.version) != record.version - 1:
             raise Conflict("The conversation was changed meanwhile")
+        if begins is not None:
+            await self.begin_run(begins, record.id, record.principal)
         self._keep(record)
         try:
             if end is not None:

@@ -10,7 +10,6 @@ connection on stdio and WebSocket (see `peer`), and to one `Mcp-Session-Id` over
 """
 
 import base64
-import binascii
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -301,7 +300,7 @@ def _check(name: str, given: bytes | None, value: Any) -> None:
     if text.startswith(_PREFIX) and text.endswith(_SUFFIX):
         try:
             text = base64.b64decode(text[len(_PREFIX) : -len(_SUFFIX)], validate=True).decode()
-        except (binascii.Error, UnicodeDecodeError):
+        except ValueError:  # neither base64 nor UTF-8
             what = f"Header mismatch: {name} is not valid base64"
             raise McpError(HEADER_MISMATCH, what, status=400) from None
     if value is None or (given is not None and (text == as_text(value) or _is_number(text, value))):

@@ -220,15 +220,13 @@ class Resumption:
             await self._join(waiter, ticket, given)
 
     async def _give(self, waiter: Waiter, given: Given) -> bool:
-        """Give answers to the call. False if it has gone on in this moment, or there are none."""
+        """Give answers to the call. False if they are not for what it asks, or another worker runs it."""
         if not given.answers:
             return False
         try:
             dialect = await self.durable.answer(waiter.call_id, given.answers, patience=0)
-        except UnknownQuestion:
-            return False
-        except WrongAnswer:
-            given.answers.clear()
+        except (UnknownQuestion, WrongAnswer):
+            given.answers.clear()  # others were faster
             return False
         if isinstance(dialect, InputRequired):
             self._make_ready(waiter, dialect, given.notes)
@@ -252,7 +250,7 @@ class Resumption:
                 if given.answers and time.monotonic() < end and given.is_for(record):
                     if await self._give(waiter, given):
                         return
-                    continue  # somebody else's answer to the same question is on its way into the journal
+                    continue  # another worker has just begun with it
                 request.result(self.questions(record, ticket, given.notes))
                 return
             if record.status in WITH_OUTCOME:
@@ -262,6 +260,12 @@ class Resumption:
                 raise _given_up(record.status)
             live = self.durable.live.get(call_id)
             if isinstance(live, InputRequired) and not live.parked:
+                if given.answers and time.monotonic() < end:  # somebody else has it run; it may ask this too
+                    if await self._give(waiter, given):
+                        return
+                    if given.answers:
+                        await self.durable.journal.wait(call_id, record.segment, LOOK)
+                    continue
                 waiter.ready = True
                 patience = max(end - time.monotonic(), 0)
                 asyncio.get_running_loop().call_later(patience, self._send_away, waiter, record, ticket)

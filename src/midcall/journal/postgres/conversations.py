@@ -47,7 +47,9 @@ class PostgresConversations:
         row = await connection.fetchrow(self._sql.load_conversation, digest(principal, id))
         return None if row is None else self._values.record(id, principal, *row)
 
-    async def save(self, record: ConversationRecord, end: RunEnd | None = None) -> bool:
+    async def save(
+        self, record: ConversationRecord, end: RunEnd | None = None, begins: str | None = None
+    ) -> bool:
         values = self._row(record)
 
         async def write(connection: "Connection", again: bool) -> bool:
@@ -62,11 +64,15 @@ class PostgresConversations:
 
         async def write_both(connection: "Connection", again: bool) -> bool | None:
             """Whether the run has ended; nothing if the conversation could not be written."""
-            if end is None:
+            if end is None and begins is None:
                 return await write(connection, again) or None
             async with transaction(connection):
                 if not await write(connection, again):
                     return None
+                if begins is not None:
+                    await connection.fetch(self._sql.begin_run, begins, record.id, record.principal)
+                if end is None:
+                    return True
                 last = _Lines(end.run, end.first, end.lines, ended=True)
                 (stop,) = await self._append(connection, [last], again)
                 return not isinstance(stop, MidcallError)

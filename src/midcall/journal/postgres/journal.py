@@ -81,8 +81,6 @@ class PostgresJournal:
     refused, unless `plain_too` (see `seal`).
     """
 
-    in_order = False
-
     def __init__(
         self,
         dsn: str,

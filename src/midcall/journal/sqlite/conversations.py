@@ -61,7 +61,13 @@ class SqliteConversations:
         return None if row is None else self._values.record(id, principal, *row)
 
     @writing
-    def save(self, db: Connection, record: ConversationRecord, end: RunEnd | None = None) -> bool:
+    def save(
+        self,
+        db: Connection,
+        record: ConversationRecord,
+        end: RunEnd | None = None,
+        begins: str | None = None,
+    ) -> bool:
         values = self._row(record)
         if record.version == 1:
             done = db.execute(_INSERT, values)
@@ -69,6 +75,8 @@ class SqliteConversations:
             done = db.execute(_UPDATE, (*values, record.version - 1))
         if not done.rowcount:
             raise Conflict("The conversation was changed meanwhile")
+        if begins is not None:
+            self._begin_run(db, begins, record.id, record.principal)
         try:
             if end is not None:
                 self._append(db, end.run, end.first, end.lines, ended=True)
@@ -111,6 +119,9 @@ class SqliteConversations:
 
     @writing
     def begin_run(self, db: Connection, run: str, conversation_id: str, principal: str | None) -> None:
+        self._begin_run(db, run, conversation_id, principal)
+
+    def _begin_run(self, db: Connection, run: str, conversation_id: str, principal: str | None) -> None:
         now = time.time()
         db.execute(
             "INSERT INTO runs VALUES (?, ?, ?, 0, 0, 0, ?, ?) ON CONFLICT DO NOTHING",

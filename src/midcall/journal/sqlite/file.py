@@ -30,6 +30,9 @@ CHECKPOINT = 4000
 CHECKPOINT_AFTER = 250
 """After how many transactions it is, where that is not left to SQLite."""
 
+LOG_BYTES = 16 * 1024 * 1024
+"""By how much the log may grow until then."""
+
 APPLICATION = 0x6D696463
 """`midc`: tells a journal from other SQLite files."""
 
@@ -167,6 +170,14 @@ class JournalFile:
             return False
         return self._connection is not None
 
+    @property
+    def log_size(self) -> int:
+        """How many bytes the write-ahead log has."""
+        try:
+            return os.stat(f"{self._at}-wal").st_size  # noqa: PTH116 - as in `_inode`
+        except OSError:
+            return 0
+
     def must_be_there(self) -> None:
         """Raise if the open file is not the one at its path: what is written to a deleted file is lost."""
         if _inode(self._at) != self._inode:
@@ -269,6 +280,8 @@ class Database:
         self._at_once = at_once
         self._unchecked = 0
         """How many transactions there were since the last checkpoint, if those are not left to SQLite."""
+        self._log_size = 0
+        """How large the log was then. What is written again from its beginning does not make it larger."""
         self.reads = JournalFile(path, busy, writes=False)
         self._turn = turn
         self.writer: CommitThread[Work] | None = None
@@ -311,9 +324,12 @@ class Database:
         return done
 
     def _run_at_once(self, asked: Sequence[Work]) -> list[Any]:
-        if not self.writes.is_open or self._unchecked >= CHECKPOINT_AFTER:
+        if not self.writes.is_open or self._is_checkpoint_due():
             raise Unreachable("It is for the thread to do")
         return self._run(self.writes, asked, patient=False)
+
+    def _is_checkpoint_due(self) -> bool:
+        return self._unchecked >= CHECKPOINT_AFTER or self.writes.log_size - self._log_size > LOG_BYTES
 
     def _run(self, file: JournalFile, asked: Sequence[Work], *, patient: bool = True) -> list[Any]:
         """Do all of it: what came of each, or the error that it raised. Raises `JournalError`.
@@ -337,10 +353,12 @@ class Database:
             file.must_be_there()
             if self._at_once and file is self.writes:
                 self._unchecked += 1
-                if patient and self._unchecked >= CHECKPOINT_AFTER:
-                    self._unchecked = 0
+                if patient and self._is_checkpoint_due():
                     with contextlib.suppress(sqlite3.Error):  # all is committed; it is tried again later
                         connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+                    self._unchecked, self._log_size = 0, file.log_size
+        except Unreachable:
+            raise  # nothing was begun
         except Exception as error:
             told = file.explain(error)
             if connection is None or _code(error) == sqlite3.SQLITE_BUSY:  # no fault of one of them
@@ -355,12 +373,15 @@ class Database:
     def _begin(self, connection: sqlite3.Connection, *, patient: bool) -> None:
         taken = self._turn.take() if patient else self._turn.take(0.0)
         try:
-            patience = time.monotonic() + self.writes.busy if patient else 0.0
+            patience = time.monotonic() + self.writes.busy
             while True:
                 try:
                     connection.execute("BEGIN IMMEDIATE")
                 except sqlite3.OperationalError as error:
-                    if _code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > patience:
+                    busy = _code(error) == sqlite3.SQLITE_BUSY
+                    if busy and not patient:
+                        raise Unreachable("Another process writes") from error
+                    if not busy or time.monotonic() > patience:
                         raise
                     time.sleep(PAUSE)
                 else:

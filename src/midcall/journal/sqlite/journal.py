@@ -146,8 +146,6 @@ class SqliteJournal:
     one client: what is written alone is written in the event loop (see `Database`).
     """
 
-    in_order = True
-
     def __init__(
         self,
         path: str | os.PathLike[str],
