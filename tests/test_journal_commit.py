@@ -1,17 +1,13 @@
 """Group commit: in a thread, and in a task."""
 
 import asyncio
-import random
 import threading
-import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import pytest
 
 from driving import drive
-from midcall.journal import commit
-from midcall.journal.commit import MOST, CommitTask, CommitThread, Unreachable
+from midcall.journal.commit import MOST, CommitTask, CommitThread
 from midcall.journal.contract import JournalError
 
 
@@ -175,113 +171,5 @@ def test_one_that_cannot_be_done_does_not_take_the_others_with_it() -> None:
         assert [n for n, one in enumerate(told) if isinstance(one, JournalError)] == [7]
         assert [one for n, one in enumerate(told) if n != 7] == [n for n in range(20) if n != 7]
         await batches.stop()
-
-    drive(main())
-
-
-class Both:
-    """Tells in which thread each batch is done."""
-
-    def __init__(self) -> None:
-        self.away = False
-        self.batches: list[tuple[str, int]] = []
-
-    def in_thread(self, asked: Sequence[str]) -> list[str]:
-        assert threading.current_thread() is not threading.main_thread()
-        self.batches.append(("thread", len(asked)))
-        return list(asked)
-
-    def at_once(self, asked: Sequence[str]) -> list[str]:
-        assert threading.current_thread() is threading.main_thread()
-        if self.away:
-            raise Unreachable("others write")
-        self.batches.append(("loop", len(asked)))
-        if asked == ["wrong"]:
-            raise JournalError("The disk is full")
-        return list(asked)
-
-
-def test_what_comes_alone_is_committed_at_once() -> None:
-    async def main() -> None:
-        both = Both()
-        batches = CommitThread[str]("test", both.in_thread, at_once=both.at_once)
-        told: list[str] = []
-        for name in ("a", "b"):
-            assert await batches.do(name, told=told.append) == name
-            await asyncio.sleep(0)
-        assert (told, both.batches) == (["a", "b"], [("loop", 1)] * 2)
-        with pytest.raises(JournalError, match="full"):
-            await batches.do("wrong")
-        await asyncio.sleep(0)
-        both.away = True
-        assert await batches.do("c", told=told.append) == "c"
-        assert (told, both.batches[-1]) == (["a", "b", "c"], ("thread", 1))
-        await batches.stop()
-        with pytest.raises(JournalError, match="closed"):
-            await batches.do("d")
-
-    drive(main())
-
-
-def test_what_comes_together_is_committed_together() -> None:
-    async def main() -> None:
-        both = Both()
-        batches = CommitThread[str]("test", both.in_thread, at_once=both.at_once)
-        assert await asyncio.gather(*(batches.do(str(n)) for n in range(20))) == [str(n) for n in range(20)]
-        assert both.batches[0] == ("loop", 1)
-        assert {where for where, _ in both.batches[1:]} == {"thread"}
-        await batches.stop()
-
-    drive(main())
-
-
-def test_a_slow_disk_is_waited_for_in_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commit, "SLOW", -1.0)
-    monkeypatch.setattr(commit, "RESPITE", 3600.0)
-
-    async def main() -> None:
-        both = Both()
-        batches = CommitThread[str]("test", both.in_thread, at_once=both.at_once)
-        for name in ("a", "b", "c"):
-            assert await batches.do(name) == name
-            await asyncio.sleep(0)
-        assert [where for where, _ in both.batches] == ["loop", "thread", "thread"]
-        await batches.stop()
-
-    drive(main())
-
-
-def test_nothing_is_committed_before_what_was_asked_for_earlier() -> None:
-    """Though some of it is committed in the event loop, and some in the thread."""
-
-    async def main() -> None:
-        order: list[int] = []
-        threads: set[str] = set()
-
-        def commit(asked: Sequence[int]) -> list[None]:
-            threads.add(threading.current_thread().name)
-            order.extend(asked)
-            return [None] * len(asked)
-
-        class Hesitant(CommitThread[int]):
-            def _take(self) -> Any:
-                time.sleep(0.001)  # it has a job already, and has not begun it
-                return super()._take()
-
-        batches = Hesitant("test", commit, at_once=commit)
-        draw = random.Random(1)
-        asked = 0
-        for _ in range(500):
-            some = [batches.do(asked + n) for n in range(draw.choice((1, 1, 1, 2, 5)))]
-            asked += len(some)
-            waiting = [asyncio.ensure_future(one) for one in some]
-            for _ in range(draw.choice((0, 1, 2, 3))):
-                await asyncio.sleep(0)
-            if draw.random() < 0.3:
-                await asyncio.gather(*waiting)
-        await batches.stop()
-        await asyncio.sleep(0)
-        assert order == list(range(asked))
-        assert len(threads) == 2
 
     drive(main())

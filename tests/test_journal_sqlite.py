@@ -23,14 +23,13 @@ RING = KeyRing([b"k" * 32])
 class SqliteStore:
     """A file that several workers share, here in one process."""
 
-    def __init__(self, path: Path, seal: KeyRing | None = None, *, at_once: bool = False) -> None:
+    def __init__(self, path: Path, seal: KeyRing | None = None) -> None:
         self.path = path
         self.seal = seal
-        self.at_once = at_once
         self.opened: list[SqliteJournal] = []
 
     async def worker(self) -> SqliteJournal:
-        journal = SqliteJournal(self.path, seal=self.seal, at_once=self.at_once)
+        journal = SqliteJournal(self.path, seal=self.seal)
         await journal.open()
         self.opened.append(journal)
         return journal
@@ -57,7 +56,6 @@ class SqliteStore:
 
 class TestSqliteJournal(JournalContract, ConversationsContract):
     seal: KeyRing | None = None
-    at_once = False
 
     @pytest.fixture(autouse=True)
     def _directory(self, tmp_path: Path) -> None:
@@ -67,7 +65,7 @@ class TestSqliteJournal(JournalContract, ConversationsContract):
     @asynccontextmanager
     async def store(self) -> AsyncIterator[Store]:
         self.stores += 1
-        store = SqliteStore(self.directory / f"journal-{self.stores}.db", self.seal, at_once=self.at_once)
+        store = SqliteStore(self.directory / f"journal-{self.stores}.db", self.seal)
         try:
             yield store
         finally:
@@ -85,13 +83,7 @@ class TestSealedSqliteJournal(TestSqliteJournal):
     seal = RING
 
 
-class TestSqliteJournalOfOneClient(TestSqliteJournal):
-    at_once = True
-
-
 class TestSqliteAgainstTheModel(JournalModel):
-    at_once = False
-
     @pytest.fixture(autouse=True)
     def _directory(self, tmp_path: Path) -> None:
         self.directory = tmp_path
@@ -100,12 +92,8 @@ class TestSqliteAgainstTheModel(JournalModel):
     @asynccontextmanager
     async def store(self) -> AsyncIterator[Store]:
         self.stores += 1
-        store = SqliteStore(self.directory / f"journal-{self.stores}.db", at_once=self.at_once)
+        store = SqliteStore(self.directory / f"journal-{self.stores}.db")
         try:
             yield store
         finally:
             await store.close()
-
-
-class TestSqliteOfOneClientAgainstTheModel(TestSqliteAgainstTheModel):
-    at_once = True

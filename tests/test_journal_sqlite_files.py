@@ -16,7 +16,7 @@ import pytest
 
 from driving import drive
 from journal_contract import claimed, new_call, parked, step, waiting_call, written
-from midcall.journal.contract import Claimed, JournalError, Parking
+from midcall.journal.contract import JournalError, Parking
 from midcall.journal.seal import KeyRing
 from midcall.journal.sqlite import SqliteJournal
 from midcall.journal.sqlite import file as sqlite_file
@@ -508,35 +508,5 @@ def test_a_sealed_value_does_not_open_in_another_place(path: Path) -> None:
             assert await journal.wait(one, 0, 0) == b"asked"
             with pytest.raises(JournalError, match="changed"):
                 await journal.wait(two, 0, 0)
-
-    drive(main())
-
-
-def test_a_process_with_one_client_waits_for_others_without_standing_still(path: Path) -> None:
-    """What is alone is written in the event loop; but the loop does not wait for a lock."""
-
-    async def main() -> None:
-        async with opened(path, at_once=True) as journal:
-            call_id = await parked(journal)
-            with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
-                other.execute("BEGIN IMMEDIATE")
-                claiming = asyncio.create_task(journal.claim(call_id, 1))
-                for _ in range(50):
-                    await asyncio.sleep(0.001)
-                assert not claiming.done()
-                other.execute("COMMIT")
-            assert isinstance(await claiming, Claimed)
-
-    drive(main())
-
-
-def test_the_log_of_a_process_with_one_client_is_brought_into_the_file(path: Path) -> None:
-    async def main() -> None:
-        async with opened(path, at_once=True) as journal:
-            before = path.stat().st_size
-            for _ in range(sqlite_file.CHECKPOINT_AFTER + 1):
-                await parked(journal)
-                await asyncio.sleep(0)
-            assert path.stat().st_size > before + 100_000
 
     drive(main())

@@ -189,7 +189,7 @@ def _keep_calls(args: argparse.Namespace, hub: "Hub") -> None:
     _check_engine(args)
     try:
         seal = default_ring() if args.encrypt_journal else None
-        journal = choose_journal(args.journal, args.target, seal, one_client=args.stdio)
+        journal = choose_journal(args.journal, args.target, seal)
     except ValueError as error:
         raise UsageError(f"--journal: {error}") from None
     engine = None

@@ -18,19 +18,13 @@ DIRECT = "MIDCALL_JOURNAL_DIRECT"
 
 
 def choose_journal(
-    where: str | None,
-    target: str,
-    seal: "KeyRing | None" = None,
-    *,
-    plain_too: bool = False,
-    one_client: bool = False,
+    where: str | None, target: str, seal: "KeyRing | None" = None, *, plain_too: bool = False
 ) -> "Journal":
     """The journal at a place: `memory`, the path of a file, or the URL of a PostgreSQL.
 
     Without a place, the environment says (`MIDCALL_JOURNAL`), or it is a file of the user's state
     directory that belongs to `target`, the hub that is served. With keys to `seal` it, what is not sealed is
-    refused, unless `plain_too`. It may be told that there is only `one_client`. Raises `ValueError` for what
-    is none of these.
+    refused, unless `plain_too`. Raises `ValueError` for what is none of these.
     """
     where = place_of(where, target)
     if where == "memory":
@@ -48,8 +42,7 @@ def choose_journal(
         raise ValueError(f"{scheme}:// is no journal: use a path, postgresql://..., or memory")
     from midcall.journal.sqlite import SqliteJournal  # noqa: PLC0415  as above
 
-    path = Path(where.removeprefix("sqlite://"))
-    return SqliteJournal(path, seal=seal, plain_too=plain_too, at_once=one_client)
+    return SqliteJournal(Path(where.removeprefix("sqlite://")), seal=seal, plain_too=plain_too)
 
 
 def is_postgres(where: str) -> bool:

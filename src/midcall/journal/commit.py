@@ -9,7 +9,6 @@ import contextlib
 import copy
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from queue import Empty, SimpleQueue
@@ -25,12 +24,6 @@ MOST = 256
 """How much is done in one batch: what comes first should not wait for all that comes after."""
 
 MOST_BYTES = 4 * 1024 * 1024
-
-SLOW = 0.01
-"""Seconds that a commit in the event loop may take: then the disk is too slow for that."""
-
-RESPITE = 60.0
-"""Seconds until it is tried again."""
 
 
 class Unreachable(JournalError):
@@ -63,12 +56,6 @@ class Job(Generic[Ask]):
         self.error: MidcallError | None = None
         self.answered = False
         self._undecided = [True]
-
-    def outcome(self) -> Any:
-        """What came of it, or the error that did."""
-        if self.error is not None:
-            raise self.error
-        return self.result
 
     def decide(self) -> bool:
         """True for the first who comes, in whichever thread: it is begun by that one, or never."""
@@ -116,7 +103,9 @@ class CommitQueue(Generic[Ask]):
             if not job.decide() and undo is not None:
                 await _patiently(self._undo(job, undo))
             raise
-        return job.outcome()
+        if job.error is not None:
+            raise job.error
+        return job.result
 
     def _put(self, job: Job[Ask] | None) -> None:
         self._jobs.put(job)
@@ -169,79 +158,21 @@ class CommitQueue(Generic[Ask]):
 
 
 class CommitThread(CommitQueue[Ask]):
-    """A queue whose batches are done in a thread of its own, which works while the event loop does.
-
-    With `at_once`, what comes alone is committed by that, in the event loop: to change threads there and back
-    takes longer than a small transaction. It raises `Unreachable` if it would have to wait for anything but
-    the disk, and nothing is done; then it is for the thread.
-    """
+    """A queue whose batches are done in a thread of its own, which works while the event loop does."""
 
     def __init__(
         self,
         name: str,
         commit: Callable[[Sequence[Ask]], Sequence[Any]],
         idle: Callable[[], float | None] = lambda: None,
-        at_once: Callable[[Sequence[Ask]], Sequence[Any]] | None = None,
     ) -> None:
         super().__init__()
         self._commit = commit
         self._idle = idle
         """Called in the thread between batches, and after as many seconds as it gives."""
-        self._at_once = at_once
-        self._at_work = threading.Lock()
-        """Who commits has it."""
-        self._asked = False
-        """Whether something was asked for in this turn of the event loop."""
-        self._busy = False
-        """Whether the thread has something to do: what comes later must not be committed before that."""
-        self._slow_until = 0.0
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
-
-    async def do(
-        self,
-        ask: Ask,
-        *,
-        key: str = "",
-        size: int = 0,
-        told: Callable[[Any], None] | None = None,
-        undo: Callable[[Any], Awaitable[object] | None] | None = None,
-    ) -> Any:
-        if self._at_once is not None and self._is_alone() and self._at_work.acquire(blocking=False):
-            job = Job(ask, key, size, told, self._loop.create_future())
-            begun = time.monotonic()
-            try:
-                _note([job], self._at_once([ask]))
-            except Unreachable:
-                pass
-            except Exception as error:  # noqa: BLE001 - whatever it is, who asks must be told
-                self._fails([job], error)
-                job.answered = True
-            else:
-                _answer([job])
-            finally:
-                self._at_work.release()
-            if time.monotonic() - begun > SLOW:
-                self._slow_until = time.monotonic() + RESPITE
-            if job.answered:
-                return job.outcome()
-        return await super().do(ask, key=key, size=size, told=told, undo=undo)
-
-    def _is_alone(self) -> bool:
-        """Whether nothing else is to be done: what comes together is committed together."""
-        if self._asked or self._busy or self._closed or time.monotonic() < self._slow_until:
-            return False
-        self._asked = True
-        self._loop.call_soon(self._end_turn)
-        return True
-
-    def _end_turn(self) -> None:
-        self._asked = False
-
-    def _put(self, job: Job[Ask] | None) -> None:
-        super()._put(job)
-        self._busy = True
 
     def nudge(self) -> None:
         """Have `idle` called now."""
@@ -262,21 +193,15 @@ class CommitThread(CommitQueue[Ask]):
     def _work(self) -> None:
         while not (self._closed and self._jobs.empty() and not self._later):
             if not self._later:
-                with self._at_work:
-                    pause = self._idle()
-                    self._busy = False
-                    if not self._jobs.empty():  # it was put just now
-                        self._busy = True
                 try:
-                    job = self._jobs.get(timeout=pause)
+                    job = self._jobs.get(timeout=self._idle())
                 except Empty:
                     continue
                 if job is None:
                     continue
                 self._later.append(job)
             if batch := self._take():
-                with self._at_work:
-                    self._run(batch)
+                self._run(batch)
                 self.call_soon(_answer, batch)
         self.call_soon(self._end)
 

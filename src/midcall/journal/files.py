@@ -82,11 +82,11 @@ class WriteTurn:
             os.close(self._fd)
             self._fd = None
 
-    def take(self, courtesy: float = COURTESY) -> bool:
+    def take(self) -> bool:
         """Have the turn, if it can be had; then it is to be passed on."""
         patience = 0.0
         while self._fd is not None and not lock(self._fd):
-            patience = patience or time.monotonic() + courtesy
+            patience = patience or time.monotonic() + COURTESY
             if time.monotonic() > patience:
                 return False
             time.sleep(PAUSE)

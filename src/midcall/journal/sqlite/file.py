@@ -24,15 +24,6 @@ T = TypeVar("T")
 S = TypeVar("S", bound="OnDatabase")
 Work: TypeAlias = Callable[[sqlite3.Connection], Any]
 
-CHECKPOINT = 4000
-"""After how many pages the write-ahead log is brought into the file."""
-
-CHECKPOINT_AFTER = 250
-"""After how many transactions it is, where that is not left to SQLite."""
-
-LOG_BYTES = 16 * 1024 * 1024
-"""By how much the log may grow until then."""
-
 APPLICATION = 0x6D696463
 """`midc`: tells a journal from other SQLite files."""
 
@@ -120,9 +111,8 @@ MIGRATIONS = (
 class JournalFile:
     """A connection to the file, for one thread; opened again when the file was put back."""
 
-    def __init__(self, path: Path, busy: float, *, writes: bool, checkpoint: int = CHECKPOINT) -> None:
+    def __init__(self, path: Path, busy: float, *, writes: bool) -> None:
         self._path = path
-        self._checkpoint = checkpoint
         self._at = str(path)
         self.busy = busy
         """Seconds to wait while others write."""
@@ -160,23 +150,6 @@ class JournalFile:
             self.close()
             raise
         return self._connection
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it can be used without being opened first."""
-        try:
-            self.must_be_there()
-        except OSError:
-            return False
-        return self._connection is not None
-
-    @property
-    def log_size(self) -> int:
-        """How many bytes the write-ahead log has."""
-        try:
-            return os.stat(f"{self._at}-wal").st_size  # noqa: PTH116 - as in `_inode`
-        except OSError:
-            return 0
 
     def must_be_there(self) -> None:
         """Raise if the open file is not the one at its path: what is written to a deleted file is lost."""
@@ -224,7 +197,7 @@ class JournalFile:
             check(connection, self._path, "quick_check")
         self._write_ahead(connection)
         connection.execute("PRAGMA synchronous = FULL")
-        connection.execute(f"PRAGMA wal_autocheckpoint = {self._checkpoint}")
+        connection.execute("PRAGMA wal_autocheckpoint = 4000")
         connection.execute("PRAGMA journal_size_limit = 67108864")
         connection.execute("PRAGMA cache_size = -8000")
         connection.execute("BEGIN IMMEDIATE")  # of processes that start together, one migrates
@@ -270,18 +243,10 @@ class Database:
     """The file, with one thread that writes and one that reads: as much as comes together in one transaction.
 
     Who raises a `MidcallError` in a transaction must not have written anything: the others go on.
-
-    With `at_once`, what is alone is written in the event loop, which waits for the disk then. What may take
-    longer is left to the thread: checkpoints, and waiting for other processes.
     """
 
-    def __init__(self, path: Path, busy: float, turn: WriteTurn, *, at_once: bool = False) -> None:
-        self.writes = JournalFile(path, busy, writes=True, checkpoint=0 if at_once else CHECKPOINT)
-        self._at_once = at_once
-        self._unchecked = 0
-        """How many transactions there were since the last checkpoint, if those are not left to SQLite."""
-        self._log_size = 0
-        """How large the log was then. What is written again from its beginning does not make it larger."""
+    def __init__(self, path: Path, busy: float, turn: WriteTurn) -> None:
+        self.writes = JournalFile(path, busy, writes=True)
         self.reads = JournalFile(path, busy, writes=False)
         self._turn = turn
         self.writer: CommitThread[Work] | None = None
@@ -289,8 +254,7 @@ class Database:
 
     def start(self, idle: Callable[[], float | None]) -> None:
         """Start the threads; `idle` is called between writes, in the thread that writes."""
-        at_once = self._run_at_once if self._at_once else None
-        self.writer = CommitThread("midcall-journal-writer", partial(self._run, self.writes), idle, at_once)
+        self.writer = CommitThread("midcall-journal-writer", partial(self._run, self.writes), idle)
         self._reader = CommitThread("midcall-journal-reader", partial(self._run, self.reads))
 
     async def stop(self) -> None:
@@ -323,25 +287,14 @@ class Database:
         done: T = await self._reader.do(work)
         return done
 
-    def _run_at_once(self, asked: Sequence[Work]) -> list[Any]:
-        if not self.writes.is_open or self._is_checkpoint_due():
-            raise Unreachable("It is for the thread to do")
-        return self._run(self.writes, asked, patient=False)
-
-    def _is_checkpoint_due(self) -> bool:
-        return self._unchecked >= CHECKPOINT_AFTER or self.writes.log_size - self._log_size > LOG_BYTES
-
-    def _run(self, file: JournalFile, asked: Sequence[Work], *, patient: bool = True) -> list[Any]:
-        """Do all of it: what came of each, or the error that it raised. Raises `JournalError`.
-
-        If it is not to be `patient`, it does not wait for others who write.
-        """
+    def _run(self, file: JournalFile, asked: Sequence[Work]) -> list[Any]:
+        """Do all of it: what came of each, or the error that it raised. Raises `JournalError`."""
         connection: sqlite3.Connection | None = None
         answers: list[Any] = []
         try:
             connection = file.use()
             if file is self.writes:
-                self._begin(connection, patient=patient)
+                self._begin(connection)
             else:
                 connection.execute("BEGIN")
             for work in asked:
@@ -351,14 +304,6 @@ class Database:
                     answers.append(error)
             connection.execute("COMMIT")
             file.must_be_there()
-            if self._at_once and file is self.writes:
-                self._unchecked += 1
-                if patient and self._is_checkpoint_due():
-                    with contextlib.suppress(sqlite3.Error):  # all is committed; it is tried again later
-                        connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-                    self._unchecked, self._log_size = 0, file.log_size
-        except Unreachable:
-            raise  # nothing was begun
         except Exception as error:
             told = file.explain(error)
             if connection is None or _code(error) == sqlite3.SQLITE_BUSY:  # no fault of one of them
@@ -370,18 +315,15 @@ class Database:
             raise told from error
         return answers
 
-    def _begin(self, connection: sqlite3.Connection, *, patient: bool) -> None:
-        taken = self._turn.take() if patient else self._turn.take(0.0)
+    def _begin(self, connection: sqlite3.Connection) -> None:
+        taken = self._turn.take()
         try:
             patience = time.monotonic() + self.writes.busy
             while True:
                 try:
                     connection.execute("BEGIN IMMEDIATE")
                 except sqlite3.OperationalError as error:
-                    busy = _code(error) == sqlite3.SQLITE_BUSY
-                    if busy and not patient:
-                        raise Unreachable("Another process writes") from error
-                    if not busy or time.monotonic() > patience:
+                    if _code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > patience:
                         raise
                     time.sleep(PAUSE)
                 else:

@@ -142,8 +142,7 @@ _N, _ID, _CREATED, _EXPIRES, _STATUS, _SEGMENT, _FENCE, _OWNER, _CLAIMS = 0, 1, 
 class SqliteJournal:
     """A worker on a file. With `seal`, what callers and tools have said is encrypted under the newest key.
 
-    What is not encrypted is refused then, unless `plain_too` (see `seal`). `at_once` is for a process with
-    one client: what is written alone is written in the event loop (see `Database`).
+    What is not encrypted is refused then, unless `plain_too` (see `seal`).
     """
 
     def __init__(
@@ -153,17 +152,16 @@ class SqliteJournal:
         seal: KeyRing | None = None,
         plain_too: bool = False,
         lease: float = LEASE,
-        at_once: bool = False,
     ) -> None:
         self.worker = f"{os.getpid()}-{secrets.token_hex(6)}"
         self.path = Path(path)
-        self.at_once = at_once
+        self.at_once = False
         self._values = Values(seal, plain_too=plain_too)
         self._lease = lease
         workers = self.path.with_name(f"{self.path.name}.workers")
         self._sign = LifeSign(workers, self.worker, lease)
         self._turn = WriteTurn(workers / ".turn")
-        self.database = Database(self.path, min(PATIENCE, lease * 2 / 3), self._turn, at_once=at_once)
+        self.database = Database(self.path, min(PATIENCE, lease * 2 / 3), self._turn)
         self.conversations = SqliteConversations(self.database, self._values)
         self._sockets: WorkerSockets | None = None
         self.on_post: Callable[[bytes], None] | None = None
