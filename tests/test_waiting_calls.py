@@ -69,6 +69,20 @@ class Tools:
         return " ".join(await asyncio.gather(_wait_for(ask.prompt("A?", key="a")), late()))
 
     @method
+    async def reporting(self, ask: Ask) -> str:
+        """Ask, and say how far it is beside that when the time has come."""
+
+        async def work() -> None:
+            ask.progress("begun", 10)
+            await self.go_on.wait()
+            ask.progress("half", 50)
+            ask.progress("nearly", 90)
+            self.trail.append("works")
+
+        answer, _ = await asyncio.gather(_wait_for(ask.prompt("A?", key="a")), work())
+        return answer
+
+    @method
     async def fading(self, ask: Ask) -> str:
         """Ask A and B; B is given up when the time has come."""
 
@@ -281,6 +295,23 @@ def test_whoever_looks_sees_the_questions_of_all_branches_that_are_open_now(work
         assert messages(asked) == ["B?"]
         assert await open_now() == ["B?"]
         assert text(await peer.tool("tools.branches", asked["requestState"], answers={"b": "2"})) == "1 2"
+
+    run(workshop, main)
+
+
+def test_who_comes_back_hears_how_far_the_call_has_come_meanwhile(workshop: Workshop) -> None:
+    async def main() -> None:
+        worker, tools = await workshop.worker()
+        peer = worker.peer()
+        asked = await peer.tool("tools.reporting", progress="first")
+        tools.go_on.set()
+        while not tools.trail:
+            await asyncio.sleep(0)
+        result = await peer.tool(
+            "tools.reporting", asked["requestState"], answers={"a": "1"}, progress="second"
+        )
+        assert text(result) == "1"
+        assert peer.progress == [("first", 10), ("second", 90)]
 
     run(workshop, main)
 

@@ -25,12 +25,16 @@ class Peer:
         self._connection = Connection(hub, self._receive)
         self._responses: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self.items: dict[str, list[dict[str, Any]]] = {}
+        self.progress: list[tuple[str, float]] = []
+        """The tokens and values of what came as progress."""
         self.arrived = asyncio.Event()
 
     def _receive(self, data: bytes) -> None:
         message = json.loads(data)
         if "id" in message:
             self._responses.pop(message["id"]).set_result(message)
+        elif message["method"] == "notifications/progress":
+            self.progress.append((message["params"]["progressToken"], message["params"]["progress"]))
         elif message["method"] == "plexus_subscription":
             params = message["params"]
             self.items.setdefault(params["subscription"], []).append(
@@ -65,10 +69,13 @@ class Peer:
         answers: dict[str, Any] | None = None,
         key: str | None = None,
         arguments: dict[str, Any] | None = None,
+        progress: str | None = None,
     ) -> dict[str, Any]:
         params: dict[str, Any] = {"name": name, "arguments": arguments or {}, "_meta": dict(SAID)}
         if key is not None:
             params["_meta"][KEY] = key
+        if progress is not None:
+            params["_meta"]["progressToken"] = progress
         if state is not None:
             params |= {"requestState": state, "inputResponses": responses(answers or {})}
         return params

@@ -164,7 +164,7 @@ Finish: TypeAlias = Callable[[Sequence[Any], Error | None], dict[str, Any]]
 class McpReply:
     """What goes back to a request: progress and log while its call runs, and at the end the result."""
 
-    __slots__ = ("_name", "_progress", "_size", "contents", "failure", "finish", "request")
+    __slots__ = ("_missed", "_name", "_progress", "_size", "contents", "failure", "finish", "request")
 
     def __init__(self, request: McpRequest | None, finish: Finish, name: str) -> None:
         self.request = request
@@ -174,6 +174,8 @@ class McpReply:
         self.contents: list[Any] = []
         self.failure: Error | None = None
         self._progress = -1.0
+        self._missed: Progress | None = None
+        """How far the call came while no request waited for it."""
         self._size = 0
 
     @property
@@ -195,8 +197,18 @@ class McpReply:
             self._collect(item.content)
         elif isinstance(item, Error):
             self.failure = item
-        elif isinstance(item, Progress | Log) and self.request is not None:
-            self._report(self.request, item)
+        elif isinstance(item, Progress | Log):
+            if self.request is not None:
+                self._report(self.request, item)
+            elif isinstance(item, Progress):
+                self._missed = item
+
+    def come_back(self, request: McpRequest) -> None:
+        """Another request waits for the call: it hears how far that has come meanwhile."""
+        self.request = request
+        missed, self._missed = self._missed, None
+        if missed is not None:
+            self._report(request, missed)
 
     def _collect(self, content: Any) -> None:
         """Keep a piece of the result; a stream without an end is stopped here."""

@@ -140,7 +140,7 @@ class InputRequired(Detached):
     def come_back(self, request: McpRequest, notes: Mapping[str, str]) -> None:
         """A request waits for what comes of its answers. `notes` say what was wrong with some of them."""
         self.note(notes)
-        self._reply.request = request
+        self._reply.come_back(request)
         self.supported = request.caller.kinds
         if request.span is not None:
             request.span.link(self.traceparent)
