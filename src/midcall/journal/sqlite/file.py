@@ -197,7 +197,7 @@ class JournalFile:
             check(connection, self._path, "quick_check")
         self._write_ahead(connection)
         connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA wal_autocheckpoint = 4000")
+        connection.execute("PRAGMA wal_autocheckpoint = 1000")
         connection.execute("PRAGMA journal_size_limit = 67108864")
         connection.execute("PRAGMA cache_size = -8000")
         connection.execute("BEGIN IMMEDIATE")  # of processes that start together, one migrates
