@@ -14,16 +14,16 @@ from typing import Any, Self
 from midcall.client.answering import Answering
 from midcall.client.batch import Batch, OnResult
 from midcall.client.cache import Cache
-from midcall.client.calling import Calling, Handle, Outcome, refuse, tool_params
 from midcall.client.greeting import Greeting
 from midcall.client.keeping import Keeper
-from midcall.client.line import ToolLine
 from midcall.client.mirrored import Mirrored
 from midcall.client.options import Options
 from midcall.client.responses import Waiter
+from midcall.client.rounds import Exchange, Handle
 from midcall.client.session import Session, in_time
 from midcall.client.subscriptions import Subscriptions, Updated
 from midcall.client.targets import Target
+from midcall.client.tool_call import ClientCall, Outcome, ToolLine, refuse, tool_params
 from midcall.client.wire import About
 from midcall.errors import MidcallError, TimedOut, TransportLost
 from midcall.invocation import Answerer, Invocation
@@ -264,8 +264,8 @@ class Client:
 
     def _make_tool_call(
         self, name: str, arguments: Any, params: bytes, done: Callable[[Outcome], None]
-    ) -> Calling:
-        return Calling(self, About("tools/call", name, self._headers(name, arguments)), params, done)
+    ) -> ClientCall:
+        return ClientCall(self, About("tools/call", name, self._headers(name, arguments)), params, done)
 
     def _headers(self, name: str, arguments: Any) -> tuple[tuple[str, str], ...]:
         return self._mirrored.headers(name, arguments) if self._mirrored is not None else ()
@@ -388,12 +388,12 @@ class Client:
             if not done.done():  # whoever waited may have been cancelled in the same turn
                 done.set_result(outcome)
 
-        calling = Calling(self, about, to_json(dict(params))[1:-1], settled, silence=timeout)
+        call = ClientCall(self, about, to_json(dict(params))[1:-1], settled, silence=timeout)
         try:
-            calling.start(await self.session())
+            call.start(await self.session())
             outcome = await done
         except asyncio.CancelledError:
-            calling.cancel("The caller gave up")
+            call.cancel("The caller gave up")
             raise
         if isinstance(outcome, MidcallError):
             raise outcome
@@ -412,10 +412,11 @@ class Client:
         return self.answering.capabilities(modern=modern)
 
     async def asked(self, method: str, params: dict[str, Any], related: Waiter | None) -> dict[str, Any]:
-        if not isinstance(related, Calling):
+        if not isinstance(related, Exchange):
             return await self.answering.asked(method, params)
-        async with related.while_asked():
-            return await self.answering.asked(method, params, related.asker)
+        call = _call_of(related)
+        with related.asking(method, params):
+            return await self.answering.asked(method, params, None if call is None else call.asker)
 
     def cause(self) -> Waiter | None:
         """The call that a question belongs to, where the server does not say.
@@ -425,12 +426,12 @@ class Client:
         """
         session = self._keeper.current
         waiting = session.waiting if session is not None else ()
-        calls = [one for one in waiting if isinstance(one, Calling) and one.about.method in ASKING]
-        if len(calls) == 1:
-            return calls[0]
+        found = [(one, call) for one in waiting if (call := _call_of(one)) and call.about.method in ASKING]
+        if len(found) == 1:
+            return found[0][0]
         if self.answering.answer is not None:
             return None
-        return next((one for one in reversed(calls) if one.asker is not None), None)
+        return next((one for one, call in reversed(found) if call.asker is not None), None)
 
     def noticed(self, method: str, params: dict[str, Any]) -> None:
         if method == "notifications/message" and self._options.on_log is not None:
@@ -443,6 +444,11 @@ class Client:
 
     def lost(self, session: Session, error: MidcallError) -> None:
         self._keeper.lost(session, error)
+
+
+def _call_of(waiter: Waiter | None) -> ClientCall | None:
+    owner = waiter.owner if isinstance(waiter, Exchange) else None
+    return owner if isinstance(owner, ClientCall) else None
 
 
 async def _told(farewell: Coroutine[Any, Any, None]) -> None:

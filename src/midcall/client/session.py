@@ -15,7 +15,7 @@ from msgspec import UNSET, Raw
 
 from midcall import jsonrpc
 from midcall.client.greeting import Era, Greeting, greet
-from midcall.client.responses import Loose, Waiter, Waiting, hand_over
+from midcall.client.responses import Loose, Waiter, Waiting
 from midcall.client.serving import Serving
 from midcall.client.wire import About, Wire
 from midcall.errors import MidcallError, RemoteError, TimedOut, TransportLost, Unreachable
@@ -228,7 +228,7 @@ class Session:
         if message.method is UNSET:
             waiter = self._pending.take(_number(message.id))
             if waiter is not None:
-                hand_over(waiter, message)
+                _hand_over(waiter, message)
             else:
                 log.debug("dropped a response that nobody waits for: %.100r", message.id)
         elif message.id is UNSET:
@@ -246,7 +246,7 @@ class Session:
         if loose is None or waiter is None:
             log.warning("skipped what is no message: %s: %.200r", fault, data)
         elif loose.error is None:
-            hand_over(waiter, Envelope(result=loose.result))
+            _hand_over(waiter, Envelope(result=loose.result))
         else:
             waiter.failed(RemoteError(loose.error_text, rpc_code=INTERNAL_ERROR))
 
@@ -311,6 +311,15 @@ async def in_time(work: Coroutine[Any, Any, Any], seconds: float | None, what: s
             return await work
     except TimeoutError:
         raise TimedOut(f"{what}: no answer within {seconds:g} seconds") from None
+
+
+def _hand_over(waiter: Waiter, response: Envelope) -> None:
+    """Hand over a response. Nobody waits for ever, whatever is wrong with it."""
+    try:
+        waiter.answered(response)
+    except Exception as error:
+        log.exception("a response could not be taken")
+        waiter.failed(RemoteError(f"The response could not be taken: {error}", rpc_code=INTERNAL_ERROR))
 
 
 def _number(id: Any) -> Any:

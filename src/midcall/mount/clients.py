@@ -12,11 +12,12 @@ from typing import Any, Protocol
 from midcall.client.answering import Answering
 from midcall.client.client import Client
 from midcall.client.keeping import STARTING
-from midcall.client.mount_talk import Talk
 from midcall.client.options import Options
 from midcall.client.responses import Waiter
+from midcall.client.rounds import Exchange
 from midcall.client.session import Session
 from midcall.client.targets import Target
+from midcall.client.tool_call import ClientCall
 from midcall.errors import MidcallError, TooManyCalls, Unreachable
 from midcall.mcp.elicitation import ROOTS, SAMPLE
 from midcall.mcp.request import TASKS
@@ -96,7 +97,7 @@ class MountClient(Client):
     @property
     def idle(self) -> bool:
         """Whether nobody waits for it, nor for what is under way."""
-        return not self.starting and not any(self.talks)
+        return not self.starting and not any(self.exchanges)
 
     @property
     def has_headers(self) -> bool:
@@ -107,10 +108,12 @@ class MountClient(Client):
         return self._headers(tool, arguments)
 
     @property
-    def talks(self) -> Iterator[Talk]:
-        """What is under way, the newest last."""
+    def exchanges(self) -> Iterator[Exchange]:
+        """What is under way of calls that are passed on, the newest last."""
         session = self.live
-        return (one for one in (session.waiting if session is not None else ()) if isinstance(one, Talk))
+        for one in session.waiting if session is not None else ():
+            if isinstance(one, Exchange) and not isinstance(one.owner, ClientCall):
+                yield one
 
     async def reach(self, patience: float) -> Session:
         """The session, for which it waits while the server is not away for longer than this, or starts.
@@ -155,21 +158,22 @@ class MountClient(Client):
         super().lost(session, error)
 
     async def asked(self, method: str, params: dict[str, Any], related: Waiter | None) -> dict[str, Any]:
-        talk = related if isinstance(related, Talk) else self._newest()
-        if talk is None or self._passing_on.answers(method):
+        exchange = related if isinstance(related, Exchange) else self._newest()
+        if exchange is None or self._passing_on.answers(method) or isinstance(exchange.owner, ClientCall):
             return await self._passing_on.asked(method, params)
-        return await talk.asked(method, params)
+        with exchange.asking(method, params) as question:
+            return await question.answer
 
     def noticed(self, method: str, params: dict[str, Any]) -> None:
-        talk = self._newest() if method == "notifications/message" else None
-        if talk is not None:
-            talk.noticed(method, params)
+        exchange = self._newest() if method == "notifications/message" else None
+        if exchange is not None:
+            exchange.noticed(method, params)
         else:
             super().noticed(method, params)
 
-    def _newest(self) -> Talk | None:
+    def _newest(self) -> Exchange | None:
         """The call that something belongs to, where the server does not say: all are of one principal."""
-        return next(reversed(list(self.talks)), None)
+        return next(reversed(list(self.exchanges)), None)
 
 
 class Clients:
@@ -189,13 +193,14 @@ class Clients:
     def live(self, principal: str | None) -> MountClient | None:
         """The client of a principal, if it has a session now."""
         client = self.base
-        if principal is not None and not client.modern:
+        session = client.live
+        if principal is not None and (session is None or not session.modern):
             found = self._named.get(principal)
             if found is None:
                 return None
             found.used = time.monotonic()
-            client = found
-        return client if client.live is not None else None
+            client, session = found, found.live
+        return client if session is not None else None
 
     async def reach(self, principal: str | None, patience: float) -> MountClient:
         """The client of a principal, connected. Raises `Unreachable` or `TooManyCalls`."""
