@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from midcall.client.answering import Asker, read_reply
+from midcall.client.answering import Asker
 from midcall.client.results import tool_result
 from midcall.client.rounds import (
     Event,
@@ -39,6 +39,7 @@ from midcall.errors import (
 from midcall.invocation import Line
 from midcall.items import Data, Done, Error, Metadata, Request, RequestCancelled, to_json
 from midcall.jsonrpc import INTERNAL_ERROR
+from midcall.mcp.elicitation import read_reply
 from midcall.outlet import Outlet
 from midcall.questions import AnyQuestion
 

@@ -26,7 +26,6 @@ from msgspec import Struct
 
 from midcall import jsonrpc, steps
 from midcall.call import Call, Status
-from midcall.client.answering import asked_key, check_question, question_from, read_reply, result_for
 from midcall.client.results import failure_of
 from midcall.client.rounds import Event, Exchange, Rounds, is_end, read_parts, read_report
 from midcall.client.session import Session
@@ -53,7 +52,17 @@ from midcall.marks import Kind
 from midcall.mcp.catalog import Tool
 from midcall.mcp.dialects.attached import Attached
 from midcall.mcp.dialects.input_required import InputRequired
-from midcall.mcp.elicitation import ELICIT, ROOTS, SAMPLE, request_for
+from midcall.mcp.elicitation import (
+    ELICIT,
+    ROOTS,
+    SAMPLE,
+    asked_key,
+    check_question,
+    question_from,
+    read_reply,
+    request_for,
+    result_for,
+)
 from midcall.mcp.request import McpError, McpRequest, error_for
 from midcall.mcp.request import Session as CallerSession
 from midcall.mcp.results import McpReply, passed_result, text_of, tool_result
