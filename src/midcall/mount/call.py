@@ -96,13 +96,13 @@ _RPC: dict[Kind, str] = {
 class Runner:
     """Has the server run one thing that it offers."""
 
-    __slots__ = ("_about", "_mirrors", "_mount", "_name", "_ref", "_start")
+    __slots__ = ("_about", "_mirrors", "_name", "_ref", "_start", "mount")
 
     def __init__(
         self, mount: "Mount", kind: Kind, name: str, params: dict[str, Any], ref: dict[str, Any] | None
     ) -> None:
         """`params` is the schema of its arguments; `ref` says what a completion is for, as MCP does."""
-        self._mount = mount
+        self.mount = mount
         self._name = name
         self._ref = ref
         self._about = About(_RPC[kind], name if kind in ("method", "prompt") else "")
@@ -120,15 +120,15 @@ class Runner:
     ) -> None:
         """Run it for an MCP client; by `start`, if there is more to do than to pass on the result."""
         call = hub.prepare(tool.found, arguments, NOWHERE, principal=request.caller.principal)
-        Relay(self._mount, hub, request, session, tool, call, start).send(self)
+        Relay(self, hub, request, session, tool, call, start).send()
 
     def run(self, call: Call, arguments: bytes) -> Coroutine[Any, Any, Any]:
         """Run it."""
-        return RemoteCall(self._mount, self, call, None).invoke(call, arguments)
+        return RemoteCall(self, call).invoke(call, arguments)
 
     def watch(self, uri: str, principal: str | None) -> None:
         """Somebody wants to hear of updates of a resource."""
-        self._mount.watch(uri, principal)
+        self.mount.watch(uri, principal)
 
     def request(self, arguments: bytes) -> tuple[About, bytes]:
         """What is asked of the server, and the inside of its parameters."""
@@ -140,7 +140,7 @@ class Runner:
                 return self._about, self._completing(arguments)
         about = self._about
         if self._mirrors:
-            headers = self._mount.headers(self._name, arguments)
+            headers = self.mount.headers(self._name, arguments)
             about = About(about.method, about.name, headers) if headers else about
         return about, self._start + arguments
 
@@ -172,11 +172,11 @@ def _located(arguments: bytes) -> str:
 class Relay:
     """A call of an MCP client, as long as the server only answers."""
 
-    __slots__ = ("_exchange", "_hub", "_mount", "_reporter", "_start", "_tool", "call", "request", "session")
+    __slots__ = ("_exchange", "_hub", "_reporter", "_runner", "_start", "_tool", "call", "request", "session")
 
     def __init__(
         self,
-        mount: "Mount",
+        runner: Runner,
         hub: Hub,
         request: McpRequest,
         session: CallerSession,
@@ -188,16 +188,16 @@ class Relay:
         self.request: McpRequest | None = request
         self.session = session
         self.call = call
-        self._mount = mount
+        self._runner = runner
         self._hub = hub
         self._tool = tool
         self._start = start
         self._exchange: Exchange | None = None
         self._reporter: McpReply | None = None
 
-    def send(self, runner: Runner) -> None:
+    def send(self) -> None:
         """Send it on; or have it go the long way, if the server is not there just now."""
-        request, call = self.request, self.call
+        request, call, mount = self.request, self.call, self._runner.mount
         if request is None:
             return
         self._hub.calls.check_room(call)
@@ -205,15 +205,15 @@ class Relay:
         self._hub.calls.add(call)
         call.begun = True
         # Finding out the running loop is a system call in Python 3.11.
-        loop = self._mount.loop or asyncio.get_running_loop()
+        loop = mount.loop or asyncio.get_running_loop()
         call.task = loop.create_future()
         call.task.add_done_callback(partial(self._ended, call))
-        client = self._mount.clients.live(call.principal)
+        client = mount.clients.live(call.principal)
         server = client.live if client is not None else None
         if client is None or server is None:
-            self._go_the_long_way(request, runner, None)
+            self._go_the_long_way(request, None)
             return
-        about, params = runner.request(call.arguments)
+        about, params = self._runner.request(call.arguments)
         caller = request.caller
         head = client.head(server, caller.askable, caller.log_level) if server.modern else None
         exchange = self._exchange = Exchange(self, read_parts)
@@ -227,9 +227,7 @@ class Relay:
         if request is None or self.call.reason is not None:
             return  # it was aborted, and is about to end
         if not isinstance(reply, Passed) or not is_end(reply):
-            remote = self._tool.remote
-            if remote is not None:
-                self._go_the_long_way(request, remote.runner, exchange)
+            self._go_the_long_way(request, exchange)
             return
         self._leave(Status.COMPLETED)
         try:
@@ -247,7 +245,7 @@ class Relay:
                 self._reporter = McpReply(self.request, _nothing, self.call.name)
             self._reporter.add(report)
 
-    def _go_the_long_way(self, request: McpRequest, runner: Runner, exchange: Exchange | None) -> None:
+    def _go_the_long_way(self, request: McpRequest, exchange: Exchange | None) -> None:
         """The call gets a task and a dialect, and goes on from what is under way."""
         call, waited = self.call, self.call.task
         self.request = self._exchange = None
@@ -255,7 +253,7 @@ class Relay:
         call.begun = False
         remote = None
         if exchange is not None:
-            call.method = remote = RemoteCall(self._mount, runner, call, exchange)
+            call.method = remote = RemoteCall(self._runner, call, exchange)
         try:
             self._start(call)
         except (MidcallError, McpError) as error:
@@ -268,9 +266,15 @@ class Relay:
         if isinstance(call.outlet, Attached | InputRequired) and self._reporter is not None:
             call.outlet.go_on_after(self._reporter)
         if remote is not None and call.task is not None:
-            call.task.add_done_callback(remote.task_ended)
+            call.task.add_done_callback(lambda _: self._long_way_ended(remote))
         if waited is not None and not waited.done():
             waited.set_result(None)
+
+    def _long_way_ended(self, remote: "RemoteCall") -> None:
+        """The call has ended. If that was before it could begin, nobody looks after what is under way."""
+        self.call.method = self._tool.found.method  # they know each other: only the collector would free them
+        if remote.exchange is not None:
+            remote.exchange.cancel("The call was cancelled")
 
     # --- what its caller does ----------------------------------------------------------------
 
@@ -314,20 +318,18 @@ def _nothing(contents: Any, failure: Any) -> dict[str, Any]:
 class RemoteCall(Rounds):
     """A call that may ask whoever has made it. (It is what its `Call` runs.)"""
 
-    __slots__ = ("_call", "_client", "_mount", "_round", "_runner", "_trace")
+    __slots__ = ("_call", "_client", "_mount", "_round", "_trace")
 
     live = True
     streaming = False
 
-    def __init__(self, mount: "Mount", runner: Runner, call: Call, exchange: Exchange | None) -> None:
+    def __init__(self, runner: Runner, call: Call, exchange: Exchange | None = None) -> None:
         """`exchange` is its request, if that is under way already."""
         super().__init__(*runner.request(call.arguments))
-        self._mount = mount
-        self._runner = runner
+        self._mount = runner.mount
         self._call = call
         self._client: MountClient | None = None
         self._round: QuestionRound | None = None
-        self._trace = Trace(call.id)
         self.exchange = exchange
         if exchange is not None and exchange.reply is None:
             exchange.owner = self
@@ -335,7 +337,7 @@ class RemoteCall(Rounds):
     async def invoke(self, call: Call, arguments: bytes) -> Any:
         """What the call gives: as the server gave it to those who take that, else its value."""
         if call.trace is None:
-            call.trace = self._trace
+            call.trace = Trace(call.id)
         self._trace = call.trace
         try:
             event = await self.run()
@@ -487,11 +489,6 @@ class RemoteCall(Rounds):
         client = self._mount.clients.live(call.principal)
         if client is not None and self.waits and self.handle is not None:
             client.abandon(self.about, self.params, self.handle)
-
-    def task_ended(self, task: "asyncio.Future[None]") -> None:
-        """The call has ended. If that was before it could begin, nobody looks after what is under way."""
-        if self.exchange is not None:
-            self.exchange.cancel("The call was cancelled")
 
 
 def _traced() -> bytes:

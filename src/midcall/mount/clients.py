@@ -7,7 +7,7 @@ is for one caller only. A modern server does say, and remembers nothing: there o
 import asyncio
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from midcall.client.answering import Answering
 from midcall.client.client import Client
@@ -30,13 +30,6 @@ IDLE = 300.0
 """Seconds after which a client is closed that nobody uses."""
 
 _FORM = frozenset(("confirm", "prompt", "select", "form", "custom"))
-
-
-class Watcher(Protocol):
-    """The mount, as far as it is known here."""
-
-    def opened(self, client: "MountClient") -> None:
-        """There is a new session."""
 
 
 class PassingOn(Answering):
@@ -69,10 +62,17 @@ class PassingOn(Answering):
 class MountClient(Client):
     """A client whose server's questions go to its calls."""
 
-    def __init__(self, target: Target, answering: PassingOn, options: Options, watcher: Watcher) -> None:
+    def __init__(
+        self,
+        target: Target,
+        answering: PassingOn,
+        options: Options,
+        opened: "Callable[[MountClient], None]",
+    ) -> None:
+        """`opened` is told when there is a new session."""
         super().__init__(target, answering, options)
         self._passing_on = answering
-        self._watcher = watcher
+        self._tell_opened = opened
         self._heads: dict[tuple[frozenset[str], str | None], bytes] = {}
         self._down_since = self._began = time.monotonic()
         self._was_open = False
@@ -150,7 +150,7 @@ class MountClient(Client):
         self._heads.clear()
         self._was_open = True
         await super()._opened(session)
-        self._watcher.opened(self)
+        self._tell_opened(self)
 
     def lost(self, session: Session, error: MidcallError) -> None:
         if session is self._keeper.current:

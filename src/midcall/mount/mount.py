@@ -139,7 +139,7 @@ class Mount:
     def _make_client(self) -> MountClient:
         chosen = self._options
         options = Options(chosen.era, chosen.revision, chosen.log_level, None, None, chosen.info)
-        return MountClient(self._target, self.answering, options, self)
+        return MountClient(self._target, self.answering, options, self._opened)
 
     # --- life --------------------------------------------------------------------------------
 
@@ -223,7 +223,7 @@ class Mount:
                     exchange.give_up(TimedOut(f"No sign of life within {limit:g} seconds"))
         self.clients.close_idle()
 
-    def opened(self, client: MountClient) -> None:
+    def _opened(self, client: MountClient) -> None:
         """There is a new session: what it offers may be something else."""
         if client is self.clients.base:
             self._stale.set()
