@@ -25,7 +25,7 @@ from midcall.calls import RateLimit, Shares
 from midcall.hub import Hub
 from midcall.journal.measured import measure
 from midcall.mcp import mcp_of
-from midcall.metrics import counts
+from midcall.metrics import keep, refused
 from midcall.principal import Principal, time_left
 from midcall.transports import cors
 from midcall.transports.admin import IMPORT, admin_pages, import_page
@@ -114,14 +114,14 @@ def asgi_app(
             sessions.take = mcp.share_sessions(sessions)
         for part in parts:
             await part.open()
-        async with probes.siblings.sharing():
+        async with probes.telling():
             yield
         for part in parts:
             await part.close()
         await hub.close()
 
     mcp = McpEndpoint(mcp_of(hub), auth)
-    probes = Probes(hub)
+    probes = Probes(hub, keep() if metrics else None)
     web = WebClient(root, modules=web_modules)
     routes: list[BaseRoute] = [
         *web.routes(),
@@ -172,7 +172,7 @@ class _Endpoint:
         principal: Principal | None = scope.get("midcall.principal")
         name = None if principal is None else principal.name
         if self._open.is_full(name, SOCKETS):
-            counts.refused["too_many_connections"] += 1
+            refused("too_many_connections")
             await _refuse(scope, receive, send, 429, "Too many open WebSockets; close some of them first")
             return
         self._open.take(name)
