@@ -30,12 +30,12 @@ from midcall.mcp import peer as mcp_peer
 from midcall.metrics import keep
 from midcall.principal import Principal
 from midcall.transports import http as transport
-from midcall.transports import http_sessions, http_sse
+from midcall.transports import http_sessions, legacy_sse
 from midcall.transports.auth import StaticKeys
 from midcall.transports.http_server import server
 from peers import Peer, SocketWire, command, free_port
-from test_http_sse import client as sse_client
-from test_http_sse import http, refusal, running, status
+from test_legacy_sse import client as sse_client
+from test_legacy_sse import http, refusal, running, status
 
 ANN, BOB = "ann-0123456789abcdef", "bob-0123456789abcdef"
 PING = b'{"jsonrpc":"2.0","id":"p","method":"ping"}'
@@ -163,7 +163,7 @@ def test_whoever_has_most_sessions_makes_room_when_there_are_too_many(
 
 def test_an_old_stream_ends_for_another_one_of_the_same_caller_only(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
-        monkeypatch.setattr(http_sse, "LIMIT", 3)
+        monkeypatch.setattr(legacy_sse, "LIMIT", 3)
         async with (
             shop(Hub().register(Shop()), sse=True) as port,
             sse_client(port, token=ANN) as ann,

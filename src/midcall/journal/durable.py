@@ -37,6 +37,7 @@ from midcall.errors import (
     UnknownQuestion,
 )
 from midcall.hub import Hub
+from midcall.journal.bus import Bus
 from midcall.journal.contract import (
     CALL_SIZE,
     ENDED,
@@ -50,7 +51,6 @@ from midcall.journal.contract import (
     Settled,
 )
 from midcall.journal.dialect import PAUSES, Detached
-from midcall.journal.mail import Mail
 from midcall.journal.memory import MemoryJournal
 from midcall.journal.seal import PERIOD, KeyRing, shared_ring
 from midcall.journal.state import answers_for, count_answers, is_answered, is_next, kind_of
@@ -120,7 +120,7 @@ class DurableCalls:
         self.journal: Journal = journal or MemoryJournal()
         self.quota = Quota(self.journal, share)
         """How much of the journal each caller has taken."""
-        self.mail = Mail(self.journal)
+        self.bus = Bus(self.journal)
         """What this worker and the others post to each other."""
         self.time_limit = time_limit
         """Seconds that a call waits for somebody to come back."""
@@ -158,7 +158,7 @@ class DurableCalls:
         async with self._opening:
             if not self._is_open:
                 await self.journal.open()
-                self.mail.open()
+                self.bus.open()
                 await self._take_keys(time.time() // PERIOD)
                 _ = self.subscriptions  # so that it is there to revive calls, and so are the others
                 for protocol in (*self.hub.protocols, self.hub.chat):

@@ -50,10 +50,10 @@ from midcall.items import (
     encode_item,
     to_json,
 )
+from midcall.journal.bus import Channel
 from midcall.journal.contract import ENDED, WITH_OUTCOME, Busy, CallRecord, Gone, Journal
 from midcall.journal.dialect import Detached
 from midcall.journal.durable import LOOK, PATIENCE, DurableCalls
-from midcall.journal.mail import Box
 from midcall.journal.state import asked_of, context_of, kind_of, new_record
 from midcall.principal import Principal, check_scopes
 from midcall.registry import Resolved
@@ -162,7 +162,7 @@ async def tell_holder(
     if holder and holder != journal.worker:
         moved = Moved(record.id, record.fence, list(answered), attached)
         with contextlib.suppress(JournalError):
-            await Box(journal, KIND).post(holder, to_json(moved))
+            await Channel(journal, KIND).post(holder, to_json(moved))
 
 
 class DurableSubscription(Detached):
@@ -351,7 +351,7 @@ class Subscriptions:
         self._followed: dict[str, int] = {}
         """The calls that are about to be taken back, and how often there was need to since."""
         durable.kinds[KIND] = self._revive
-        durable.mail.box(KIND, self._moved)
+        durable.bus.channel(KIND, self._moved)
 
     async def subscribe(self, peer: Peer, name: str, params: bytes, supported: frozenset[str]) -> str:
         """Start a call; it is in the journal before it does anything. Gives its id. Raises `JournalError`."""

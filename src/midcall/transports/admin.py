@@ -8,8 +8,8 @@
     GET  /admin/export?status=...    all of them, one a line
     POST /admin/import               lines of an export
 
-Errors are `{"error": {"code", "message", "data"}}`. Who may come here is not decided here (see `restricted`);
-only whether who imports a call may call its method. Keys are not taken in.
+Errors are `{"error": {"code", "message", "data"}}`. Who may come here is not decided here (see
+`admin_access`); only whether who imports a call may call its method. Keys are not taken in.
 """
 
 import functools
@@ -41,7 +41,7 @@ from midcall.journal.admin import STATUSES, Admin
 from midcall.journal.contract import Status
 from midcall.limits import Key, check_keys
 from midcall.mcp import CALL_KINDS, McpExtension
-from midcall.transports.restricted import error_body, name_of
+from midcall.transports.admin_access import error_body, name_of
 from midcall.transports.security import JSON, is_media_type
 from midcall.transports.stdio import Lines
 

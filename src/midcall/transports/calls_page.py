@@ -24,7 +24,7 @@ from midcall.journal.admin import Admin, is_journaled, open_questions
 from midcall.journal.contract import CallRecord, Status
 from midcall.limits import check_keys
 from midcall.mcp import CALL_KINDS, McpExtension
-from midcall.transports.restricted import error_body
+from midcall.transports.admin_access import error_body
 from midcall.transports.security import JSON, is_media_type
 
 MOST = 200

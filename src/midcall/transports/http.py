@@ -29,13 +29,13 @@ from midcall.metrics import keep, refused
 from midcall.principal import Principal, time_left
 from midcall.transports import cors
 from midcall.transports.admin import IMPORT, admin_pages, import_page
+from midcall.transports.admin_access import Restricted
 from midcall.transports.auth import Authenticator, Unauthorized, authorization_in
 from midcall.transports.calls_page import CallsPage
-from midcall.transports.http_sse import SseEndpoint
+from midcall.transports.legacy_sse import SseEndpoint
 from midcall.transports.mcp_http import McpEndpoint
 from midcall.transports.probes import Probes
 from midcall.transports.responses import without_respond
-from midcall.transports.restricted import Restricted
 from midcall.transports.security import NOSNIFF, Gate
 from midcall.transports.web import WebClient
 from midcall.transports.websocket import serve_websocket
@@ -110,7 +110,7 @@ def asgi_app(
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         await hub.open()
         if hub.durable is not None:
-            sessions = hub.durable.mail.box("session")
+            sessions = hub.durable.bus.channel("session")
             sessions.take = mcp.share_sessions(sessions)
         for part in parts:
             await part.open()

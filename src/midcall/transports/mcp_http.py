@@ -20,8 +20,8 @@ from starlette.types import Receive, Scope, Send
 
 from midcall import jsonrpc
 from midcall.connection import MAX_MESSAGE
+from midcall.journal.bus import Channel
 from midcall.journal.contract import is_worker_name
-from midcall.journal.mail import Box
 from midcall.jsonrpc import Batch, BatchReply, Envelope, Fault
 from midcall.mcp import revisions
 from midcall.mcp.calls import PlainCall
@@ -81,7 +81,7 @@ class McpEndpoint:
         self._relay: Relay | None = None
         self._later = Later(WATCH_AFTER)
 
-    def share_sessions(self, post: Box) -> Callable[[bytes], None]:
+    def share_sessions(self, post: Channel) -> Callable[[bytes], None]:
         """From now on, requests for sessions of other workers are passed on; gives what takes theirs."""
         self._relay = Relay(post, self)
         self._sessions.home = post.worker

@@ -16,7 +16,7 @@ from msgspec import Struct
 from starlette.types import ASGIApp, Receive, Send
 
 from midcall.errors import JournalError
-from midcall.journal.mail import Box
+from midcall.journal.bus import Channel
 from midcall.principal import Principal
 
 log = logging.getLogger("midcall.relay")
@@ -50,7 +50,7 @@ _decode = msgspec.msgpack.Decoder(Letter).decode
 class Relay:
     """The way to the other workers, and from them."""
 
-    def __init__(self, post: Box, endpoint: ASGIApp) -> None:
+    def __init__(self, post: Channel, endpoint: ASGIApp) -> None:
         self._post = post
         self._endpoint = endpoint
         self._count = 0
