@@ -110,7 +110,7 @@ class Audience:
         self.peers.clear()
 
 
-class Outcome(Struct, omit_defaults=True):
+class SubscriptionOutcome(Struct, omit_defaults=True):
     """What a call came to, with all elements of its result."""
 
     contents: list[Raw] = []
@@ -130,7 +130,9 @@ def read_context(record: CallRecord) -> Context:
 
 def aborted(reason: str) -> bytes:
     """The outcome of a call that an administrator has aborted."""
-    return encode_outcome(Outcome(error=Raw(encode_item(Error(Metadata((), "", 0), reason, Aborted.code)))))
+    return encode_outcome(
+        SubscriptionOutcome(error=Raw(encode_item(Error(Metadata((), "", 0), reason, Aborted.code))))
+    )
 
 
 class Moved(Struct, omit_defaults=True):
@@ -285,7 +287,7 @@ class DurableSubscription(Detached):
         if self.call is None:
             return
         self._done = done
-        outcome = Outcome([Raw(content) for content in self._contents])
+        outcome = SubscriptionOutcome([Raw(content) for content in self._contents])
         if self._failure is not None:
             outcome.error = Raw(encode_item(self._failure))
         self.end(self.call, encode_outcome(outcome))
@@ -446,7 +448,7 @@ class Subscriptions:
         if audience is None or peer not in audience.peers:
             return False
         self._leave(peer, call_id)
-        return await self._durable.abort(call_id, reason, encode_outcome(Outcome()))
+        return await self._durable.abort(call_id, reason, encode_outcome(SubscriptionOutcome()))
 
     def detach(self, peer: Peer) -> None:
         """A connection is closed: its calls go on without it."""
@@ -558,7 +560,7 @@ def _tell_outcome(
     """Tell what a call came to that has ended."""
     names = () if record is None else record.name.split(".")[:-1]
     here = Metadata((hub.name, *names), hub.hash, int(time.time()))
-    outcome = msgspec.json.decode(encoded or b"{}", type=Outcome)
+    outcome = msgspec.json.decode(encoded or b"{}", type=SubscriptionOutcome)
     for number, content in enumerate(outcome.contents[after:], after + 1):
         peer.send_item(call_id, Data(here, "" if record is None else record.name, content), number)
     if bytes(outcome.error):
@@ -580,6 +582,6 @@ def is_of(record: CallRecord, principal: Principal | None) -> bool:
     return record.principal == (None if principal is None else principal.name)
 
 
-def encode_outcome(outcome: Outcome) -> bytes:
+def encode_outcome(outcome: SubscriptionOutcome) -> bytes:
     """An outcome as it is kept."""
     return to_json(outcome)

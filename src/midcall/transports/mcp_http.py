@@ -393,15 +393,15 @@ class Later:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._entries: deque[Entry] = deque()
+        self._entries: deque[Timer] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def call(self, function: Callable[[], None], loop: asyncio.AbstractEventLoop) -> "Entry":
+    def call(self, function: Callable[[], None], loop: asyncio.AbstractEventLoop) -> "Timer":
         """Call a function then; `cancel` what this gives if it is no longer to be called."""
         if loop is not self._loop:  # what a loop that is gone was to call is not called
             self._loop = loop
             self._entries.clear()
-        entry = Entry(loop.time() + self._seconds, function)
+        entry = Timer(loop.time() + self._seconds, function)
         if not self._entries:
             loop.call_at(entry.due, self._look, loop)
         self._entries.append(entry)
@@ -419,7 +419,7 @@ class Later:
             loop.call_at(self._entries[0].due, self._look, loop)
 
 
-class Entry:
+class Timer:
     """One call to come."""
 
     __slots__ = ("due", "function")
