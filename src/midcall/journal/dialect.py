@@ -27,13 +27,13 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from midcall import metrics
 from midcall.call import Call
 from midcall.call import Status as CallStatus
 from midcall.errors import Diverged, Fenced, JournalError, MidcallError, UnknownQuestion, WrongAnswer
 from midcall.items import Item, Request
 from midcall.journal.contract import KEEP, CallRecord, Claimed, Parking, Status
 from midcall.journal.state import Asked, after_segment, answers_for, encode_asked, is_next, waiting
-from midcall.metrics import counts
 from midcall.replay import Entry
 
 if TYPE_CHECKING:
@@ -448,7 +448,7 @@ class Detached:
         except BaseException:
             self._give_back(entries)
             raise
-        counts.segments["run"] += 1
+        metrics.segment("run")
         self.durable.quota.add(record.principal, len(outcome) + _size(entries))
 
     async def _amend(self, parking: Parking) -> None:
@@ -585,7 +585,7 @@ class Detached:
 
     def _fenced(self) -> None:
         """Another worker has taken the call over, or somebody has ended it."""
-        counts.segments["fenced"] += 1
+        metrics.segment("fenced")
         parked = self.parked
         self.discard()
         if parked:

@@ -31,6 +31,7 @@ from midcall.client.rounds import Event, Exchange, Rounds, is_end, read_parts, r
 from midcall.client.session import Session
 from midcall.client.wire import About
 from midcall.content import Passed, PassedError
+from midcall.decorators import Kind
 from midcall.errors import (
     Aborted,
     AskError,
@@ -48,7 +49,6 @@ from midcall.errors import (
 from midcall.hub import Hub
 from midcall.items import Background, Error, Log, Progress, to_builtins, to_json
 from midcall.limits import MAX_KEY
-from midcall.marks import Kind
 from midcall.mcp.catalog import Tool
 from midcall.mcp.dialects.attached import Attached
 from midcall.mcp.dialects.input_required import InputRequired

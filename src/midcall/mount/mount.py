@@ -31,9 +31,9 @@ from midcall.client.greeting import Era
 from midcall.client.options import INFO, Options
 from midcall.client.rounds import Exchange
 from midcall.client.targets import Target, target_of
+from midcall.decorators import Kind
 from midcall.errors import MidcallError, RemoteError, TimedOut
 from midcall.limits import MAX_NAME, MAX_URI
-from midcall.marks import Kind
 from midcall.mount.call import Runner
 from midcall.mount.clients import Clients, MountClient, PassingOn
 
