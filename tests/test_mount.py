@@ -15,7 +15,7 @@ from midcall import Hub, RegistrationError, ToolError, method
 from midcall.client import Client, connect
 from midcall.errors import InvalidArguments, RemoteError
 from midcall.items import Data, Log, Progress
-from midcall.mount.call import Relay
+from midcall.mount.call import RelayedCall
 from mounting import ERAS, SERVER, drive, mounted, result_of, strange
 from peers import command, free_port, wait_for
 
@@ -292,14 +292,14 @@ def test_a_call_that_is_aborted_in_the_hub_is_cancelled_behind() -> None:
 def test_a_call_that_is_aborted_just_as_it_is_asked_something_ends_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    moved = Relay.moved
+    moved = RelayedCall.moved
 
-    def aborted_first(relay: Relay, exchange: Any) -> None:
+    def aborted_first(relay: RelayedCall, exchange: Any) -> None:
         relay.call.abort("No more of this")
         moved(relay, exchange)
 
     async def main() -> None:
-        monkeypatch.setattr(Relay, "moved", aborted_first)
+        monkeypatch.setattr(RelayedCall, "moved", aborted_first)
         async with mounted(era="modern") as hub, connect(hub, era="modern", answer=lambda _: "x") as client:
             with pytest.raises(ToolError, match="No more of this"):
                 await client.call("b.seek.prompt")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from midcall.client.results import batch_result
-from midcall.client.session import Session
+from midcall.client.session import ClientSession
 from midcall.client.tool_call import ClientCall, Outcome, tool_params
 
 Make = Callable[[str, Any, bytes, Callable[[Outcome], None]], ClientCall]
@@ -14,7 +14,7 @@ Make = Callable[[str, Any, bytes, Callable[[Outcome], None]], ClientCall]
 OnResult = Callable[[dict[str, Any]], None]
 
 
-class Batch:
+class ToolBatch:
     """The calls of one batch. Raises `ValueError` for what is none: then nothing is sent."""
 
     def __init__(
@@ -40,11 +40,11 @@ class Batch:
         self._running: dict[int, ClientCall] = {}
         self._next = 0
         self._missing = len(calls)
-        self._session: Session | None = None
+        self._session: ClientSession | None = None
         self._fault: Exception | None = None
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    async def run(self, session: Session, timeout: float | None, *, array: bool = False) -> None:
+    async def run(self, session: ClientSession, timeout: float | None, *, array: bool = False) -> None:
         """Run them all; what is not there in time is given up. Raises what `on_result` raises."""
         if not self._calls:
             return
@@ -76,7 +76,7 @@ class Batch:
             call = self._running[number] = self._make_one(number)
             call.start(self._session)
 
-    def _start_array(self, session: Session) -> None:
+    def _start_array(self, session: ClientSession) -> None:
         self._next = len(self._calls)
         self._running = {number: self._make_one(number) for number in range(self._next)}
         calls = list(self._running.values())

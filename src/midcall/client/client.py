@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from midcall.client.answering import Answering
-from midcall.client.batch import Batch, OnResult
+from midcall.client.batch import OnResult, ToolBatch
 from midcall.client.cache import Cache
 from midcall.client.greeting import Greeting
 from midcall.client.keeping import Keeper
@@ -20,7 +20,7 @@ from midcall.client.mirrored import Mirrored
 from midcall.client.options import Options
 from midcall.client.responses import Waiter
 from midcall.client.rounds import Exchange, Handle
-from midcall.client.session import Session, in_time
+from midcall.client.session import ClientSession, in_time
 from midcall.client.subscriptions import Subscriptions, Updated
 from midcall.client.targets import Target
 from midcall.client.tool_call import ClientCall, Outcome, ToolLine, refuse, tool_params
@@ -107,11 +107,11 @@ class Client:
         if left:
             await asyncio.wait(left)
 
-    async def session(self) -> Session:
+    async def session(self) -> ClientSession:
         """The session that is open now, or soon. Raises `Unreachable`."""
         return await self._keeper.session()
 
-    async def _opened(self, session: Session) -> None:
+    async def _opened(self, session: ClientSession) -> None:
         self._cache.stale()
         await self._subscriptions.reopened(session)
 
@@ -204,7 +204,7 @@ class Client:
         all: what is not there in time has the error `timeout`. `on_result` gets each result as it comes.
         With `array` they go out as one JSON-RPC batch, if the server speaks the one revision that has it.
         """
-        batch = Batch(calls, self._make_tool_call, limit=limit if parallel else 1, on_result=on_result)
+        batch = ToolBatch(calls, self._make_tool_call, limit=limit if parallel else 1, on_result=on_result)
         began = time.monotonic()
         try:
             session = await in_time(self.session(), timeout, "The server")
@@ -402,16 +402,19 @@ class Client:
     async def _fetch(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         return await self.request(method, params)
 
-    # --- what the server wants (as its `Host`) -----------------------------------------------
+    # --- what the server wants, by its session -----------------------------------------------
 
     @property
     def info(self) -> dict[str, Any]:
+        """The name and version of this client."""
         return dict(self._options.info)
 
     def capabilities_for(self, *, modern: bool) -> dict[str, Any]:
+        """What this client can do for the server."""
         return self.answering.capabilities(modern=modern)
 
     async def asked(self, method: str, params: dict[str, Any], related: Waiter | None) -> dict[str, Any]:
+        """Answer a request of the server; `related` is the request that caused it, if that is known."""
         if not isinstance(related, Exchange):
             return await self.answering.asked(method, params)
         call = _call_of(related)
@@ -434,6 +437,7 @@ class Client:
         return next((one for one, call in reversed(found) if call.asker is not None), None)
 
     def noticed(self, method: str, params: dict[str, Any]) -> None:
+        """A notification that belongs to no request."""
         if method == "notifications/message" and self._options.on_log is not None:
             try:
                 self._options.on_log(params)
@@ -442,7 +446,8 @@ class Client:
         else:
             self._subscriptions.noticed(method, params)
 
-    def lost(self, session: Session, error: MidcallError) -> None:
+    def lost(self, session: ClientSession, error: MidcallError) -> None:
+        """The line of a session is gone; all its requests have failed already."""
         self._keeper.lost(session, error)
 
 

@@ -50,7 +50,7 @@ class Loose(Struct):
         return message if isinstance(message, str) else f"The server's error cannot be read: {self.error!r}"
 
 
-class Waiting(Waiter):
+class ResponseFuture(Waiter):
     """Waits in a coroutine."""
 
     __slots__ = ("future",)

@@ -23,7 +23,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from midcall.client.responses import Waiter, result_of
-from midcall.client.session import Session, in_time
+from midcall.client.session import ClientSession, in_time
 from midcall.client.wire import About
 from midcall.content import Passed, PassedError
 from midcall.errors import Aborted, MidcallError, RemoteError, TimedOut, TransportLost, Unreachable
@@ -122,13 +122,13 @@ class Exchange(Waiter):
         """What the server asks at the moment."""
         self.heard = 0.0
         """When the server last said something about it."""
-        self._session: Session | None = None
+        self._session: ClientSession | None = None
         self._id = 0
         self._count = 0
 
     def send(
         self,
-        session: Session,
+        session: ClientSession,
         about: About,
         params: bytes,
         *,
@@ -136,12 +136,12 @@ class Exchange(Waiter):
         meta: bytes = b"",
         head: bytes | None = None,
     ) -> None:
-        """Send the request (see `Session.start`). The reply may be known at once, if it cannot be sent."""
+        """Send it, as `ClientSession.start` does. If that cannot be, the reply is known at once."""
         self._session = session
         self.heard = time.monotonic()
         self._id = session.start(self, about, params, progress=progress, meta=meta, head=head)
 
-    def sent(self, session: Session, id: int) -> None:
+    def sent(self, session: ClientSession, id: int) -> None:
         """It was sent in a batch."""
         self._session, self._id = session, id
 
@@ -381,11 +381,11 @@ class Rounds:
         """For how many seconds a server that cannot be reached is tried again; none is for ever."""
         raise NotImplementedError
 
-    async def session(self, patience: float | None) -> Session:
+    async def session(self, patience: float | None) -> ClientSession:
         """The session for the next request. Raises `Unreachable`."""
         raise NotImplementedError
 
-    def send(self, session: Session, params: bytes) -> Exchange:
+    def send(self, session: ClientSession, params: bytes) -> Exchange:
         """Send the request, with these parameters."""
         raise NotImplementedError
 

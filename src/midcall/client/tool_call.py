@@ -24,7 +24,7 @@ from midcall.client.rounds import (
     read_report,
     read_whole,
 )
-from midcall.client.session import Session
+from midcall.client.session import ClientSession
 from midcall.client.wire import About
 from midcall.content import Passed
 from midcall.errors import (
@@ -104,7 +104,7 @@ class ClientCall(Rounds):
 
     # --- for whoever waits -------------------------------------------------------------------
 
-    def start(self, session: Session) -> None:
+    def start(self, session: ClientSession) -> None:
         """Send the request; or go on from where it stood."""
         if self._done is None:
             return
@@ -152,10 +152,10 @@ class ClientCall(Rounds):
     def patience(self, *, first: bool) -> float | None:
         return self._owner.patience
 
-    async def session(self, patience: float | None) -> Session:
+    async def session(self, patience: float | None) -> ClientSession:
         return await self._owner.session()
 
-    def send(self, session: Session, params: bytes) -> Exchange:
+    def send(self, session: ClientSession, params: bytes) -> Exchange:
         exchange = self.exchange = Exchange(self, read_whole)
         exchange.send(session, self.about, params, progress=self._report is not None, meta=self._meta)
         return exchange
@@ -271,7 +271,7 @@ def _outcome(error: BaseException) -> MidcallError:
     return broken
 
 
-async def refuse(session: Session, about: About, params: bytes, handle: Handle) -> None:
+async def refuse(session: ClientSession, about: About, params: bytes, handle: Handle) -> None:
     """End a call that waits at a server: cancel its task, or all that it asks. Raises `MidcallError`."""
     if "taskId" in handle:
         task = handle["taskId"]

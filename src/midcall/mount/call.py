@@ -1,7 +1,7 @@
 """Calls of a mounted server.
 
-The usual call comes from an MCP client and ends with a result, which goes back as it came: that is a `Relay`,
-without a task or a dialect, as it is the hot path. If the server asks, begins a task, or cannot be reached
+The usual call comes from an MCP client and ends with a result, which goes back as it came: a `RelayedCall`,
+with neither a task nor a dialect, as it is hot. If the server asks, begins a task, or cannot be reached
 just now, the same call goes on as a `RemoteCall`: the rounds that any call goes through, each of them a step
 in the journal, so that nothing behind is done twice.
 
@@ -28,7 +28,7 @@ from midcall import jsonrpc, steps
 from midcall.call import Call, Status
 from midcall.client.results import failure_of
 from midcall.client.rounds import Event, Exchange, Rounds, is_end, read_parts, read_report
-from midcall.client.session import Session
+from midcall.client.session import ClientSession
 from midcall.client.wire import About
 from midcall.content import Passed, PassedError
 from midcall.decorators import Kind
@@ -63,8 +63,7 @@ from midcall.mcp.elicitation import (
     request_for,
     result_for,
 )
-from midcall.mcp.request import McpError, McpRequest, error_for
-from midcall.mcp.request import Session as CallerSession
+from midcall.mcp.request import McpError, McpRequest, Session, error_for
 from midcall.mcp.results import McpReply, passed_result, text_of, tool_result
 from midcall.mount.clients import MountClient, PassingOn
 from midcall.outlet import NOWHERE
@@ -113,14 +112,14 @@ class Runner:
         self,
         hub: Hub,
         request: McpRequest,
-        session: CallerSession,
+        session: Session,
         tool: Tool,
         arguments: bytes,
         start: Callable[[Call], None],
     ) -> None:
         """Run it for an MCP client; by `start`, if there is more to do than to pass on the result."""
         call = hub.prepare(tool.found, arguments, NOWHERE, principal=request.caller.principal)
-        Relay(self, hub, request, session, tool, call, start).send()
+        RelayedCall(self, hub, request, session, tool, call, start).send()
 
     def run(self, call: Call, arguments: bytes) -> Coroutine[Any, Any, Any]:
         """Run it."""
@@ -169,7 +168,7 @@ def _located(arguments: bytes) -> str:
 # --- the usual call -------------------------------------------------------------------------------------
 
 
-class Relay:
+class RelayedCall:
     """A call of an MCP client, as long as the server only answers."""
 
     __slots__ = ("_exchange", "_hub", "_reporter", "_runner", "_start", "_tool", "call", "request", "session")
@@ -179,7 +178,7 @@ class Relay:
         runner: Runner,
         hub: Hub,
         request: McpRequest,
-        session: CallerSession,
+        session: Session,
         tool: Tool,
         call: Call,
         start: Callable[[Call], None],
@@ -355,7 +354,7 @@ class RemoteCall(Rounds):
     def patience(self, *, first: bool) -> float | None:
         return FIRST if first else LATER
 
-    async def session(self, patience: float | None) -> Session:
+    async def session(self, patience: float | None) -> ClientSession:
         seconds = LATER if patience is None else patience
         try:
             self._client = await self._mount.clients.reach(self._call.principal, seconds)
@@ -363,7 +362,7 @@ class RemoteCall(Rounds):
         except Unreachable as error:
             raise self.failure(error) from None
 
-    def send(self, session: Session, params: bytes) -> Exchange:
+    def send(self, session: ClientSession, params: bytes) -> Exchange:
         call, client = self._call, self._client
         exchange = self.exchange = Exchange(self, read_parts)
         log_level = getattr(call.outlet, "log_level", "debug")

@@ -15,7 +15,7 @@ from midcall.client.keeping import STARTING
 from midcall.client.options import Options
 from midcall.client.responses import Waiter
 from midcall.client.rounds import Exchange
-from midcall.client.session import Session
+from midcall.client.session import ClientSession
 from midcall.client.targets import Target
 from midcall.client.tool_call import ClientCall
 from midcall.errors import MidcallError, TooManyCalls, Unreachable
@@ -84,7 +84,7 @@ class MountClient(Client):
         super().keep_open()
 
     @property
-    def live(self) -> Session | None:
+    def live(self) -> ClientSession | None:
         """The session, if there is one now."""
         session = self._keeper.current
         return session if session is not None and session.ended is None else None
@@ -115,7 +115,7 @@ class MountClient(Client):
             if isinstance(one, Exchange) and not isinstance(one.owner, ClientCall):
                 yield one
 
-    async def reach(self, patience: float) -> Session:
+    async def reach(self, patience: float) -> ClientSession:
         """The session, for which it waits while the server is not away for longer than this, or starts.
 
         Raises `Unreachable`.
@@ -133,7 +133,7 @@ class MountClient(Client):
         except TimeoutError:
             raise Unreachable(str(self.failure or "it has not answered yet")) from None
 
-    def head(self, session: Session, kinds: frozenset[str], log_level: str | None) -> bytes | None:
+    def head(self, session: ClientSession, kinds: frozenset[str], log_level: str | None) -> bytes | None:
         """The start of `_meta` for a caller who can answer these kinds; a legacy server needs none."""
         if not session.modern:
             return None
@@ -146,13 +146,13 @@ class MountClient(Client):
 
     # --- as a client -------------------------------------------------------------------------
 
-    async def _opened(self, session: Session) -> None:
+    async def _opened(self, session: ClientSession) -> None:
         self._heads.clear()
         self._was_open = True
         await super()._opened(session)
         self._tell_opened(self)
 
-    def lost(self, session: Session, error: MidcallError) -> None:
+    def lost(self, session: ClientSession, error: MidcallError) -> None:
         if session is self._keeper.current:
             self._down_since = time.monotonic()
         super().lost(session, error)
