@@ -394,6 +394,34 @@ def test_a_question_on_stdio_belongs_to_the_newest_call_of_its_principal() -> No
     drive(main())
 
 
+@pytest.mark.parametrize("behind", ERAS)
+@pytest.mark.parametrize("front", ERAS)
+def test_one_call_goes_on_when_the_server_asks(behind: str, front: str) -> None:
+    made: list[str] = []
+    seen: set[str] = set()
+
+    async def main() -> None:
+        async with mounted(era=behind) as hub:
+            prepare = hub.prepare
+
+            def counted(found: Any, *args: Any, **options: Any) -> Any:
+                made.append(found.name)
+                return prepare(found, *args, **options)
+
+            def answer(request: Request) -> str:
+                seen.update(one.id for one in hub.calls.list())
+                return "word"
+
+            hub.prepare = counted  # type: ignore[method-assign]
+            async with connect(hub, era=front, answer=answer) as client:
+                assert (await client.call("b.seek.prompt")).text
+            assert made == ["b.seek.prompt"]
+            assert len(seen) == 1
+            assert len(hub.calls) == 0
+
+    drive(main())
+
+
 def test_a_client_that_nobody_uses_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("midcall.mount.clients.IDLE", 0.2)
     monkeypatch.setattr("midcall.mount.mount.LOOK", 0.05)
