@@ -145,6 +145,11 @@ class ChatEngine:
         """Where conversations are kept."""
         return (self._own_journal or durable_calls(self.hub).journal).conversations
 
+    @property
+    def one_journal(self) -> bool:
+        """Whether conversations are where tool calls are: what is written of both can be written in one."""
+        return self._own_journal is None
+
     async def open(self) -> None:
         """Make it ready; the first request does so too. The hub is opened by whoever serves it."""
         async with self._opening:
