@@ -130,6 +130,7 @@ class Run(RunReader):
         self._lines: list[bytes] = []
         self._written = 0
         self._changed = asyncio.Event()
+        self._hushed = False
         self._over = asyncio.Event()
         self._ending = False
         """Whether all lines are made, and the last of them being written."""
@@ -155,10 +156,17 @@ class Run(RunReader):
     def emit(self, event: Event) -> None:
         """Tell an event to whoever reads. After the end there is nothing to tell: a tool may run on."""
         if not self.ended and not self._ending:
-            self._add([_encode(RunLine(self.lsn + 1, event))])
+            self._lines.append(_encode(RunLine(self.lsn + 1, event)))
+            if not self._hushed:
+                self.wake()
 
-    def _add(self, lines: Sequence[bytes]) -> None:
-        self._lines += lines
+    def hush(self) -> None:
+        """Wake nobody for what is told from now on, before `wake`: more is about to come."""
+        self._hushed = True
+
+    def wake(self) -> None:
+        """Have readers read what there is."""
+        self._hushed = False
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
@@ -180,7 +188,8 @@ class Run(RunReader):
             written = await write(RunEnd(self.id, first, [*self._lines[self._written :], *last]))
         finally:
             self._ending = False
-        self._add(last)
+        self._lines += last
+        self.wake()
         self._just_saved = messages
         asyncio.get_running_loop().call_later(JUST_NOW, self._forget_messages)
         if written:
@@ -225,7 +234,7 @@ class Run(RunReader):
             await turn
         finally:
             self._over.set()
-            self._add(())
+            self.wake()
             if self._writes_from is not None:
                 self._writes_from.cancel()
             await (self._writer or self._write())

@@ -135,6 +135,8 @@ class TurnCalls:
         self._principal = principal
         self._meter = meter
         self._tools = NO_TOOLS
+        self._only_one = False
+        """Whether the turn goes on as soon as one call has come to something."""
 
     def look_for_tools(self) -> Tools:
         """The tools that the hub has now: those of mounted servers come and go."""
@@ -174,6 +176,7 @@ class TurnCalls:
     async def _all(self, work: Sequence[Coroutine[Any, Any, None]]) -> None:
         """Do it all, at once unless told otherwise; what one fails with is raised when all have ended."""
         failures: list[MidcallError] = []
+        self._only_one = len(work) == 1
 
         async def guarded(one: Coroutine[Any, Any, None]) -> None:
             try:
@@ -227,8 +230,8 @@ class TurnCalls:
         if not pending.call_id:  # of a conversation that was written before calls were known by their ids
             pending.call_id = await calls.find(principal, key)
         self._tool(call)
-        await self._answer(pending, together)
         self._status(call, "running")
+        await self._answer(pending, together)
         return await calls.current(pending.call_id, report)
 
     def _tool(self, call: ToolCall) -> Tool:
@@ -292,12 +295,14 @@ class TurnCalls:
             await self._ask(pending, outcome, unanswered)
             if pending.questions:
                 self._conversation.pending[call.id] = pending
+                self._hush()
                 self._status(call, "awaiting_elicit")
                 return
             await self._answer(pending)
             outcome = await self._engine.calls.current(pending.call_id, report)
         else:
             raise MidcallError(f"{self._name(call)} has asked {MAX_ROUNDS} times, and is given up")
+        self._hush()
         if pending.round:
             self._status(call, "failed" if outcome.is_error else "completed")
         if outcome.is_error:
@@ -458,6 +463,11 @@ class TurnCalls:
 
     def _status(self, call: ToolCall, status: str) -> None:
         self._run.emit(events.SessionStatus(call.id, call.id, self._name(call), status))
+
+    def _hush(self) -> None:
+        """What is told last of a call is told with what the turn tells next, if that comes at once."""
+        if self._only_one:
+            self._run.hush()
 
     def _tell(self, call: ToolCall, message: str) -> None:
         log.warning("%s: %s", call.name, message)

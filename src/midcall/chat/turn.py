@@ -208,10 +208,9 @@ class Turn:
 
     async def _streaming(self) -> str:
         engine = self._engine
-        saving: asyncio.Handle | None = None
-        if self._unsaved:
-            # While the model is waited for; if it answers at once, with what it says.
-            saving = asyncio.get_running_loop().call_soon(self._begin_save, self._run.lsn)
+        # While the model is waited for; if it answers at once, with what it says.
+        self._run.hush()
+        waiting = asyncio.get_running_loop().call_soon(self._model_is_waited_for, self._run.lsn)
         messages = joined(self._conversation.messages)
         request = ModelRequest(messages, self._tools.look_for_tools().definitions, engine.system)
         thinking: list[str] = []
@@ -232,8 +231,7 @@ class Turn:
                     case Stopped():
                         stopped = event
         finally:
-            if saving is not None:
-                saving.cancel()
+            waiting.cancel()
         msgspec.json.encode(stopped.extra)  # what cannot be kept is not said
         text, self._said = "".join(self._said), []
         self._meter.spend(cost(request, text, calls, stopped.usage))
@@ -244,6 +242,12 @@ class Turn:
             self._run.emit(events.ToolCalls([_shown(call) for call in calls]))
             return ""
         return "length" if stopped.reason == "length" else "stop"
+
+    def _model_is_waited_for(self, lsn: int) -> None:
+        """Tell what there is, and save it."""
+        self._run.wake()
+        if self._unsaved:
+            self._begin_save(lsn)
 
     def _own(self, call: ToolCall, calls: Sequence[ToolCall]) -> ToolCall:
         """A call whose id no other call of the conversation has, as some models count anew each time.
@@ -366,6 +370,8 @@ class Turn:
                 self.begun.set_exception(error)
             raise
         self._conversation.version = record.version
+        if end is None:
+            self._run.wake()
         if begins is not None:
             self.begun.set_result(None)
             self._run.is_kept()
