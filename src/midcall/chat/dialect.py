@@ -11,7 +11,8 @@ import asyncio
 import functools
 import logging
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, TypeAlias, TypeVar
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from msgspec import Struct
 
@@ -90,8 +91,14 @@ class SessionLost(MidcallError):
     code = "session_lost"
 
 
-Together: TypeAlias = Callable[[CallWrite[Any] | None], Coroutine[Any, Any, Any]]
-"""Saves the conversation in one with what is written of a call, or alone; gives what came of that."""
+class Together(NamedTuple):
+    """How a turn has its conversation saved in one with what is written of a call."""
+
+    save: Callable[[CallWrite[Any] | None], Coroutine[Any, Any, Any]]
+    """Save it with that, or alone; gives what came of that."""
+    not_cut_off: Callable[[], AbstractContextManager[None]]
+    """What is done meanwhile is done to its end."""
+
 
 Told: TypeAlias = asyncio.Future[ToolAsks | bytes | MidcallError | None]
 """What a call comes to: what it asks, its outcome, why it has none, or nothing if it goes on elsewhere."""
@@ -145,17 +152,18 @@ class ChatCall(Detached):
 
     async def saving(self, work: Coroutine[Any, Any, T], together: Together | None) -> T:
         """Do something of which the first thing that is written is written `together` with the conversation,
-        which is saved in any case. A turn that is cut off meanwhile leaves nothing half done."""
+        which is saved in any case."""
         if together is None:
             return await work
-        self._together = together
-        try:
-            done = await finished(work)
-        finally:
-            left, self._together = self._together, None
-        if left is not None:
-            await left(None)
-        return done
+        with together.not_cut_off():
+            self._together = together
+            try:
+                done = await work
+            finally:
+                left, self._together = self._together, None
+            if left is not None:
+                await left.save(None)
+            return done
 
     def _tell(self, outcome: ToolAsks | bytes | MidcallError | None) -> None:
         self._tell_newest()
@@ -218,7 +226,7 @@ class ChatCall(Detached):
         if together is None or isinstance(write, Settlement):
             return await super().write(write)
         self._together = None
-        came: T = await together(write)
+        came: T = await together.save(write)
         return came
 
     def waits(self) -> None:
@@ -384,7 +392,7 @@ class ChatCalls:
         given = await read_answers(durable, call_id, results, places or None)
         dialect: object = durable.live.get(call_id)
         if together is not None and not (given.answers and isinstance(dialect, ChatCall)):
-            await together(None)
+            await together.save(None)
         if given.answers:
             giving = self._give(call_id, given.answers)
             dialect = await (dialect.saving(giving, together) if isinstance(dialect, ChatCall) else giving)

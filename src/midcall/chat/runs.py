@@ -7,7 +7,7 @@ the last line that it has, to this process or to another one, and gets those aft
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -137,8 +137,10 @@ class Run(RunReader):
         self._kept = False
         """Whether nothing more is to be written."""
         self._just_saved: Sequence[Message] = ()
+        self._saved_at = -JUST_NOW
         self._begun = False
         self._stopped = False
+        self._uncut = 0
         self._writes_from: asyncio.TimerHandle | None = None
         self._writer: asyncio.Task[None] | None = None
         self.task: asyncio.Task[None] | None = None
@@ -171,7 +173,9 @@ class Run(RunReader):
         changed.set()
 
     async def _messages(self) -> Sequence[Message]:
-        return self._just_saved or await super()._messages()
+        if asyncio.get_running_loop().time() < self._saved_at + JUST_NOW:
+            return self._just_saved
+        return await super()._messages()
 
     async def end(
         self,
@@ -190,15 +194,11 @@ class Run(RunReader):
             self._ending = False
         self._lines += last
         self.wake()
-        self._just_saved = messages
-        asyncio.get_running_loop().call_later(JUST_NOW, self._forget_messages)
+        self._just_saved, self._saved_at = messages, asyncio.get_running_loop().time()
         if written:
             self._written = self.lsn
             self._kept = True
         self._over.set()
-
-    def _forget_messages(self) -> None:
-        self._just_saved = ()
 
     async def _batches(self, after: int) -> AsyncIterator[Sequence[bytes]]:
         """A reader may say that it has more lines than there are."""
@@ -223,8 +223,20 @@ class Run(RunReader):
         """Cut the turn off. Once is enough: it has to tidy up, and is not to be cut off in that."""
         if not (self._stopped or self.ended or self._ending):
             self._stopped = True
-            if self._begun and self.task is not None:
+            if self._begun and self.task is not None and not self._uncut:
                 self.task.cancel()
+
+    @contextlib.contextmanager
+    def not_cut_off(self) -> Iterator[None]:
+        """For the turn: do something to its end. It is cut off after that, if meanwhile it was to be."""
+        stopped = self._stopped
+        self._uncut += 1
+        try:
+            yield
+        finally:
+            self._uncut -= 1
+        if self._stopped and not stopped and not self._uncut:
+            raise asyncio.CancelledError
 
     async def _run(self, turn: Coroutine[Any, Any, None]) -> None:
         self._begun = True

@@ -27,6 +27,7 @@ import msgspec
 
 from midcall.chat import conversation as events
 from midcall.chat.conversation import MESSAGE_ID, ChatRequest, Conversation, Event, Failure, load, record_of
+from midcall.chat.dialect import Together
 from midcall.chat.runs import Run
 from midcall.chat.tools import Meter, TurnCalls
 from midcall.errors import Conflict, JournalError, MidcallError, NotAllowed
@@ -179,7 +180,7 @@ class Turn:
                 await self._save()
             self._unsaved = True
             try:
-                await self._tools.go_on(ready, None if self.begun.done() else self._save_with)
+                await self._tools.go_on(ready, None if self.begun.done() else self._together)
             except NotAllowed:
                 if not unsaid:
                     raise
@@ -272,7 +273,7 @@ class Turn:
         if not together:
             await self._save()
         self._unsaved = True
-        await self._tools.make(calls, self._save_with if together else None)
+        await self._tools.make(calls, self._together if together else None)
 
     # --- the end -----------------------------------------------------------------------------
 
@@ -323,19 +324,23 @@ class Turn:
     # --- saving ------------------------------------------------------------------------------
 
     async def _save(self, end: RunEnd | None = None) -> bool:
-        await self._saved()
-        return (await asyncio.shield(self._begin_save(self._run.lsn, end))).ended
+        return (await self._save_now(end)).ended
+
+    @property
+    def _together(self) -> Together:
+        return Together(self._save_with, self._run.not_cut_off)
 
     async def _save_with(self, call: CallWrite[Any] | None) -> Any:
-        """Save the conversation, together with something of a call; gives what came of that.
-
-        This is not to be cut off.
-        """
-        await self._saved()
-        came = (await self._write(self._record(self._run.lsn), None, call)).call
+        """Save the conversation, together with something of a call; gives what came of that."""
+        came = (await self._save_now(None, call)).call
         if isinstance(came, JournalError):
             raise came
         return came
+
+    async def _save_now(self, end: RunEnd | None, call: CallWrite[Any] | None = None) -> Saved[Any]:
+        with self._run.not_cut_off():  # so it is known whether it is saved
+            await self._saved()
+            return await self._write(self._record(self._run.lsn), end, call)
 
     async def _saved(self) -> None:
         """Wait for what is being saved, whatever comes of it; but raise why the turn is refused."""
@@ -345,14 +350,10 @@ class Turn:
         if self._refused:
             self.begun.result()
 
-    def _begin_save(self, lsn: int, end: RunEnd | None = None) -> asyncio.Task[Saved[Any]]:
-        """Begin to save the conversation as it is now, with all that the lines up to this one tell.
-
-        Whoever waits for it may be cut off, and it goes on: so it is known whether it is saved.
-        """
-        self._saving = asyncio.create_task(self._write(self._record(lsn), end))
+    def _begin_save(self, lsn: int) -> None:
+        """Begin to save the conversation as it is now, with all that the lines up to this one tell."""
+        self._saving = asyncio.create_task(self._write(self._record(lsn)))
         self._saving.add_done_callback(_look_at)
-        return self._saving
 
     def _record(self, lsn: int) -> ConversationRecord:
         self._unsaved = False
@@ -360,7 +361,7 @@ class Turn:
         return record_of(self._conversation)
 
     async def _write(
-        self, record: ConversationRecord, end: RunEnd | None, call: CallWrite[Any] | None = None
+        self, record: ConversationRecord, end: RunEnd | None = None, call: CallWrite[Any] | None = None
     ) -> Saved[Any]:
         begins = None if self.begun.done() else self._run.id
         try:

@@ -159,6 +159,8 @@ def _calls_routes(hub: Hub, web: WebClient, auth: Authenticator | None) -> list[
 
 
 def _protected(route: Route, auth: Authenticator | None) -> Route:
+    if auth is None:
+        return route
     return Route(route.path, Protected(UntilExpiry(route.app), auth), methods=sorted(route.methods or ()))
 
 
