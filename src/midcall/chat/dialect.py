@@ -91,7 +91,7 @@ class SessionLost(MidcallError):
     code = "session_lost"
 
 
-class Together(NamedTuple):
+class JointSave(NamedTuple):
     """How a turn has its conversation saved in one with what is written of a call."""
 
     save: Callable[[CallWrite[Any] | None], Coroutine[Any, Any, Any]]
@@ -135,7 +135,7 @@ class ChatCall(Detached):
         self._newest: tuple[str, float | None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._told: Told | None = None
-        self._together: Together | None = None
+        self._together: JointSave | None = None
 
     @property
     def runs(self) -> bool:
@@ -150,7 +150,7 @@ class ChatCall(Detached):
         self._told = told = asyncio.get_running_loop().create_future()
         return told
 
-    async def saving(self, work: Coroutine[Any, Any, T], together: Together | None) -> T:
+    async def saving(self, work: Coroutine[Any, Any, T], together: JointSave | None) -> T:
         """Do something of which the first thing that is written is written `together` with the conversation,
         which is saved in any case."""
         if together is None:
@@ -305,7 +305,7 @@ class ChatCalls:
         key: str,
         principal: str | None,
         report: Report,
-        together: Together | None = None,
+        together: JointSave | None = None,
     ) -> ToolEnded | ToolAsks:
         """Call a tool, or find the call that was made before under this key; then as `current`.
 
@@ -379,7 +379,7 @@ class ChatCalls:
         call_id: str,
         results: Mapping[str, Any],
         places: Mapping[str, str],
-        together: Together | None = None,
+        together: JointSave | None = None,
     ) -> None:
         """Answer questions of a call, by key: each with what an MCP client would give.
 

@@ -6,7 +6,6 @@ not be lost is in the hub's journal: conversations, runs with their lines, and w
 
 import asyncio
 import logging
-import uuid
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from midcall.chat.conversation import (
     is_id,
     load,
     new_conversation,
+    new_id,
 )
 from midcall.chat.dialect import ChatCalls
 from midcall.chat.plugins import Handler, Plugin, Sampling
@@ -235,7 +235,7 @@ class ChatEngine:
         except BaseException:
             self._turns.give_back(name)
             raise
-        run = Run(str(uuid.uuid4()), conversation.id, name, self.store, self._trouble, lambda: self.closing)
+        run = Run(new_id(), conversation.id, name, self.store, self._trouble, lambda: self.closing)
         turn = Turn(self, run, conversation, request, principal)
         self._runs[run.id] = run
         run.begin(turn.play()).add_done_callback(lambda _: self._ended(run))

@@ -131,10 +131,10 @@ class ChatPart:
 
 def page(verb: str, path: str, handler: Callable[[Request], Awaitable[Response]]) -> Route:
     """A page that says why a request is not taken, if the handler raises that."""
-    return Route(path, _Page(handler), methods=[verb])
+    return Route(path, _Endpoint(handler), methods=[verb])
 
 
-class _Page:
+class _Endpoint:
     def __init__(self, handler: Callable[[Request], Awaitable[Response]]) -> None:
         self._handler = handler
 

@@ -17,10 +17,10 @@ from midcall.chat import conversation as events
 from midcall.chat.conversation import Conversation, ElicitRequest, ElicitResponse, Pending
 from midcall.chat.dialect import (
     GONE,
+    JointSave,
     NotNow,
     Report,
     SessionLost,
-    Together,
     ToolAsks,
     ToolEnded,
     finished,
@@ -159,14 +159,14 @@ class TurnCalls:
             if not one.questions or one.questions.keys() & one.answers.keys()
         ]
 
-    async def make(self, calls: Iterable[ToolCall], together: Together | None = None) -> None:
+    async def make(self, calls: Iterable[ToolCall], together: JointSave | None = None) -> None:
         """Make calls, each to its result or until it asks the person. Raises what may be tried again.
 
         A single one may be written down `together` with the conversation.
         """
         await self._all([self._play(Pending(call, round=0), together) for call in calls])
 
-    async def go_on(self, pendings: Iterable[Pending], together: Together | None = None) -> None:
+    async def go_on(self, pendings: Iterable[Pending], together: JointSave | None = None) -> None:
         """Go on with calls, with what is answered of their questions; what is not, they ask again.
 
         The answer to a single one may be written down `together` with the conversation.
@@ -219,7 +219,7 @@ class TurnCalls:
     # --- one of them --------------------------------------------------------------------------
 
     async def _begin(
-        self, pending: Pending, report: Report, together: Together | None
+        self, pending: Pending, report: Report, together: JointSave | None
     ) -> ToolEnded | ToolAsks:
         """Make a call that is new, or go on with one that was asked something."""
         call, calls, principal = pending.call, self._engine.calls, self._conversation.principal
@@ -247,12 +247,12 @@ class TurnCalls:
         with contextlib.suppress(MethodNotFound):
             self._tool(call)
 
-    async def _answer(self, pending: Pending, together: Together | None = None) -> None:
+    async def _answer(self, pending: Pending, together: JointSave | None = None) -> None:
         """Give a call the answers that there are. When this returns, they are in the journal."""
         if pending.answers:
             await self._engine.calls.answer(pending.call_id, pending.answers, pending.places, together)
 
-    async def _play(self, pending: Pending, together: Together | None) -> None:
+    async def _play(self, pending: Pending, together: JointSave | None) -> None:
         """Do what is next of a call. Whatever goes wrong is its result, unless it may be tried again, or the
         call waits for somebody who may go on with it."""
         call = pending.call

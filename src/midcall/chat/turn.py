@@ -27,7 +27,7 @@ import msgspec
 
 from midcall.chat import conversation as events
 from midcall.chat.conversation import MESSAGE_ID, ChatRequest, Conversation, Event, Failure, load, record_of
-from midcall.chat.dialect import Together
+from midcall.chat.dialect import JointSave
 from midcall.chat.runs import Run
 from midcall.chat.tools import Meter, TurnCalls
 from midcall.errors import Conflict, JournalError, MidcallError, NotAllowed
@@ -327,8 +327,8 @@ class Turn:
         return (await self._save_now(end)).ended
 
     @property
-    def _together(self) -> Together:
-        return Together(self._save_with, self._run.not_cut_off)
+    def _together(self) -> JointSave:
+        return JointSave(self._save_with, self._run.not_cut_off)
 
     async def _save_with(self, call: CallWrite[Any] | None) -> Any:
         """Save the conversation, together with something of a call; gives what came of that."""
