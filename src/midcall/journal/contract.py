@@ -21,7 +21,7 @@ question, no message and no protocol: values are bytes.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Generic, Literal, Protocol, TypeAlias, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct, field
@@ -151,59 +151,42 @@ class Parking(Struct, frozen=True, kw_only=True):
 class CallWrite(Struct, Generic[T], frozen=True):
     """Something that is written of a call, alone or together with a conversation (`Conversations.save`)."""
 
-    async def alone(self, journal: "Journal") -> T:
-        """Write it down, and nothing else."""
-        raise NotImplementedError
+    operation: ClassVar[str]
+    """The method of `Journal` that writes it; it takes these fields."""
 
 
 class Creation(CallWrite[CallRecord | None], frozen=True):
-    """What `Journal.create` writes."""
-
+    operation = "create"
     call: CallRecord
     entries: Sequence[Entry] = ()
     outcome: bytes | None = None
 
-    async def alone(self, journal: "Journal") -> CallRecord | None:
-        return await journal.create(self.call, self.entries, self.outcome)
-
 
 class Taking(CallWrite[Claim], frozen=True):
-    """What `Journal.claim` writes."""
-
+    operation = "claim"
     call_id: str
     segment: int
     answers: Sequence[Entry] = ()
     fence: int | None = None
     parked: CallRecord | None = None
 
-    async def alone(self, journal: "Journal") -> Claim:
-        return await journal.claim(self.call_id, self.segment, self.answers, self.fence, self.parked)
-
 
 class Addition(CallWrite[None], frozen=True):
-    """What `Journal.append` writes."""
-
+    operation = "append"
     call_id: str
     fence: int
     entries: Sequence[Entry]
     parking: Parking | None = None
 
-    async def alone(self, journal: "Journal") -> None:
-        await journal.append(self.call_id, self.fence, self.entries, self.parking)
-
 
 class Settlement(CallWrite[None], frozen=True):
-    """What `Journal.settle` writes."""
-
+    operation = "settle"
     call_id: str
     fence: int
     segment: int
     outcome: bytes
     parking: Parking
     entries: Sequence[Entry] = ()
-
-    async def alone(self, journal: "Journal") -> None:
-        await journal.settle(self.call_id, self.fence, self.segment, self.outcome, self.parking, self.entries)
 
 
 class Page(Struct, frozen=True):

@@ -25,7 +25,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from midcall.call import Call
 from midcall.call import Status as CallStatus
@@ -345,7 +345,8 @@ class Detached:
 
     async def write(self, write: CallWrite[T]) -> T:
         """Have the journal write something of the call."""
-        return await write.alone(self.durable.journal)
+        written: T = await getattr(self.durable.journal, write.operation)(*astuple(write))
+        return written
 
     @property
     def about_to_write(self) -> bool:

@@ -399,8 +399,10 @@ class DurableCalls:
         # A branch that writes meanwhile waits: with the fence of before it would be refused.
         async with contextlib.nullcontext() if live is None else live.lock:
             parked = live.record if live is not None and live.parked else None
-            taking = Taking(call_id, segment, answers, fence, parked)
-            claim = await (taking.alone(self.journal) if live is None else live.write(taking))
+            if live is None:
+                claim = await self.journal.claim(call_id, segment, answers, fence)
+            else:
+                claim = await live.write(Taking(call_id, segment, answers, fence, parked))
             if not isinstance(claim, Claimed):
                 return claim
             live = self.live.get(call_id)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from midcall.calls import Owned
 from midcall.journal.contract import (
@@ -468,7 +468,8 @@ class MemoryConversations:
         came: T | JournalError | None = None
         try:
             if call is not None:
-                came = await call.alone(self._journal)  # in memory, nothing is waited for
+                write = getattr(self._journal, call.operation)
+                came = await write(*astuple(call))  # in memory, nothing is waited for
         except JournalError as error:
             came = error
         try:
