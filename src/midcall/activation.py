@@ -22,9 +22,9 @@ import msgspec
 
 from midcall.ask import Ask
 from midcall.call import Call
+from midcall.decorators import Kind, Mark, mark_of
 from midcall.docstrings import read_docstring
 from midcall.errors import InvalidArguments, RegistrationError
-from midcall.marks import Kind, Mark, mark_of
 
 _NAMESPACE = re.compile(r"^[A-Za-z][A-Za-z0-9_-]*$")
 _STREAMS = (

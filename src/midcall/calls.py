@@ -29,7 +29,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, cast
 
 from midcall.call import PROCESS, Call, CallInfo
 from midcall.errors import RateLimited, TooManyCalls, UnknownQuestion
-from midcall.metrics import counts
+from midcall.metrics import refused
 
 log = logging.getLogger("midcall.call")
 
@@ -114,7 +114,7 @@ class Calls:
             why = "The arguments of the calls that run are too large together; try again later"
         else:
             return
-        counts.refused[TooManyCalls.code] += 1
+        refused(TooManyCalls.code)
         raise TooManyCalls(why)
 
     def add(self, call: Call) -> None:
@@ -334,7 +334,7 @@ class RateLimit:
         if full_at < now:
             full_at = now
         elif full_at - now > room:
-            counts.refused[RateLimited.code] += 1
+            refused(RateLimited.code)
             seconds = max(math.ceil(full_at - now - room), 1)
             raise RateLimited(f"More than {1 / pause:g} calls a second; try again in {seconds} s", seconds)
         self._full_at[principal] = full_at + pause

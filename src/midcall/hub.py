@@ -45,15 +45,6 @@ class Hub(Registry):
         self.chat: ChatEngine | None = None
         """Where people talk to a model that calls these methods (see `midcall.chat`)."""
 
-    @property
-    def keeper(self) -> "DurableCalls | None":
-        """The name of `durable` before."""
-        return self.durable
-
-    @keeper.setter
-    def keeper(self, durable: "DurableCalls | None") -> None:
-        self.durable = durable
-
     # --- other hubs and servers --------------------------------------------------------------
 
     def register_hub(self, hub: Registry, *, namespace: str | None = None) -> Self:

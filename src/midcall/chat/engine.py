@@ -32,7 +32,7 @@ from midcall.journal.contract import Conversations, Journal
 from midcall.journal.durable import DurableCalls, durable_calls
 from midcall.logs import Trouble
 from midcall.mcp import mcp_of
-from midcall.metrics import counts
+from midcall.metrics import refused
 from midcall.models.base import Message, Model
 from midcall.principal import Principal
 
@@ -227,7 +227,7 @@ class ChatEngine:
         await self._ready()
         name = _name_of(principal)
         if self._turns.is_full(name, TURNS):
-            counts.refused[TooManyCalls.code] += 1
+            refused(TooManyCalls.code)
             raise TooManyCalls("More turns at once than there is room for; try again later")
         self._turns.take(name)
         try:
@@ -360,7 +360,7 @@ class ChatEngine:
             return
         count, size = await self.store.held(name)
         if count + more > CONVERSATIONS or size > CONVERSATION_BYTES:
-            counts.refused[TooManyConversations.code] += 1
+            refused(TooManyConversations.code)
             raise TooManyConversations("You have too many conversations; delete some of them first")
 
     async def _as_it_stands(self, id: str, name: str | None) -> tuple[Conversation, dict[str, Any] | None]:

@@ -14,11 +14,11 @@ from midcall.call import Call
 from midcall.client.mount_relay import RelayedCall
 from midcall.client.mount_run import Run
 from midcall.client.wire import About
+from midcall.decorators import Kind
 from midcall.errors import InvalidArguments, MidcallError
 from midcall.hub import Hub
 from midcall.items import to_json
 from midcall.limits import MAX_NAME, MAX_URI
-from midcall.marks import Kind
 from midcall.mcp.catalog import Prepare, Tool
 from midcall.mcp.request import McpRequest, Session
 

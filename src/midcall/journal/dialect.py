@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import astuple, replace
 
+from midcall import metrics
 from midcall.call import Call
 from midcall.call import Status as CallStatus
 from midcall.errors import Diverged, Fenced, JournalError, MidcallError, UnknownQuestion, WrongAnswer
@@ -43,7 +44,6 @@ from midcall.journal.contract import (
     Status,
 )
 from midcall.journal.state import Asked, after_segment, answers_for, encode_asked, is_next, waiting
-from midcall.metrics import counts
 from midcall.replay import Entry
 
 if TYPE_CHECKING:
@@ -464,7 +464,7 @@ class Detached:
         except BaseException:
             self._give_back(entries)
             raise
-        counts.segments["run"] += 1
+        metrics.segment("run")
         self.durable.quota.add(record.principal, len(outcome) + _size(entries))
 
     async def _amend(self, parking: Parking) -> None:
@@ -600,7 +600,7 @@ class Detached:
 
     def _fenced(self) -> None:
         """Another worker has taken the call over, or somebody has ended it."""
-        counts.segments["fenced"] += 1
+        metrics.segment("fenced")
         parked = self.parked
         self.discard()
         if parked:

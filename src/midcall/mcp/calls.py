@@ -38,7 +38,7 @@ from midcall.mcp.results import (
     text_block,
     tool_result,
 )
-from midcall.mcp.resume import McpContext, Ticket, Waiter, invalid
+from midcall.mcp.resume import McpContext, Ticket, WaitingRequest, invalid
 from midcall.outlet import NOWHERE
 from midcall.principal import check_scopes
 from midcall.registry import Resolved
@@ -80,7 +80,7 @@ class McpCalls:
             if short and tool.plain:
                 run_plain(request, session, hub, tool, arguments)
                 return
-            wanted = Wanted("tools/call", tool.found, arguments, partial(tool_result, tool, revision))
+            wanted = WantedCall("tools/call", tool.found, arguments, partial(tool_result, tool, revision))
             start = partial(self._start, request, session, wanted, params)
             if short and tool.relay is not None:
                 tool.relay(hub, request, session, tool, arguments, start)
@@ -98,7 +98,7 @@ class McpCalls:
         readable, parts = read
         check_scopes(readable.found.name, readable.found.method.extras, session.principal)
         finish = _reading(params.uri, readable, request.caller.revision)
-        wanted = Wanted("resources/read", readable.found, to_json(parts), finish)
+        wanted = WantedCall("resources/read", readable.found, to_json(parts), finish)
         self._start(request, session, wanted, params)
 
     def get_prompt(self, request: McpRequest, params: messages.Named, session: Session) -> None:
@@ -107,7 +107,7 @@ class McpCalls:
             raise McpError(jsonrpc.INVALID_PARAMS, f"Unknown prompt: {params.name}")
         check_scopes(prompt.found.name, prompt.found.method.extras, session.principal)
         finish = _prompting(prompt, request.caller.revision)
-        wanted = Wanted("prompts/get", prompt.found, bytes(params.arguments), finish)
+        wanted = WantedCall("prompts/get", prompt.found, bytes(params.arguments), finish)
         self._start(request, session, wanted, params)
 
     def complete(self, request: McpRequest, params: messages.CompleteParams, session: Session) -> None:
@@ -129,7 +129,7 @@ class McpCalls:
         names = completer.found.method.params["properties"]
         arguments = to_json({name: value for name, value in given.items() if name in names})
         finish = partial(completion_result, request.caller.revision)
-        wanted = Wanted("completion/complete", completer.found._replace(name=of), arguments, finish)
+        wanted = WantedCall("completion/complete", completer.found._replace(name=of), arguments, finish)
         self._start(request, session, wanted, None)
 
     def _respond(self, request: McpRequest, params: messages.Named, session: Session) -> None:
@@ -195,7 +195,7 @@ class McpCalls:
         self,
         request: McpRequest,
         session: Session,
-        wanted: "Wanted",
+        wanted: "WantedCall",
         params: messages.RetryParams | None,
         prepare: Prepare | None = None,
     ) -> None:
@@ -222,7 +222,7 @@ class McpCalls:
         self,
         request: McpRequest,
         session: Session,
-        wanted: "Wanted",
+        wanted: "WantedCall",
         params: messages.RetryParams,
         prepare: Prepare | None,
     ) -> None:
@@ -241,7 +241,7 @@ class McpCalls:
         kinds = caller.kinds
         context = McpContext(ticket, kinds, uri, task, caller.shows_any_form, caller.gives_tools)
         dialect = resumption.dialect(request, finish, context, arguments, params.input_responses)
-        waiter = Waiter(resumption, request)
+        waiter = WaitingRequest(resumption, request)
         session.admit(request, waiter)
         call = hub.prepare(
             found,
@@ -257,7 +257,7 @@ class McpCalls:
         resumption.begin(dialect, call, waiter, durably=task or request.meta.idempotency_key is not None)
 
 
-class Wanted(NamedTuple):
+class WantedCall(NamedTuple):
     """What a request wants to be run, and how its result is said."""
 
     method: str

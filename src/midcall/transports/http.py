@@ -25,17 +25,17 @@ from midcall.calls import RateLimit, Shares
 from midcall.hub import Hub
 from midcall.journal.measured import measure
 from midcall.mcp import mcp_of
-from midcall.metrics import counts
+from midcall.metrics import keep, refused
 from midcall.principal import Principal, time_left
 from midcall.transports import cors
 from midcall.transports.admin import IMPORT, admin_pages, import_page
+from midcall.transports.admin_access import Restricted
 from midcall.transports.auth import Authenticator, Unauthorized, authorization_in
 from midcall.transports.calls_page import CallsPage
-from midcall.transports.http_sse import SseEndpoint
+from midcall.transports.legacy_sse import SseEndpoint
 from midcall.transports.mcp_http import McpEndpoint
 from midcall.transports.probes import Probes
 from midcall.transports.responses import without_respond
-from midcall.transports.restricted import Restricted
 from midcall.transports.security import NOSNIFF, Gate
 from midcall.transports.web import WebClient
 from midcall.transports.websocket import serve_websocket
@@ -110,18 +110,18 @@ def asgi_app(
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         await hub.open()
         if hub.durable is not None:
-            sessions = hub.durable.mail.box("session")
+            sessions = hub.durable.bus.channel("session")
             sessions.take = mcp.share_sessions(sessions)
         for part in parts:
             await part.open()
-        async with probes.siblings.sharing():
+        async with probes.telling():
             yield
         for part in parts:
             await part.close()
         await hub.close()
 
     mcp = McpEndpoint(mcp_of(hub), auth)
-    probes = Probes(hub)
+    probes = Probes(hub, keep() if metrics else None)
     web = WebClient(root, modules=web_modules)
     routes: list[BaseRoute] = [
         *web.routes(),
@@ -175,7 +175,7 @@ class _Endpoint:
         principal: Principal | None = scope.get("midcall.principal")
         name = None if principal is None else principal.name
         if self._open.is_full(name, SOCKETS):
-            counts.refused["too_many_connections"] += 1
+            refused("too_many_connections")
             await _refuse(scope, receive, send, 429, "Too many open WebSockets; close some of them first")
             return
         self._open.take(name)

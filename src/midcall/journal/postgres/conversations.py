@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from midcall.errors import MidcallError
-from midcall.journal.commit import Unreachable
+from midcall.journal.commit import StoreAway
 from midcall.journal.contract import (
     LISTED,
     CallWrite,
@@ -98,7 +98,7 @@ class PostgresConversations:
 
         try:
             saved = await self.reach.run(write_all)
-        except Unreachable as error:
+        except StoreAway as error:
             self._journal.in_doubt(call, error)
             raise
         if saved is None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from msgspec.structs import replace
 
-from midcall.journal.commit import Unreachable
+from midcall.journal.commit import StoreAway
 from midcall.journal.contract import (
     ENDED,
     Addition,
@@ -56,7 +56,7 @@ from midcall.journal.postgres.rows import (
 )
 from midcall.journal.postgres.schema import check_name, migrate
 from midcall.journal.postgres.sql import Statements
-from midcall.journal.postgres.workers import Line, Posts, worker_name
+from midcall.journal.postgres.workers import Posts, WorkerSession, worker_name
 from midcall.journal.seal import KeyRing, Values
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class PostgresJournal:
         self._running: dict[str, int] = {}
         """What this worker runs, with the fence."""
         self.reach = Reach(dsn, connections=connections, patience=patience, pooled=direct is not None)
-        self._line = Line(
+        self._line = WorkerSession(
             self.worker,
             direct or dsn,
             sql,
@@ -166,7 +166,7 @@ class PostgresJournal:
             taken: CallRecord | None = await self.reach.together(
                 self._create, creation, key=call.id, size=size, undo=undo if outcome is None else None
             )
-        except Unreachable as error:
+        except StoreAway as error:
             self.in_doubt(creation, error)
             raise
         return taken
@@ -206,7 +206,7 @@ class PostgresJournal:
             claim: Claim = await self.reach.together(
                 self._claim, taking, key=call_id, size=_size(answers), undo=undo
             )
-        except Unreachable as error:
+        except StoreAway as error:
             self.in_doubt(taking, error)
             raise
         return claim
@@ -303,7 +303,7 @@ class PostgresJournal:
         elif isinstance(write, Settlement) and came is None:
             self._running[write.call_id] = write.fence
 
-    def in_doubt(self, write: CallWrite[Any] | None, error: Unreachable) -> None:
+    def in_doubt(self, write: CallWrite[Any] | None, error: StoreAway) -> None:
         """The database has gone away, and it may have been written that this worker runs a call."""
         match write:
             case Creation(call, _, None) if error.maybe:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeAli
 import asyncpg
 
 from midcall.errors import JournalError
-from midcall.journal.commit import CommitTask, Unreachable
+from midcall.journal.commit import CommitTask, StoreAway
 from midcall.journal.trouble import trouble
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class Reach:
                     raise explain(error) from error
                 maybe = maybe or begun
                 if loop.time() > until:
-                    raise Unreachable(str(explain(error)), maybe=maybe) from error
+                    raise StoreAway(str(explain(error)), maybe=maybe) from error
             except asyncpg.PostgresError as error:
                 raise explain(error) from error
             await asyncio.sleep(pause)
