@@ -12,7 +12,8 @@ The conversation is saved while the model answers, before a tool runs or goes on
 that the person can act upon. The first time, what the person did is saved with it; if that is refused, there
 was no turn. Whenever it is, its messages have all that the lines up to its `lsn` tell, and nothing of those
 after it. Tools are called under an idempotency key, so that a turn that a crash has cut off is taken up where
-it stood.
+it stood. What a turn does with a single call is written in one with the conversation (`JointSave`); with
+several at once, the conversation is saved before.
 """
 
 import asyncio
