@@ -6,7 +6,6 @@ not be lost is in the hub's journal: conversations, runs with their lines, and w
 
 import asyncio
 import logging
-import uuid
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from midcall.chat.conversation import (
     is_id,
     load,
     new_conversation,
+    new_id,
 )
 from midcall.chat.dialect import ChatCalls
 from midcall.chat.plugins import Handler, Plugin, Sampling
@@ -145,6 +145,11 @@ class ChatEngine:
         """Where conversations are kept."""
         return (self._own_journal or durable_calls(self.hub).journal).conversations
 
+    @property
+    def one_journal(self) -> bool:
+        """Whether conversations are where tool calls are: what is written of both can be written in one."""
+        return self._own_journal is None
+
     async def open(self) -> None:
         """Make it ready; the first request does so too. The hub is opened by whoever serves it."""
         async with self._opening:
@@ -230,7 +235,7 @@ class ChatEngine:
         except BaseException:
             self._turns.give_back(name)
             raise
-        run = Run(str(uuid.uuid4()), conversation.id, name, self.store, self._trouble, lambda: self.closing)
+        run = Run(new_id(), conversation.id, name, self.store, self._trouble, lambda: self.closing)
         turn = Turn(self, run, conversation, request, principal)
         self._runs[run.id] = run
         run.begin(turn.play()).add_done_callback(lambda _: self._ended(run))

@@ -45,10 +45,12 @@ from midcall.journal.contract import (
     Busy,
     CallRecord,
     Claimed,
+    Creation,
     Entry,
     Gone,
     Journal,
     Settled,
+    Taking,
 )
 from midcall.journal.dialect import PAUSES, Detached
 from midcall.journal.memory import MemoryJournal
@@ -278,7 +280,7 @@ class DurableCalls:
             if taken is None:
                 raise
             return taken
-        return await self.journal.create(record, dialect.take_entries())
+        return await dialect.write(Creation(record, dialect.take_entries()))
 
     def start(self, dialect: Detached) -> None:
         """Start a call that is written down; there was room for it before it was."""
@@ -397,7 +399,10 @@ class DurableCalls:
         # A branch that writes meanwhile waits: with the fence of before it would be refused.
         async with contextlib.nullcontext() if live is None else live.lock:
             parked = live.record if live is not None and live.parked else None
-            claim = await self.journal.claim(call_id, segment, answers, fence, parked)
+            if live is None:
+                claim = await self.journal.claim(call_id, segment, answers, fence)
+            else:
+                claim = await live.write(Taking(call_id, segment, answers, fence, parked))
             if not isinstance(claim, Claimed):
                 return claim
             live = self.live.get(call_id)
