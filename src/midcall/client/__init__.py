@@ -4,9 +4,8 @@
 clients. `connect_hub` opens a WebSocket to a midcall server, and speaks the hub's own protocol.
 """
 
-from midcall.client.client import Client
-from midcall.client.connecting import connect
-from midcall.client.results import ToolResult
+from midcall.client.client import Client, connect
+from midcall.client.tool_call import ToolResult
 from midcall.client.toolbox import Toolbox
 from midcall.client.websocket import Remote, connect_hub
 

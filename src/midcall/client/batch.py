@@ -4,9 +4,8 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from midcall.client.results import batch_result
 from midcall.client.session import ClientSession
-from midcall.client.tool_call import ClientCall, Outcome, tool_params
+from midcall.client.tool_call import ClientCall, Outcome, batch_result, tool_params
 
 Make = Callable[[str, Any, bytes, Callable[[Outcome], None]], ClientCall]
 """Makes a call of a tool: its name, its arguments, both as parameters, and who gets the outcome."""

@@ -6,23 +6,25 @@ twice may be worse than not knowing.
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
-from midcall.client.answering import Answering
+from msgspec import Struct
+
+from midcall.client.answering import Answering, Folders, Sampler
 from midcall.client.batch import OnResult, ToolBatch
 from midcall.client.cache import Cache
-from midcall.client.greeting import Greeting
+from midcall.client.greeting import Era, Greeting
 from midcall.client.keeping import Keeper
 from midcall.client.mirrored import Mirrored
-from midcall.client.options import Options
 from midcall.client.responses import Waiter
 from midcall.client.rounds import Exchange, Handle
 from midcall.client.session import ClientSession, in_time
 from midcall.client.subscriptions import Subscriptions, Updated
-from midcall.client.targets import Target
+from midcall.client.targets import Named, Target, target_of
 from midcall.client.tool_call import ClientCall, Outcome, ToolLine, refuse, tool_params
 from midcall.client.wire import About
 from midcall.errors import MidcallError, TimedOut, TransportLost
@@ -30,6 +32,7 @@ from midcall.invocation import Answerer, Invocation
 from midcall.items import to_json
 from midcall.mcp import revisions
 from midcall.mcp.results import objects_in
+from midcall.version import __version__
 
 log = logging.getLogger("midcall.client")
 
@@ -44,6 +47,63 @@ FAREWELL = 5.0
 
 ASKING = frozenset(("tools/call", "prompts/get", "resources/read"))
 """In the course of which requests a server may ask."""
+
+
+INFO: Mapping[str, Any] = MappingProxyType({"name": "midcall", "version": __version__})
+"""What a server is told about the client, unless a caller says something else."""
+
+
+class Options(Struct, frozen=True):
+    """How a client is set up (see `connect`)."""
+
+    era: Era = "auto"
+    revision: str | None = None
+    log_level: str | None = None
+    on_log: Callable[[dict[str, Any]], Any] | None = None
+    give_up_after: float | None = 60.0
+    info: Mapping[str, Any] = INFO
+
+
+def connect(
+    target: "Named | Target",
+    *,
+    answer: Answerer | None = None,
+    sample: Sampler | None = None,
+    roots: Folders | None = None,
+    by_hand: bool = False,
+    headers: Mapping[str, str] | None = None,
+    auth: Any = None,
+    env: Mapping[str, str] | None = None,
+    inherit_env: bool = False,
+    cwd: str | os.PathLike[str] | None = None,
+    era: Era = "auto",
+    revision: str | None = None,
+    log_level: str | None = None,
+    on_log: Callable[[dict[str, Any]], Any] | None = None,
+    give_up_after: float | None = 60.0,
+    info: Mapping[str, Any] | None = None,
+) -> "Client":
+    """A client of an MCP server; use it with `async with`.
+
+    `target` is a command (`"npx -y some-server"`, or a list of words), a URL, a `Hub`, or the settings of
+    another client (`{"mcpServers": ...}`, or the path of the file). Of several servers there, all are mounted
+    in one hub, and their tools are called `server.tool`.
+
+    A server may ask: `answer` is a function (plain or async) from a `Request` to the answer, as for
+    `Hub.call`; `by_hand` lets questions come as items of a call instead. `sample` asks a model for the
+    server, and `roots` are the folders that it may know of. What is not given here is not offered to the
+    server.
+
+    `headers` and `auth` (a token, or an `OAuth`) are for a URL, `env` and `cwd` for a command. A command gets
+    `PATH` and a few more variables of this process; with `inherit_env` it gets all of them. `era` is found
+    out unless it is given; `revision` is the legacy one to ask for. With `log_level`, the server's log comes
+    as items of calls, and to `on_log` where it belongs to none. `give_up_after` is how many seconds a call
+    waits for a server that cannot be reached; `None` is for ever.
+    """
+    if not isinstance(target, Target):
+        target = target_of(target, headers=headers, auth=auth, env=env, inherit_env=inherit_env, cwd=cwd)
+    options = Options(era, revision, log_level, on_log, give_up_after, info or INFO)
+    return Client(target, Answering(answer, sample, roots, by_hand=by_hand), options)
 
 
 class Client:
@@ -297,13 +357,13 @@ class Client:
 
     async def request_schema(self) -> dict[str, Any]:
         """One JSON Schema for the calls of all tools of the server: `{"name", "arguments"}`."""
-        from midcall.client.request_schema import request_schema  # noqa: PLC0415  seldom needed
+        from midcall.client.toolbox import request_schema  # noqa: PLC0415  seldom needed
 
         return request_schema(await self.tools())
 
     async def check(self, name: str, arguments: Mapping[str, Any]) -> None:
         """Raise `MethodNotFound` or `InvalidArguments` if a call does not fit what the server lists."""
-        from midcall.client.request_schema import check_call  # noqa: PLC0415  as above
+        from midcall.client.toolbox import check_call  # noqa: PLC0415  as above
 
         check_call(await self.tools(), name, arguments)
 

@@ -402,6 +402,14 @@ class Rounds:
         """What is raised if there is no response."""
         return error
 
+    def note(self, reply: Reply | None) -> None:
+        """Note how to go on from a reply, as soon as it is here: from then on the server waits."""
+        match reply:
+            case {"task": task}:
+                self.handle, self.waits = {"taskId": task}, True
+            case {"questions": questions, "state": state}:
+                self.handle, self.waits = {"inputRequests": questions, "requestState": state}, True
+
     def abandon(self) -> None:
         """Nobody answers what it has asked, or asks for its task: it is not left to wait at the server."""
         if self.waits and self.handle is not None:
@@ -427,11 +435,7 @@ class Rounds:
             return await self.step(lambda: self._follow(task, {}, event.get("pause", 0.0)), retry_safe=True)
         if "pages" in event:
             return await self._visit(event["questions"], event["pages"])
-        if task:
-            self.handle, self.waits = {"taskId": task}, True
-        elif "live" not in event:
-            self.handle = {"inputRequests": event["questions"], "requestState": event.get("state")}
-            self.waits = True
+        self.note(event)
         answers = await self.ask(event["questions"], live="live" in event)
         self.waits = False
         if task:
@@ -549,6 +553,7 @@ class Rounds:
             case Unreachable():
                 return None
             case dict():
+                self.note(reply)
                 return reply
         raise self._no_response(exchange)
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
+from msgspec import Struct
 
 from midcall.client.answering import Asker
-from midcall.client.results import tool_result
 from midcall.client.rounds import (
     Event,
     Exchange,
@@ -32,6 +32,7 @@ from midcall.errors import (
     MidcallError,
     RemoteError,
     TimedOut,
+    ToolError,
     TransportLost,
     UnknownQuestion,
     Unreachable,
@@ -40,6 +41,7 @@ from midcall.invocation import Line
 from midcall.items import Data, Done, Error, Metadata, Request, RequestCancelled, to_json
 from midcall.jsonrpc import INTERNAL_ERROR
 from midcall.mcp.elicitation import read_reply
+from midcall.mcp.results import ERROR_CODE, objects_in, text_of
 from midcall.outlet import Outlet
 from midcall.questions import AnyQuestion
 
@@ -158,6 +160,7 @@ class ClientCall(Rounds):
         elif isinstance(reply, MidcallError) and not isinstance(reply, Unreachable):
             self._finish(reply)
         elif reply is not None:
+            self.note(reply)
             self._go_on_in_task()
 
     def reported(self, method: str, params: dict[str, Any]) -> None:
@@ -398,3 +401,53 @@ class ToolLine(Line):
 
     def _here(self) -> Metadata:
         return Metadata((self._name,), "", int(time.time()))
+
+
+# --- what tools give ------------------------------------------------------------------------------------
+
+
+class ToolResult(Struct, frozen=True):
+    """The result of a tool: content for a model, and perhaps data for a program."""
+
+    content: list[dict[str, Any]] = []
+    """Blocks as MCP has them: `{"type": "text", "text": ...}`, pictures, sound, resources."""
+    structured: Any = None
+    """What a tool with an output schema gives."""
+    meta: dict[str, Any] = {}
+
+    @property
+    def text(self) -> str:
+        """All text blocks, one below the other."""
+        return text_of(self.content)
+
+    @property
+    def value(self) -> Any:
+        """The structured result if there is one, else the text."""
+        return self.text if self.structured is None else self.structured
+
+
+def tool_result(result: dict[str, Any]) -> ToolResult:
+    """A result as it came. Raises `ToolError` if the tool says that it failed."""
+    blocks = objects_in(result.get("content"))
+    if result.get("isError"):
+        raise failure_of(result)
+    meta = result.get("_meta")
+    return ToolResult(blocks, result.get("structuredContent"), meta if isinstance(meta, dict) else {})
+
+
+def failure_of(result: dict[str, Any]) -> ToolError:
+    """Why a tool failed, as its result says; a midcall server also says the error's code."""
+    meta = result.get("_meta")
+    code = meta.get(ERROR_CODE) if isinstance(meta, dict) else None
+    text = text_of(result.get("content")) or "The tool failed"
+    return ToolError(text, code=code) if isinstance(code, str) else ToolError(text)
+
+
+def batch_result(call_id: str, outcome: dict[str, Any] | MidcallError) -> dict[str, Any]:
+    """One entry of what `call_tools` gives."""
+    if isinstance(outcome, MidcallError):
+        return {"call_id": call_id, "success": False, "error": str(outcome)}
+    if outcome.get("isError"):
+        error = str(failure_of(outcome))
+        return {"call_id": call_id, "success": False, "error": error, "result": outcome}
+    return {"call_id": call_id, "success": True, "result": outcome}

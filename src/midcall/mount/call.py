@@ -26,9 +26,9 @@ from msgspec import Struct
 
 from midcall import jsonrpc, steps
 from midcall.call import Call, Status
-from midcall.client.results import failure_of
 from midcall.client.rounds import Event, Exchange, Rounds, error_of, is_end, read_parts, read_report
 from midcall.client.session import ClientSession
+from midcall.client.tool_call import failure_of
 from midcall.client.wire import About
 from midcall.content import Passed, PassedError
 from midcall.decorators import Kind
@@ -269,6 +269,7 @@ class RelayedCall:
         self.call.method = self._tool.found.method  # they know each other: only the collector would free them
         if remote.exchange is not None:
             remote.exchange.cancel("The call was cancelled")
+            remote.abandon()
 
     # --- what its caller does ----------------------------------------------------------------
 
@@ -331,6 +332,8 @@ class RemoteCall(Rounds):
         self.exchange = exchange
         if exchange is not None and exchange.reply is None:
             exchange.owner = self
+        elif exchange is not None:
+            self.note(exchange.reply)
 
     async def invoke(self, call: Call, arguments: bytes) -> Any:
         """What the call gives: as the server gave it to those who take that, else its value."""

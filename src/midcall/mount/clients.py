@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from midcall.client.answering import Answering
-from midcall.client.client import Client
+from midcall.client.client import Client, Options
 from midcall.client.keeping import STARTING
-from midcall.client.options import Options
 from midcall.client.responses import Waiter
 from midcall.client.rounds import Exchange
 from midcall.client.session import ClientSession

@@ -26,9 +26,8 @@ from midcall.activation import (
 )
 from midcall.calls import Owned, Shares
 from midcall.client.answering import Folders, Sampler
-from midcall.client.client import SILENCE
+from midcall.client.client import INFO, SILENCE, Options
 from midcall.client.greeting import Era
-from midcall.client.options import INFO, Options
 from midcall.client.rounds import Exchange
 from midcall.client.targets import Target, target_of
 from midcall.decorators import Kind
