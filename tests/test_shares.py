@@ -21,13 +21,13 @@ from mcp_peers import META, MODERN, Response
 from midcall import Ask, Hub, JournalFull, RateLimited, calls, connect_hub, method, resource
 from midcall.calls import Owned, RateLimit
 from midcall.chat import ChatEngine, engine
-from midcall.client import mount
 from midcall.journal.durable import DurableCalls, Quota
 from midcall.journal.memory import MemoryJournal
 from midcall.journal.sqlite import SqliteJournal
 from midcall.mcp import mcp_of
 from midcall.mcp import peer as mcp_peer
 from midcall.metrics import keep
+from midcall.mount import mount
 from midcall.principal import Principal
 from midcall.transports import http as transport
 from midcall.transports import http_sessions, legacy_sse

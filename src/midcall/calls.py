@@ -70,13 +70,15 @@ class Calls:
     ) -> Call:
         """Give the call an id and a task. Raises `TooManyCalls` at the limit, unless that was `checked`.
 
+        One that is listed already keeps its id.
         `at_once` runs it up to the first thing that it waits for before this returns, where Python can
         (3.12 and later): whoever starts it must be ready for its items, also for the last one. Who
         knows the running loop gives it, as finding it out is a system call in Python 3.11.
         """
-        if not checked:
-            self.check_room(call)
-        self.add(call)
+        if not call.number:
+            if not checked:
+                self.check_room(call)
+            self.add(call)
         loop = loop or asyncio.get_running_loop()
         if at_once and sys.version_info >= (3, 12):
             call.task = asyncio.Task(call.run(self.ended), loop=loop, eager_start=True)

@@ -36,7 +36,7 @@ from midcall.chat.plugins import (
     without_reason,
 )
 from midcall.chat.runs import Run
-from midcall.client.native import MOST_LETTERS, native_name
+from midcall.client.toolbox import MOST_LETTERS, native_name
 from midcall.errors import Conflict, JournalError, MethodNotFound, MidcallError, NotAllowed, TooManyCalls
 from midcall.items import to_json
 from midcall.journal.state import Waiting

@@ -535,7 +535,8 @@ class Detached:
                     self._give_back(entries)
                     raise
                 else:
-                    self.durable.trouble.ends()
+                    if self.durable.trouble.since is not None:
+                        self.durable.trouble.ends()
                     self.durable.quota.add(self.record.principal, _size(entries))
                     return
             await asyncio.sleep(PAUSES[min(tries, len(PAUSES) - 2)])

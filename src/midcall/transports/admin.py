@@ -39,11 +39,11 @@ from midcall.errors import (
 )
 from midcall.journal.admin import STATUSES, Admin
 from midcall.journal.contract import Status
+from midcall.jsonrpc import Lines
 from midcall.limits import Key, check_keys
 from midcall.mcp import CALL_KINDS, McpExtension
 from midcall.transports.admin_access import error_body, name_of
 from midcall.transports.security import JSON, is_media_type
-from midcall.transports.stdio import Lines
 
 log = logging.getLogger("midcall.admin")
 

@@ -171,11 +171,16 @@ class Reach:
     @contextlib.asynccontextmanager
     async def _connection(self) -> AsyncIterator["Connection"]:
         """A connection of the pool. One that is left in the middle of a statement is not used again."""
-        if self._pool is None:
+        pool = self._pool
+        if pool is None:
             raise _not_open()
-        async with self._pool.acquire() as connection:
+        async with asyncio.timeout(max(self._patience, CONNECTING)):  # all of them may stand still
+            connection = await pool.acquire()
+        try:
             with _dropped_midway(connection):
                 yield connection
+        finally:
+            await pool.release(connection)
 
     async def _set(self, connection: "Connection") -> None:
         """A pooler refuses settings that are made at the start, so they are made here."""
