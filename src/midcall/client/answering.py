@@ -19,11 +19,8 @@ from midcall.invocation import Answerer
 from midcall.items import Metadata, Request, to_builtins
 from midcall.mcp.elicitation import (
     ELICIT,
-    ROOTS,
-    SAMPLE,
     asked_key,
-    check_question,
-    question_from,
+    read_question,
     read_reply,
     result_for,
 )
@@ -92,9 +89,7 @@ class Answering:
         the client's own handlers answer. `key` is the name by which the server asks. Raises `RemoteError`
         for what nobody here can answer.
         """
-        if method not in (ELICIT, SAMPLE, ROOTS):
-            raise RemoteError(f"Method not found: {method}", rpc_code=jsonrpc.METHOD_NOT_FOUND)
-        question = _question(method, params)
+        question = read_question(method, params)
         try:
             payload = await self._payload(question, asker, key or asked_key(params))
         except Declined:
@@ -126,16 +121,6 @@ class Answering:
         if self.answer is None:
             raise NotSupported
         return await _settled(self.answer(request))
-
-
-def _question(method: str, params: Any) -> AnyQuestion:
-    try:
-        question = question_from(method, params or {})
-        check_question(question)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        text = f"The question cannot be read: {error}"
-        raise RemoteError(text, rpc_code=jsonrpc.INVALID_PARAMS) from None
-    return question
 
 
 async def _settled(value: Any) -> Any:

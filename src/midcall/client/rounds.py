@@ -17,7 +17,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
@@ -32,6 +32,9 @@ from midcall.jsonrpc import INTERNAL_ERROR, Envelope
 from midcall.mcp.elicitation import ELICIT, URL_REQUIRED
 from midcall.mcp.messages import META
 from midcall.mcp.request import LEVELS
+
+if TYPE_CHECKING:
+    from midcall.client.client import Client
 
 MAX_ROUNDS = 100
 """How often a server may ask in one call."""
@@ -63,29 +66,16 @@ Event: TypeAlias = dict[str, Any]
 """Where a call stands, as JSON carries it:
 
 `result` or `error`, the end; `questions`, with what is needed to go on: `live` (the request waits), `state`
-(it is to be sent again), `task`, or `pages` (it is to be sent again after they are visited); `task` alone; or
-`again`, the state with which it is to be sent again.
+(it is to be sent again), `task`, or `pages` (it is to be sent again after they are visited); `task` alone,
+which is to be looked at after a `pause`; or `again`, the state with which it is to be sent again.
 """
 
 
 # --- one request ----------------------------------------------------------------------------------------
 
 
-class Asks(Struct, frozen=True):
-    """A modern server needs answers, and to be asked again with them; or only to be asked again."""
-
-    questions: dict[str, Any] | None
-    state: str | None
-
-
-class Began(Struct, frozen=True):
-    """A modern server has begun a task."""
-
-    task: dict[str, Any]
-
-
-Reply: TypeAlias = Passed | Asks | Began | MidcallError
-"""What a request came to; an error if there is no response."""
+Reply: TypeAlias = Passed | Event | MidcallError
+"""What a request came to: a result or an error, where the call stands else, or why there is no response."""
 
 
 class Open(Struct):
@@ -293,13 +283,13 @@ def _unfinished(kind: Any, result: dict[str, Any]) -> Reply:
     questions, state = result.get("inputRequests"), result.get("requestState")
     match kind:
         case "input_required" if isinstance(questions, dict) and questions and isinstance(state, str | None):
-            return Asks(questions, state)
+            return {"questions": questions, "state": state}
         case "input_required" if isinstance(state, str) and questions in (None, {}):
-            return Asks(None, state)
+            return {"again": state}
         case "input_required":
             text = "The server's questions cannot be read"
         case "task" if isinstance(result.get("taskId"), str):
-            return Began(result)
+            return {"task": result["taskId"], "pause": _interval(result)}
         case _:
             text = f"The server's result cannot be read: it is of the unknown type {kind!r}"
     return Passed(error=PassedError(INTERNAL_ERROR, text))
@@ -343,33 +333,34 @@ class Rounds:
     """One call, until its result or error."""
 
     __slots__ = (
-        "_began",
         "_relisted",
         "_visited",
         "_visits",
         "_wake",
         "about",
+        "client",
         "exchange",
         "handle",
         "params",
+        "silence",
         "waits",
     )
 
     live = False
     """Whether what a legacy server asks is asked in rounds too; else others do that."""
 
-    def __init__(self, about: About, params: bytes) -> None:
-        """`params` is the inside of the parameters."""
+    def __init__(self, client: "Client", about: About, params: bytes, silence: float | None) -> None:
+        """`params` is the inside of the parameters; `silence` is for how long the server may say nothing."""
+        self.client = client
         self.about = about
         self.params = params
+        self.silence = silence
         self.exchange: Exchange | None = None
         """The request that is under way."""
         self.handle: Handle | None = None
         """How to go on with it, once it has asked or become a task."""
         self.waits = False
         """Whether the server waits for answers, or works on a task: it is to know if nobody comes back."""
-        self._began: dict[str, Any] | None = None
-        """A task as the server gave it, before it is looked at."""
         self._visited: frozenset[str] = frozenset()
         self._visits = 0
         self._relisted = False
@@ -379,11 +370,11 @@ class Rounds:
 
     def patience(self, *, first: bool) -> float | None:
         """For how many seconds a server that cannot be reached is tried again; none is for ever."""
-        raise NotImplementedError
+        return self.client.patience
 
     async def session(self, patience: float | None) -> ClientSession:
         """The session for the next request. Raises `Unreachable`."""
-        raise NotImplementedError
+        return await self.client.session()
 
     def send(self, session: ClientSession, params: bytes) -> Exchange:
         """Send the request, with these parameters."""
@@ -396,12 +387,8 @@ class Rounds:
         """
         raise NotImplementedError
 
-    async def better_headers(self) -> tuple[tuple[str, str], ...]:
-        """The headers of a call that was refused for them, after another look at the tools."""
-        raise NotImplementedError
-
-    def tell(self, message: str) -> None:
-        """A task says how it is."""
+    def reported(self, method: str, params: dict[str, Any]) -> None:
+        """Progress, or a line of log."""
         raise NotImplementedError
 
     async def step(self, work: Callable[[], Awaitable[Event]], *, retry_safe: bool = False) -> Event:
@@ -414,6 +401,11 @@ class Rounds:
     def failure(self, error: MidcallError) -> MidcallError:
         """What is raised if there is no response."""
         return error
+
+    def abandon(self) -> None:
+        """Nobody answers what it has asked, or asks for its task: it is not left to wait at the server."""
+        if self.waits and self.handle is not None:
+            self.client.abandon(self.about, self.params, self.handle)
 
     # --- the loop ----------------------------------------------------------------------------
 
@@ -432,7 +424,7 @@ class Rounds:
         task = event.get("task", "")
         if "questions" not in event:
             self.becomes_task()
-            return await self.step(lambda: self._follow(task, {}), retry_safe=True)
+            return await self.step(lambda: self._follow(task, {}, event.get("pause", 0.0)), retry_safe=True)
         if "pages" in event:
             return await self._visit(event["questions"], event["pages"])
         if task:
@@ -452,12 +444,12 @@ class Rounds:
     async def _visit(self, pages: dict[str, Any], failure: list[Any]) -> Event:
         """A legacy server wants pages to be visited first."""
         if self._visited & pages.keys() or self._visits >= MAX_VISITS:
-            return {"error": failure}
+            return {"error": [*failure[:2], None]}  # nobody has looked at these pages
         self._visited |= pages.keys()
         self._visits += 1
         try:
             answers = await self.ask(pages, live=False)
-        except MidcallError:
+        except RemoteError:
             return {"error": failure}
         if not all(one.get("action") == "accept" for one in answers.values()):
             return {"error": failure}
@@ -483,7 +475,7 @@ class Rounds:
             if event is None:
                 failed_at = failed_at or time.monotonic()
                 if patience is not None and time.monotonic() > failed_at + patience:
-                    raise self.failure(_as_error(exchange.reply))
+                    raise self._no_response(exchange)
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
             elif "again" in event:
@@ -508,7 +500,8 @@ class Rounds:
         if not refused or self._relisted or self.about.method != "tools/call":
             return False
         self._relisted = True
-        headers = await self.better_headers()
+        arguments = msgspec.json.decode(b"{%b}" % self.params).get("arguments")
+        headers = await self.client.better_headers(self.about, arguments)
         if headers == self.about.headers:
             return False
         self.about = msgspec.structs.replace(self.about, headers=headers)
@@ -521,12 +514,18 @@ class Rounds:
             exchange.answer(key, answer)
         event = await self.next_event(exchange)
         if event is None:
-            raise self.failure(_as_error(exchange.reply))
+            raise self._no_response(exchange)
         return event
 
+    def _no_response(self, exchange: Exchange) -> MidcallError:
+        lost = exchange.reply
+        return self.failure(lost if isinstance(lost, MidcallError) else TransportLost("There is no response"))
+
     def waiting_exchange(self) -> Exchange:
-        """The request in which a legacy server has asked. Raises `ToolError` if it is gone."""
-        raise NotImplementedError
+        """The request in which a legacy server has asked. Raises `MidcallError` if it is gone."""
+        if self.exchange is None:
+            raise self.failure(TransportLost("The request is gone"))
+        return self.exchange
 
     async def next_event(self, exchange: Exchange) -> Event | None:
         """What comes next of a request; nothing if it is known not to have been sent."""
@@ -547,16 +546,11 @@ class Rounds:
                 pages = _pages(data) if code == URL_REQUIRED else None
                 failure = [code, message, data]
                 return {"questions": pages, "pages": failure} if pages else {"error": failure}
-            case Asks(None, state):
-                return {"again": state}
-            case Asks(questions, state):
-                return {"questions": questions, "state": state}
-            case Began(task):
-                self._began = task
-                return {"task": task["taskId"]}
             case Unreachable():
                 return None
-        raise self.failure(_as_error(reply))
+            case dict():
+                return reply
+        raise self._no_response(exchange)
 
     def moved(self, exchange: Exchange) -> None:
         """The request has its reply, or asks something else than before."""
@@ -565,22 +559,22 @@ class Rounds:
 
     # --- tasks -------------------------------------------------------------------------------
 
-    async def _follow(self, id: str, answers: dict[str, Any]) -> Event:
+    async def _follow(self, id: str, answers: dict[str, Any], pause: float = 0.0) -> Event:
         """Look at a task until it asks or has ended. All of it may be done twice."""
         self.handle, self.waits = {"taskId": id}, True
-        task, self._began = self._began, None
         if answers:
             await self._request("tasks/update", {"taskId": id, "inputResponses": answers})
         answered, said = set(answers), None
         while True:
+            await asyncio.sleep(pause)
             try:
-                task = task or await self._request("tasks/get", {"taskId": id})
+                task = await self._request("tasks/get", {"taskId": id})
             except RemoteError as error:
                 return self._task_ended({"error": [error.rpc_code, str(error), error.rpc_data]})
             message = task.get("statusMessage")
             if isinstance(message, str) and message != said:
                 said = message
-                self.tell(message)
+                self.reported("notifications/progress", {"message": message})
             match task.get("status"):
                 case "completed" if isinstance(task.get("result"), dict):
                     return self._task_ended({"result": task["result"]})
@@ -602,8 +596,7 @@ class Rounds:
                 case status:
                     text = f"The task ended strangely: {status!r}"
                     return self._task_ended({"error": [INTERNAL_ERROR, text, None]})
-            await asyncio.sleep(_interval(task))
-            task = None
+            pause = _interval(task)
 
     def _task_ended(self, event: Event) -> Event:
         self.waits = False
@@ -624,11 +617,6 @@ class Rounds:
                 await asyncio.sleep(POLL * losses)
             else:
                 return found
-
-    @property
-    def silence(self) -> float | None:
-        """For how many seconds the server may say nothing."""
-        raise NotImplementedError
 
 
 def _interval(task: dict[str, Any]) -> float:
@@ -656,10 +644,6 @@ def _pages(data: Any) -> dict[str, Any]:
         for number, one in enumerate(wanted if isinstance(wanted, list) else (), 1)
         if isinstance(one, dict)
     }
-
-
-def _as_error(reply: Reply | None) -> MidcallError:
-    return reply if isinstance(reply, MidcallError) else TransportLost("There is no response")
 
 
 def current_task() -> asyncio.Task[Any] | None:

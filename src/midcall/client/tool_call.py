@@ -26,7 +26,7 @@ from midcall.client.rounds import (
 )
 from midcall.client.session import ClientSession
 from midcall.client.wire import About
-from midcall.content import Passed
+from midcall.content import Passed, PassedError
 from midcall.errors import (
     Aborted,
     MidcallError,
@@ -62,10 +62,8 @@ class ClientCall(Rounds):
     __slots__ = (
         "_done",
         "_meta",
-        "_owner",
         "_report",
         "_resumed",
-        "_silence",
         "_task",
         "_timer",
         "asker",
@@ -74,7 +72,7 @@ class ClientCall(Rounds):
 
     def __init__(
         self,
-        owner: "Client",
+        client: "Client",
         about: About,
         params: bytes,
         done: Callable[[Outcome], None],
@@ -87,14 +85,12 @@ class ClientCall(Rounds):
     ) -> None:
         """`done` gets the outcome, and `report` progress and log. `silence` is for how many seconds the
         server may say nothing; `meta` is the inside of `_meta`; `handle` is of a call to go on with."""
-        super().__init__(about, params)
-        self._owner = owner
+        super().__init__(client, about, params, silence)
         self._meta = meta
         self._done: Callable[[Outcome], None] | None = done
         self.asker = asker
         """Who is asked what belongs to this call."""
         self._report = report
-        self._silence = silence
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self.handle = self._resumed = handle
@@ -108,8 +104,8 @@ class ClientCall(Rounds):
         """Send the request; or go on from where it stood."""
         if self._done is None:
             return
-        if self._silence is not None:
-            self._listen(self._silence)
+        if self.silence is not None:
+            self._listen(self.silence)
         if self._resumed is None:
             self.send(session, self.params)
         else:
@@ -140,20 +136,13 @@ class ClientCall(Rounds):
         self._end()
         if exchange is not None:
             exchange.cancel(reason)
-        self._abandon()
+        self.abandon()
 
-    def _abandon(self) -> None:
-        """Nobody answers what it has asked, or asks for its task: it is not left to wait at the server."""
-        if self.waits and not self.kept and self.handle is not None:
-            self._owner.abandon(self.about, self.params, self.handle)
+    def abandon(self) -> None:
+        if not self.kept:
+            super().abandon()
 
     # --- the request -------------------------------------------------------------------------
-
-    def patience(self, *, first: bool) -> float | None:
-        return self._owner.patience
-
-    async def session(self, patience: float | None) -> ClientSession:
-        return await self._owner.session()
 
     def send(self, session: ClientSession, params: bytes) -> Exchange:
         exchange = self.exchange = Exchange(self, read_whole)
@@ -175,17 +164,10 @@ class ClientCall(Rounds):
         if self._report is not None:
             self._report(method, params)
 
-    def tell(self, message: str) -> None:
-        self.reported("notifications/progress", {"message": message})
-
-    async def better_headers(self) -> tuple[tuple[str, str], ...]:
-        arguments = msgspec.json.decode(b"{%b}" % self.params).get("arguments")
-        return await self._owner.better_headers(self.about, arguments)
-
     async def ask(self, questions: Mapping[str, Any], *, live: bool) -> dict[str, Any]:
         if not all(isinstance(one, dict) for one in questions.values()):
             raise RemoteError("The server's questions cannot be read", rpc_code=INTERNAL_ERROR)
-        asked = self._owner.answering.asked
+        asked = self.client.answering.asked
         try:
             async with asyncio.TaskGroup() as group:
                 answers = {
@@ -199,7 +181,7 @@ class ClientCall(Rounds):
     # --- the rounds --------------------------------------------------------------------------
 
     def _go_on_in_task(self) -> None:
-        self._task = self._owner.spawn(self._run())
+        self._task = self.client.spawn(self._run())
         self._task.add_done_callback(self._worked)
 
     async def _run(self) -> None:
@@ -213,8 +195,7 @@ class ClientCall(Rounds):
                 event = await self._send(self._with_state(self.params, state))
         event = await self.run(event)
         if "error" in event:
-            code, message, data = event["error"]
-            raise RemoteError(message, rpc_code=code, rpc_data=data)
+            raise error_of(PassedError(*event["error"]))
         self._finish(event["result"])
 
     def _worked(self, task: asyncio.Task[None]) -> None:
@@ -223,7 +204,7 @@ class ClientCall(Rounds):
             return
         error = TransportLost("The client was closed") if task.cancelled() else task.exception()
         if error is not None:
-            self._abandon()
+            self.abandon()
             self._finish(_outcome(error))
 
     def _finish(self, outcome: Outcome) -> None:
@@ -243,23 +224,19 @@ class ClientCall(Rounds):
 
     # --- silence -----------------------------------------------------------------------------
 
-    @property
-    def silence(self) -> float | None:
-        return self._silence
-
     def _listen(self, seconds: float) -> None:
         self._timer = asyncio.get_running_loop().call_later(seconds, self._check_silence)
 
     def _check_silence(self) -> None:
         """Give up if the server says nothing, though it has to: while a person thinks, it has not."""
-        if self._silence is None or self._done is None:
+        if self.silence is None or self._done is None:
             return
         silent = 0.0 if self.exchange is None else self.exchange.silent_for(time.monotonic())
-        if self.exchange is not None and silent >= self._silence:
+        if self.exchange is not None and silent >= self.silence:
             what = self.about.name or self.about.method
-            self.exchange.give_up(TimedOut(f"{what}: no sign of life within {self._silence:g} seconds"))
+            self.exchange.give_up(TimedOut(f"{what}: no sign of life within {self.silence:g} seconds"))
         else:
-            self._listen(self._silence - silent)
+            self._listen(self.silence - silent)
 
 
 def _outcome(error: BaseException) -> MidcallError:

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Raw, Struct
 
-from midcall.errors import UnknownQuestion, WrongAnswer
+from midcall.errors import RemoteError, UnknownQuestion, WrongAnswer
 from midcall.journal.contract import CallRecord
 from midcall.journal.state import Asked, asked_of
+from midcall.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND
 from midcall.questions import (
     SCHEMA,
     Answer,
@@ -205,6 +206,40 @@ def _sampling(question: Sample) -> dict[str, Any]:
 
 
 # --- the other way: what a client is asked, and answers ---------------------------------------------
+
+
+def read_question(method: Any, params: Any, *, exact: bool = False) -> AnyQuestion:
+    """The question that a request asks, which can be asked. Raises `RemoteError`.
+
+    `exact` keeps a form as it came, for somebody who is to pass it on.
+    """
+    if method not in (ELICIT, SAMPLE, ROOTS):
+        raise RemoteError(f"Method not found: {method}", rpc_code=METHOD_NOT_FOUND)
+    params = params or {}
+    try:
+        question = question_from(method, params)
+        if exact:
+            question = _as_it_is(method, params, question)
+        check_question(question)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        text = f"The question cannot be read: {error or type(error).__name__}"
+        raise RemoteError(text, rpc_code=INVALID_PARAMS) from None
+    return question
+
+
+def _as_it_is(method: str, params: dict[str, Any], question: AnyQuestion) -> AnyQuestion:
+    """A question that asks just this: a form as the server has it, unless it says no more than the kind."""
+    if method != ELICIT or isinstance(question, Url):
+        return question
+    schema = params.get("requestedSchema")
+    if not isinstance(schema, dict):
+        raise TypeError("requestedSchema is missing")
+    if not isinstance(question, Form):
+        _, again = request_for(question)
+        if again["requestedSchema"] == schema and again["message"] == params.get("message"):
+            return question
+    context = question.context if isinstance(question, Form) else {}
+    return Form(question.message, schema, context, exact=str(params.get("message", "")))
 
 
 def question_from(method: str, params: dict[str, Any]) -> AnyQuestion:

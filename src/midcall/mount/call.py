@@ -17,7 +17,7 @@ process: if that is lost, the call fails, and is never sent again.
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Container, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ from msgspec import Struct
 from midcall import jsonrpc, steps
 from midcall.call import Call, Status
 from midcall.client.results import failure_of
-from midcall.client.rounds import Event, Exchange, Rounds, is_end, read_parts, read_report
+from midcall.client.rounds import Event, Exchange, Rounds, error_of, is_end, read_parts, read_report
 from midcall.client.session import ClientSession
 from midcall.client.wire import About
 from midcall.content import Passed, PassedError
@@ -54,20 +54,15 @@ from midcall.mcp.dialects.attached import Attached
 from midcall.mcp.dialects.input_required import InputRequired
 from midcall.mcp.elicitation import (
     ELICIT,
-    ROOTS,
-    SAMPLE,
     asked_key,
-    check_question,
-    question_from,
+    read_question,
     read_reply,
-    request_for,
     result_for,
 )
 from midcall.mcp.request import McpError, McpRequest, Session, error_for
 from midcall.mcp.results import McpReply, passed_result, text_of, tool_result
-from midcall.mount.clients import MountClient, PassingOn
 from midcall.outlet import NOWHERE
-from midcall.questions import AnyQuestion, Form, Priority, Refusal, Url
+from midcall.questions import AnyQuestion, Priority, Refusal
 from midcall.replay import Trace
 
 if TYPE_CHECKING:
@@ -315,20 +310,24 @@ def _nothing(contents: Any, failure: Any) -> dict[str, Any]:
 
 
 class RemoteCall(Rounds):
-    """A call that may ask whoever has made it. (It is what its `Call` runs.)"""
+    """A call that may ask whoever has made it. (It is what its `Call` runs.)
 
-    __slots__ = ("_call", "_client", "_mount", "_round", "_trace")
+    A form that is another server's goes out untouched. Decline and cancel stay what they are: what they mean
+    is for the server to say.
+    """
+
+    __slots__ = ("_call", "_mount", "_open", "_trace")
 
     live = True
     streaming = False
 
     def __init__(self, runner: Runner, call: Call, exchange: Exchange | None = None) -> None:
         """`exchange` is its request, if that is under way already."""
-        super().__init__(*runner.request(call.arguments))
-        self._mount = runner.mount
+        mount = self._mount = runner.mount
+        super().__init__(mount.clients.base, *runner.request(call.arguments), mount.silence)
         self._call = call
-        self._client: MountClient | None = None
-        self._round: QuestionRound | None = None
+        self._open: dict[str, PassedQuestion] = {}
+        """What is asked at the moment."""
         self.exchange = exchange
         if exchange is not None and exchange.reply is None:
             exchange.owner = self
@@ -347,32 +346,23 @@ class RemoteCall(Rounds):
 
     # --- the request -------------------------------------------------------------------------
 
-    @property
-    def silence(self) -> float | None:
-        return self._mount.silence
-
     def patience(self, *, first: bool) -> float | None:
         return FIRST if first else LATER
 
     async def session(self, patience: float | None) -> ClientSession:
         seconds = LATER if patience is None else patience
         try:
-            self._client = await self._mount.clients.reach(self._call.principal, seconds)
-            return await self._client.reach(seconds)
+            client = await self._mount.clients.reach(self._call.principal, seconds)
+            return await client.reach(seconds)
         except Unreachable as error:
             raise self.failure(error) from None
 
     def send(self, session: ClientSession, params: bytes) -> Exchange:
-        call, client = self._call, self._client
         exchange = self.exchange = Exchange(self, read_parts)
-        log_level = getattr(call.outlet, "log_level", "debug")
-        head = None if client is None else client.head(session, call.supported, log_level)
+        log_level = getattr(self._call.outlet, "log_level", "debug")
+        head = self._mount.clients.base.head(session, self._call.supported, log_level)
         exchange.send(session, self.about, params, progress=True, meta=_traced(), head=head)
         return exchange
-
-    async def better_headers(self) -> tuple[tuple[str, str], ...]:
-        arguments = msgspec.json.decode(b"{%b}" % self.params).get("arguments")
-        return await self._mount.clients.base.better_headers(self.about, arguments)
 
     def failure(self, error: MidcallError) -> MidcallError:
         if isinstance(error, Unreachable):
@@ -402,9 +392,6 @@ class RemoteCall(Rounds):
     def becomes_task(self) -> None:
         self._call.put(Background(self._call.stamp()))
 
-    def tell(self, message: str) -> None:
-        self._call.progress(message, None)
-
     def reported(self, method: str, params: dict[str, Any]) -> None:
         match read_report(method, params):
             case Progress(_, message, percentage):
@@ -415,14 +402,66 @@ class RemoteCall(Rounds):
     # --- questions ---------------------------------------------------------------------------
 
     async def ask(self, questions: Mapping[str, Any], *, live: bool) -> dict[str, Any]:
-        self._round = QuestionRound(self._call, self._mount.answering, questions, self._trace)
         exchange = self._found_exchange() if live else None
         if exchange is not None:
             asyncio.get_running_loop().call_later(SOON, self._withdraw, exchange)
+        if len(questions) == 1:
+            given = {key: await self._ask_one(key, one, live=live) for key, one in questions.items()}
+        else:
+            async with asyncio.TaskGroup() as group:
+                asking = {
+                    key: group.create_task(self._ask_one(key, one, live=live))
+                    for key, one in questions.items()
+                }
+            given = {key: task.result() for key, task in asking.items()}
+        refused = next((one for one in given.values() if isinstance(one, RemoteError)), None)
+        if refused is not None and not live:
+            text = f"{self._mount.name} asked something that has no answer: {refused}"
+            raise ToolError(text, code="not_supported")
+        return given
+
+    async def _ask_one(self, key: str, asked: Any, *, live: bool) -> dict[str, Any] | RemoteError:
+        """Put it to whoever has made the call. What has no answer is given back as the error of that."""
+        if len(key) > MAX_KEY:
+            text = f"The key of a question has {MAX_KEY} characters at most"
+            return RemoteError(text, rpc_code=jsonrpc.INVALID_PARAMS)
+        given = asked if isinstance(asked, dict) else {}
+        method, params = given.get("method"), given.get("params")
         try:
-            return await self._round.ask(live=live, server=self._mount.name)
+            question = read_question(method, params, exact=True)
+            if self._mount.answering.answers(str(method)):
+                return await self._answer_here(str(method), params or {})
+            key_there = asked_key(params) or (None if live else key)
+            passed = PassedQuestion(question, str(method), self._call.time_limit, key_there)
+            self._open[key] = passed
+            (result,) = await self._call.ask((passed,))
+        except RemoteError as error:
+            return error
+        except NotSupported as error:
+            code = jsonrpc.INVALID_PARAMS if method == ELICIT else jsonrpc.METHOD_NOT_FOUND
+            return RemoteError(str(error), rpc_code=code)
+        except Declined:
+            return RemoteError(f"The user refused {method}", rpc_code=REJECTED)
+        except (Cancelled, TimedOut, TransportLost) as error:
+            if method == ELICIT:
+                return {"action": "cancel"}
+            return RemoteError(str(error), rpc_code=REJECTED)
+        except AskError as error:
+            return RemoteError(str(error), rpc_code=jsonrpc.INTERNAL_ERROR)
+        else:
+            return result  # type: ignore[no-any-return]
         finally:
-            self._round = None
+            self._open.pop(key, None)
+
+    async def _answer_here(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        """A model or folders of the mount's own."""
+
+        async def answer() -> Any:
+            return await self._mount.answering.asked(method, params)
+
+        answer.__qualname__ = method
+        found: dict[str, Any] = await steps.run(self._trace, answer, (), {}, retry_safe=True)
+        return found
 
     def waiting_exchange(self) -> Exchange:
         exchange = self._found_exchange()
@@ -448,8 +487,14 @@ class RemoteCall(Rounds):
 
     def _withdraw(self, exchange: Exchange) -> None:
         """Take back what the server does not ask any more."""
-        if self._round is not None and exchange is self.exchange:
-            self._round.withdraw_all_but(exchange.questions)
+        if exchange is not self.exchange:
+            return
+        for key, passed in list(self._open.items()):
+            if key in exchange.questions:
+                continue
+            if not self._call.cancel_question(passed.request_id, "The server withdrew the question"):
+                asyncio.get_running_loop().call_later(SOON, self._withdraw, exchange)
+                return
 
     # --- the end -----------------------------------------------------------------------------
 
@@ -461,9 +506,8 @@ class RemoteCall(Rounds):
         if getattr(self._call.outlet, "takes_passed", False):
             return passed
         if passed.error is not None:
-            code, message, data = event["error"]
-            error = RemoteError(message, rpc_code=code, rpc_data=data)
-            if code == jsonrpc.INVALID_PARAMS:
+            error = error_of(passed.error)
+            if error.rpc_code == jsonrpc.INVALID_PARAMS:
                 error.code = InvalidArguments.code
             raise error
         result = to_builtins(passed.result)
@@ -485,9 +529,7 @@ class RemoteCall(Rounds):
         if exchange is not None:
             self._mount.waiting.remove(call.principal, self._trace.call_id)
             exchange.cancel(call.reason or "The call was cancelled")
-        client = self._mount.clients.live(call.principal)
-        if client is not None and self.waits and self.handle is not None:
-            client.abandon(self.about, self.params, self.handle)
+        self.abandon()
 
 
 def _traced() -> bytes:
@@ -506,83 +548,6 @@ def _plain(content: Any) -> Any:
 
 def _has_text(content: Any) -> bool:
     return any(isinstance(one, dict) and one.get("type") == "text" for one in content)
-
-
-# --- what the server asks -------------------------------------------------------------------------------
-#
-# It is put to whoever has made the call. A form that is another server's goes out untouched. Decline and
-# cancel stay what they are: what they mean is for the server to say.
-
-
-class QuestionRound:
-    """Several questions that are asked at once."""
-
-    def __init__(self, call: Call, answering: PassingOn, asked: Mapping[str, Any], trace: Trace) -> None:
-        self._call = call
-        self._answering = answering
-        self._asked = asked
-        self._trace = trace
-        self._open: dict[str, PassedQuestion] = {}
-
-    async def ask(self, *, live: bool, server: str) -> dict[str, Any]:
-        """Ask them all. What cannot be answered is told to a server that waits, else it ends the call."""
-        if len(self._asked) == 1:
-            given = {key: await self._ask(key, one, live=live) for key, one in self._asked.items()}
-        else:
-            async with asyncio.TaskGroup() as group:
-                asking = {
-                    key: group.create_task(self._ask(key, one, live=live)) for key, one in self._asked.items()
-                }
-            given = {key: task.result() for key, task in asking.items()}
-        refused = next((one for one in given.values() if isinstance(one, RemoteError)), None)
-        if refused is not None and not live:
-            raise ToolError(f"{server} asked something that has no answer: {refused}", code="not_supported")
-        return given
-
-    async def _ask(self, key: str, asked: Any, *, live: bool) -> dict[str, Any] | RemoteError:
-        try:
-            method, question = _read(key, asked)
-            key_there = asked_key(asked.get("params")) or (None if live else key)
-            if self._answering.answers(method):
-                return await self._answer_here(method, asked.get("params") or {})
-            passed = self._open[key] = PassedQuestion(question, method, self._call.time_limit, key_there)
-            (result,) = await self._call.ask((passed,))
-        except RemoteError as error:
-            return error
-        except NotSupported as error:
-            code = jsonrpc.INVALID_PARAMS if method == ELICIT else jsonrpc.METHOD_NOT_FOUND
-            return RemoteError(str(error), rpc_code=code)
-        except Declined:
-            return RemoteError(f"The user refused {method}", rpc_code=REJECTED)
-        except (Cancelled, TimedOut, TransportLost) as error:
-            if method == ELICIT:
-                return {"action": "cancel"}
-            return RemoteError(str(error), rpc_code=REJECTED)
-        except AskError as error:
-            return RemoteError(str(error), rpc_code=jsonrpc.INTERNAL_ERROR)
-        else:
-            return result  # type: ignore[no-any-return]
-        finally:
-            self._open.pop(key, None)
-
-    async def _answer_here(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        """A model or folders of the mount's own."""
-
-        async def answer() -> Any:
-            return await self._answering.asked(method, params)
-
-        answer.__qualname__ = method
-        found: dict[str, Any] = await steps.run(self._trace, answer, (), {}, retry_safe=True)
-        return found
-
-    def withdraw_all_but(self, wanted: Container[str]) -> None:
-        """The server does not wait for the others any more."""
-        for key, passed in list(self._open.items()):
-            if key in wanted:
-                continue
-            if not self._call.cancel_question(passed.request_id, "The server withdrew the question"):
-                asyncio.get_running_loop().call_later(SOON, self.withdraw_all_but, wanted)
-                return
 
 
 class PassedQuestion(Struct, eq=False):
@@ -605,36 +570,3 @@ class PassedQuestion(Struct, eq=False):
         if isinstance(answer, Refusal) and self.method != ELICIT:
             raise (Declined if answer.how == "Declined" else Cancelled)(f"{self.method} was refused")
         return result_for(self.question, answer)
-
-
-def _read(key: str, asked: Any) -> tuple[str, AnyQuestion]:
-    """The method of a request, and the question that it asks. Raises `RemoteError`."""
-    if len(key) > MAX_KEY:
-        text = f"The key of a question has {MAX_KEY} characters at most"
-        raise RemoteError(text, rpc_code=jsonrpc.INVALID_PARAMS)
-    method = asked.get("method") if isinstance(asked, dict) else None
-    if method not in (ELICIT, SAMPLE, ROOTS):
-        raise RemoteError(f"Method not found: {method}", rpc_code=jsonrpc.METHOD_NOT_FOUND)
-    params = asked.get("params") or {}
-    try:
-        question = _as_it_is(method, params, question_from(method, params))
-        check_question(question)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        text = f"Invalid params: {error or type(error).__name__}"
-        raise RemoteError(text, rpc_code=jsonrpc.INVALID_PARAMS) from None
-    return method, question
-
-
-def _as_it_is(method: str, params: dict[str, Any], question: AnyQuestion) -> AnyQuestion:
-    """A question that asks just this: a form as the server has it, unless it says no more than the kind."""
-    if method != ELICIT or isinstance(question, Url):
-        return question
-    schema = params.get("requestedSchema")
-    if not isinstance(schema, dict):
-        raise TypeError("requestedSchema is missing")
-    if not isinstance(question, Form):
-        _, again = request_for(question)
-        if again["requestedSchema"] == schema and again["message"] == params.get("message"):
-            return question
-    context = question.context if isinstance(question, Form) else {}
-    return Form(question.message, schema, context, exact=str(params.get("message", "")))
