@@ -10,11 +10,12 @@ import io
 import os
 import select
 import ssl
+import time
 import zlib
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
-from functools import partial
+from functools import lru_cache, partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -38,6 +39,9 @@ MAX_HEAD = 64 * 1024
 MAX_HEADERS = 1000
 
 MAX_REDIRECTS = 5
+FRESH = 0.1
+"""Seconds for which a connection is taken to be as the event loop last saw it."""
+
 LARGE = 1024 * 1024
 """Bytes from which on a body is sent in pieces."""
 
@@ -166,13 +170,18 @@ class HttpClient:
             self._origins[url.origin] = origin
         turn = _Turn(origin, self._turns)
         try:
-            async with asyncio.timeout_at(deadline) as turn.clock:
-                await turn.begin()
-                _current_turn.set(turn)
-                reply = await self._send(verb, url, origin.proxy, headers, body)
-                while reply is None:  # the server had closed the connection
-                    reply = await self._send(verb, url, origin.proxy, headers, body)
+            if deadline is None:
+                reply = await self._begin(turn, verb, url, origin.proxy, headers, body)
+            else:
+                async with asyncio.timeout_at(deadline):
+                    reply = await self._begin(turn, verb, url, origin.proxy, headers, body)
             return Response(self, url, deadline, turn, reply)
+        except asyncio.CancelledError:
+            turn.end()
+            if not turn.resumed():
+                raise
+            why = f"gave no answer: {CLOSED}" if turn.sent else f"was not called: {CLOSED}"
+            raise HttpError(f"{url} {why}", sent=turn.sent) from None
         except _NoTurn as error:
             turn.end()
             raise HttpError(f"{url} {error}", sent=False) from None
@@ -186,10 +195,11 @@ class HttpClient:
             turn.end()
             raise
 
-    async def _send(
-        self, verb: str, url: Url, proxy: Proxy | None, headers: Prepared, body: bytes
-    ) -> aiohttp.ClientResponse | None:
-        """Send a request by aiohttp. None if it met a connection that is of no use any more."""
+    async def _begin(
+        self, turn: "_Turn", verb: str, url: Url, proxy: Proxy | None, headers: Prepared, body: bytes
+    ) -> aiohttp.ClientResponse:
+        """Wait for a turn, and send a request by aiohttp."""
+        await turn.begin()
         options: dict[str, Any] = {}
         if proxy is not None and not proxy.socks:
             options["proxy"] = URL(proxy.url)
@@ -198,17 +208,15 @@ class HttpClient:
         if url.credentials and "authorization" not in headers:
             headers = CIMultiDict(headers)
             headers["Authorization"] = url.credentials
-        try:
-            return await self._session(proxy).request(
-                verb,
-                URL(url.full, encoded=True),
-                data=(io.BytesIO(body) if len(body) > LARGE else body) if body else None,
-                headers=headers,
-                allow_redirects=False,
-                **options,
-            )
-        except _Stale:
-            return None
+        session, there = self._session(proxy), _address(url.full)
+        while True:
+            data = (io.BytesIO(body) if len(body) > LARGE else body) if body else None
+            try:
+                return await session.request(
+                    verb, there, data=data, headers=headers, allow_redirects=False, **options
+                )
+            except _Stale:
+                continue  # on another connection
 
     def _session(self, proxy: Proxy | None) -> aiohttp.ClientSession:
         key = proxy.url if proxy is not None and proxy.socks else ""
@@ -239,8 +247,6 @@ class HttpClient:
 
     def _why(self, error: Exception, turn: "_Turn", proxy: Proxy | None) -> str:
         """What went wrong before there was a response, in words that fit after the URL."""
-        if self.closed:
-            return f"gave no answer: {CLOSED}" if turn.sent else f"was not called: {CLOSED}"
         match error:
             case aiohttp.ConnectionTimeoutError():
                 return f"cannot be reached: no connection within {self._connect_timeout:g} seconds"
@@ -250,6 +256,11 @@ class HttpClient:
                 return _lost(error, "no answer")
             case _:
                 return f"cannot be reached: {_unreached(error, proxy)}"
+
+
+@lru_cache(256)
+def _address(url: str) -> URL:
+    return URL(url, encoded=True)
 
 
 class Response:
@@ -291,17 +302,20 @@ class Response:
 
     async def read(self, limit: int = MAX_BODY) -> bytes:
         """The whole body, or what is left of it. Raises `HttpError` if it is larger than the limit."""
-        pieces, size = [], 0
+        if self._deadline is None:
+            return await self._read(limit)
         try:
             async with asyncio.timeout_at(self._deadline):
-                async for piece in self:
-                    size += len(piece)
-                    if size > limit:
-                        break
-                    pieces.append(piece)
+                return await self._read(limit)
         except TimeoutError:
-            self.close()
             raise HttpError(f"{self.url} did not answer in time", sent=True) from None
+
+    async def _read(self, limit: int) -> bytes:
+        pieces, size = [], 0
+        try:
+            while (piece := await self._next()) and size <= limit:
+                size += len(piece)
+                pieces.append(piece)
         except BaseException:
             self.close()
             raise
@@ -315,6 +329,13 @@ class Response:
 
     async def __anext__(self) -> bytes:
         """The next piece of the body, whenever it comes. Raises `HttpError` if the body breaks off."""
+        piece = await self._next()
+        if not piece:
+            raise StopAsyncIteration
+        return piece
+
+    async def _next(self) -> bytes:
+        """The next piece of the body; nothing after the last."""
         try:
             while True:
                 for piece in self._pieces:
@@ -322,7 +343,7 @@ class Response:
                 data = await self._reply.content.readany()
                 if not data:
                     self._finish()
-                    raise StopAsyncIteration
+                    return b""
                 if self._decoder is None:
                     return data
                 self._pieces = self._decoder.pieces(data)
@@ -397,7 +418,7 @@ class _Origin:
 class _Turn:
     """The turn of one request, until its response is complete or given up."""
 
-    __slots__ = ("_busy", "_origin", "_stream", "_turns", "clock", "response", "sent")
+    __slots__ = ("_busy", "_interrupted", "_origin", "_stream", "_task", "_turns", "response", "sent")
 
     def __init__(self, origin: _Origin, turns: "set[_Turn]") -> None:
         self._origin = origin
@@ -407,13 +428,16 @@ class _Turn:
         self._stream = False
         self.sent = False
         """Whether the request may have reached the server."""
-        self.clock: asyncio.Timeout | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._interrupted = False
         self.response: Response | None = None
 
     async def begin(self) -> None:
         """Wait for it. Raises `_NoTurn`."""
         origin = self._origin
         self._turns.add(self)
+        self._task = asyncio.current_task()
+        _current_turn.set(self)
         if origin.busy < origin.max_connections:
             origin.busy += 1
         else:
@@ -446,8 +470,15 @@ class _Turn:
         """The client is closed."""
         if self.response is not None:
             self.response.close()
-        elif self.clock is not None:
-            self.clock.reschedule(0)
+        elif self._task is not None:
+            self._interrupted = True
+            self._task.cancel()
+
+    def resumed(self) -> bool:
+        """Whether its task was cancelled by `interrupt`; then it goes on."""
+        if self._interrupted and self._task is not None:
+            self._task.uncancel()
+        return self._interrupted
 
     def end(self) -> None:
         if self not in self._turns:
@@ -488,7 +519,7 @@ class _Request(aiohttp.ClientRequest):
     async def send(self, conn: Connection) -> aiohttp.ClientResponse:
         protocol = conn.protocol
         if isinstance(protocol, _Protocol):
-            if protocol.used and (protocol.should_close or _readable(conn.transport)):
+            if protocol.used and (protocol.should_close or protocol.has_news()):
                 raise _Stale
             protocol.used = True
         _current_turn.get().sends()
@@ -505,6 +536,7 @@ class _Protocol(ResponseHandler):
     _body_size = 0
     _unframed = 0
     """Bytes since the last that were part of a body: of a head, of trailers, of the sizes of chunks."""
+    _heard = 0.0
     _ended = False
     """Whether the server has ended it properly."""
     _before: Any = None
@@ -537,6 +569,7 @@ class _Protocol(ResponseHandler):
             self.abort()  # nothing was asked: a server's farewell, as a rule
             return
         super().data_received(data)
+        self._heard = time.monotonic()
         body = self._payload
         size = 0 if self._awaits_head or body is None else body.total_bytes
         if size > self._body_size:
@@ -546,6 +579,14 @@ class _Protocol(ResponseHandler):
         if self._unframed > MAX_HEAD and self.transport is not None:
             self.set_exception(HttpProcessingError(message=TOO_LARGE[0]))
             self.transport.abort()
+
+    def has_news(self) -> bool:
+        """Whether the server has closed it, or sent something: a busy loop may not have seen it."""
+        if self.transport is None or time.monotonic() - self._heard < FRESH or not hasattr(select, "poll"):
+            return self.transport is None
+        poll = select.poll()
+        poll.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return bool(poll.poll(0))
 
     def feed_data(self, data: tuple[RawResponseMessage, StreamReader], size: int = 0) -> None:
         """A head has come."""
@@ -698,12 +739,3 @@ def _cut(tls: ssl.SSLObject) -> bool:
         return tls.read(1) != b""
     except ssl.SSLError:
         return True
-
-
-def _readable(transport: asyncio.Transport | None) -> bool:
-    """Whether there is news on an idle connection: if the event loop was held up, it has not seen it yet."""
-    if transport is None or not hasattr(select, "poll"):  # Windows
-        return transport is None
-    poll = select.poll()
-    poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
-    return bool(poll.poll(0))
