@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from midcall.client.events import Event, EventReader
-from midcall.client.http1 import HttpError, Response, Url
 from midcall.client.wire import MAX_MESSAGE
 from midcall.errors import MidcallError, TransportLost, Unreachable
+from midcall.http.client import Response
+from midcall.http.message import HttpError, Url
 
 if TYPE_CHECKING:
     from midcall.client.streamable import HttpWire
