@@ -5,7 +5,7 @@ JOBS ?= 4
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test web web-if-there web-check lint types docs walks bench bench-mcp bench-clients bench-chats bench-waiting compliance fuzz soak format clean
+.PHONY: help demo test web web-if-there web-check lint types docs walks bench bench-mcp bench-clients bench-chats bench-waiting compliance fuzz soak dist lowest format clean
 
 help:            ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 22
@@ -65,13 +65,24 @@ soak: $(READY)   ## 2,000 schedules of crashes, and four workers that are killed
 	$(BIN)/python -m soak
 	$(BIN)/python -m soak.workers
 
+dist: $(READY)   ## Build the wheel and the source distribution into dist/, and check them
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/twine check --strict dist/*
+
+lowest:          ## The tests with the lowest versions that pyproject.toml allows (needs uv)
+	uv venv --quiet --clear --python $(PYTHON) .cache/lowest
+	uv pip compile --quiet --resolution lowest-direct --extra postgres --extra keyring pyproject.toml -o .cache/lowest.txt
+	uv pip install --quiet --python .cache/lowest --editable . --group dev --constraint .cache/lowest.txt
+	.cache/lowest/bin/python -m pytest -n $(JOBS) --dist loadfile
+
 format: $(READY) ## Put the code into shape
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/python scripts/web.py format --optional
 
 clean:           ## Remove what was built
-	rm -rf $(VENV) site web/node_modules src/midcall/web .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) site dist web/node_modules src/midcall/web .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 $(READY): pyproject.toml scripts/setup
 	@scripts/setup $(PYTHON) $(VENV)

@@ -4,12 +4,13 @@
     .venv/bin/python scripts/walks.py --list            with the files, in the order of their first use
     .venv/bin/python scripts/walks.py --tree ../other   another checkout, for instance an older one
 
-Four walks are counted: a plain call over HTTP; a question over MRTR (revision 2026-07-28) with its retry; the
-same with the server killed (`kill -9`) between the two; and a chat turn that asks, with its answer. Each runs
-on `midcall serve` with SQLite, whose functions are observed from the arrival of the request until nothing
-happens any more; imports and start-up do not count. A *hop* is a pair of files of which one calls into the
-other. Each walk is taken three times, and what all three have in common is counted: a timer that happens to
-run meanwhile is no part of it.
+Six walks are counted: a plain call over HTTP; a question over MRTR (revision 2026-07-28) with its retry; the
+same with the server killed (`kill -9`) between the two; a chat turn that asks, with its answer; a question of
+a server that is mounted, over MRTR with its retry; and `call_tools` of a client over HTTP. Each runs in
+`midcall serve` with SQLite, the last in the client. The functions are observed from the arrival of the
+request until nothing happens any more; imports and start-up do not count. A *hop* is a pair of files of which
+one calls into the other. Each walk is taken three times, and what all three have in common is counted: a
+timer that happens to run meanwhile is no part of it.
 
 It knows midcall only from outside, so that it can compare checkouts.
 """
@@ -29,7 +30,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 HERE = Path(__file__).parent.parent
 TIMES = 3
@@ -64,6 +65,35 @@ class Hotel:
 hub = Hub("walks").register(Hotel())
 ChatEngine(hub, Scripted([Rule(pattern=r"book (?P<nights>\\d+)", tool="book")]))
 '''
+
+FRONT = """
+import os
+import sys
+
+from midcall import Hub
+
+behind = [sys.executable, "-m", "midcall", "serve", "app:hub", "--stdio", "--mcp-only", "--journal", "memory"]
+env = {"PYTHONPATH": os.environ["PYTHONPATH"]}
+hub = Hub("front").mount("", [*behind, "--log-level", "error"], env=env)
+"""
+
+CALLER = """
+import asyncio
+import json
+import sys
+
+from midcall.client import connect
+
+
+async def main():
+    async with connect(sys.argv[1]) as client:
+        while await asyncio.to_thread(sys.stdin.readline):
+            calls = [{"id": id, "name": "hotel.price", "arguments": {"nights": 2}} for id in "abc"]
+            print(json.dumps(await client.call_tools(calls, parallel=True)), flush=True)
+
+
+asyncio.run(main())
+"""
 
 
 # --- inside the server ----------------------------------------------------------------------------
@@ -127,14 +157,17 @@ class Observer:
 
 
 def observed(port: int, package: Path, arguments: list[str]) -> None:
-    """Run the command `midcall` with an observer, which takes orders at this port."""
+    """Run a program (`midcall`, or a file) with an observer, which takes orders at this port."""
     observer = Observer(package)
     with socket.create_server(("127.0.0.1", port)) as listener:
         threading.Thread(target=observer.serve, args=(listener,), daemon=True).start()
         threading.setprofile(observer.profile)
         sys.setprofile(observer.profile)
-        sys.argv = ["midcall", *arguments]
-        runpy.run_module("midcall", run_name="__main__", alter_sys=True)
+        sys.argv = arguments
+        if arguments[0] == "midcall":
+            runpy.run_module("midcall", run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(arguments[0], run_name="__main__")
 
 
 # --- outside --------------------------------------------------------------------------------------
@@ -147,34 +180,38 @@ class Walk(NamedTuple):
     hops: dict[tuple[str, str], None]
 
 
-class Server:
-    """`midcall serve` in a folder, with an observer."""
+class Observed:
+    """A program in a folder, with an observer."""
 
-    def __init__(self, tree: Path, folder: Path) -> None:
-        self.port, orders = _free_port(), _free_port()
+    def __init__(self, tree: Path, folder: Path, arguments: list[str]) -> None:
+        port = _free_port()
         package = tree / "src" / "midcall"
-        command = [sys.executable, __file__, "--observe", str(orders), str(package), "serve", "app:hub"]
-        options = ["--port", str(self.port), "--journal", str(folder / "calls.db"), "--log-level", "error"]
         places = os.pathsep.join((str(tree / "src"), str(folder)))
-        environment = {**os.environ, "PYTHONPATH": places}
-        self._process = subprocess.Popen([*command, *options], cwd=folder, env=environment)
-        _connected(self.port, self._process).close()
-        self._socket = _connected(orders, self._process)
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, "--observe", str(port), str(package), *arguments],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": places},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        self._socket = _connected(port, self.process)
         self._orders = self._socket.makefile("rw")
-        self._http = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT)
+
+    def do(self) -> None:
+        """What it is observed in."""
+        raise NotImplementedError
 
     def warm_up(self) -> None:
-        """Connect, and see what runs although nothing is to be done."""
-        self.call("price")
+        """Do it once, and see what runs although nothing is to be done."""
+        self.do()
         self._order("on")
         time.sleep(IDLE)
         self._order("ignore")
         self._order("off")
 
     def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        self._http.close()
+        self.process.kill()
+        self.process.communicate()
         self._orders.close()
         self._socket.close()
 
@@ -195,6 +232,44 @@ class Server:
         files, hops = self._order("off")
         walk.files.update(dict.fromkeys(files))
         walk.hops.update(dict.fromkeys((there, here) for there, here in hops))
+
+
+Program = TypeVar("Program", bound=Observed)
+
+
+class Caller(Observed):
+    """A client of a server, which calls three tools at once."""
+
+    def __init__(self, tree: Path, folder: Path, port: int) -> None:
+        super().__init__(tree, folder, [str(folder / "caller.py"), f"http://127.0.0.1:{port}/mcp"])
+
+    def do(self) -> None:
+        stdin, stdout = self.process.stdin, self.process.stdout
+        if stdin is None or stdout is None:
+            raise SystemExit("The client has no pipes")
+        stdin.write(b"\n")
+        stdin.flush()
+        results = json.loads(stdout.readline())
+        _expect(all(one["success"] for one in results), results)
+
+
+class Server(Observed):
+    """`midcall serve` in a folder."""
+
+    def __init__(self, tree: Path, folder: Path, app: str = "app") -> None:
+        self.port = _free_port()
+        options = ["--port", str(self.port), "--journal", str(folder / f"{app}.db"), "--log-level", "error"]
+        super().__init__(tree, folder, ["midcall", "serve", f"{app}:hub", *options])
+        _connected(self.port, self.process).close()
+        self._http = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT)
+
+    def do(self) -> None:
+        result = self.call("price")
+        _expect(result["content"][0]["text"] == "160", result)
+
+    def kill(self) -> None:
+        super().kill()
+        self._http.close()
 
     def post(self, path: str, body: Any, headers: dict[str, str]) -> bytes:
         headers = {"Content-Type": "application/json", **headers}
@@ -254,10 +329,9 @@ class Server:
         _expect("booked for Ada" in json.dumps(events), events)
 
 
-def plain_call(server: Server, walk: Walk) -> None:
-    with server.observed(walk):
-        result = server.call("price")
-    _expect(result["content"][0]["text"] == "160", result)
+def once(program: Observed, walk: Walk) -> None:
+    with program.observed(walk):
+        program.do()
 
 
 def mrtr(server: Server, walk: Walk) -> None:
@@ -276,38 +350,49 @@ def walks(tree: Path) -> dict[str, Walk]:
     """All walks, by name."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "app.py").write_text(APP)
-        server = Server(tree, folder)
-        try:
-            server.warm_up()
-            found = {
-                "a plain call over HTTP": _common(server, plain_call),
-                "MRTR: a question with its retry": _common(server, mrtr),
-                "a chat turn that asks, with its answer": _common(server, chat),
-            }
+        for module, text in (("app", APP), ("front", FRONT), ("caller", CALLER)):
+            (folder / f"{module}.py").write_text(text)
+        with _running(Server(tree, folder)) as server:
+            plain = _common(server, once)
+            asking = _common(server, mrtr)
+            turn = _common(server, chat)
+            with _running(Caller(tree, folder, server.port)) as caller:
+                calling = _common(caller, once)
             asked = [_new_walk() for _ in range(TIMES)]
             answers = []
             for walk in asked:
                 with server.observed(walk):
                     answers.append(server.ask())
-            server.kill()
-            server = Server(tree, folder)
-            server.warm_up()
+        with _running(Server(tree, folder)) as server:
             mrtr(server, _new_walk())  # what is loaded and opened once
             for walk, answer in zip(asked, answers, strict=True):
                 with server.observed(walk):
                     server.retry(answer)
-            found["the same, killed between the two"] = _intersection(asked)
-        finally:
-            server.kill()
-    names = list(found)
-    return {name: found[name] for name in (*names[:2], names[3], names[2])}
+        with _running(Server(tree, folder, "front")) as server:
+            mounted = _common(server, mrtr)
+    return {
+        "a plain call over HTTP": plain,
+        "MRTR: a question with its retry": asking,
+        "the same, killed between the two": _intersection(asked),
+        "a chat turn that asks, with its answer": turn,
+        "a mounted server's question, with its retry": mounted,
+        "a client's call_tools over HTTP": calling,
+    }
 
 
-def _common(server: Server, take: Callable[[Server, Walk], None]) -> Walk:
+@contextmanager
+def _running(program: Program) -> Iterator[Program]:
+    try:
+        program.warm_up()
+        yield program
+    finally:
+        program.kill()
+
+
+def _common(program: Program, take: Callable[[Program, Walk], None]) -> Walk:
     taken = [_new_walk() for _ in range(TIMES + 1)]
     for walk in taken:
-        take(server, walk)
+        take(program, walk)
     return _intersection(taken[1:])  # in the first one, things are loaded and opened
 
 

@@ -11,16 +11,25 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from journal_contract import Store, in_store
+from journal_contract import Store, in_store, new_call, now, parked, step
 from midcall.journal.contract import (
     KEEP_RUNS,
     LISTED,
+    Addition,
+    Busy,
+    CallRecord,
+    Claimed,
     Conflict,
     ConversationPage,
     ConversationRecord,
     Conversations,
+    Creation,
     JournalError,
+    Parking,
     RunEnd,
+    Saved,
+    Settlement,
+    Taking,
     conversation_from_export,
     conversation_to_export,
 )
@@ -104,8 +113,10 @@ class ConversationsContract:
                 *(workers[n % 3].conversations.save(record) for n, record in enumerate(records)),
                 return_exceptions=True,
             )
-            assert sorted(type(one).__name__ for one in told) == ["Conflict"] * 11 + ["bool"]
-            assert await workers[0].conversations.load(first.id, "ada") == records[told.index(True)]
+            assert sorted(type(one).__name__ for one in told) == ["Conflict"] * 11 + ["Saved"]
+            assert (
+                await workers[0].conversations.load(first.id, "ada") == records[told.index(Saved(ended=True))]
+            )
 
     @in_store
     async def test_nobody_gets_or_forgets_what_belongs_to_another(self, store: Store) -> None:
@@ -246,14 +257,14 @@ class ConversationsContract:
     async def test_a_run_begins_together_with_what_is_saved_of_its_conversation(self, store: Store) -> None:
         here, there = (await store.worker()).conversations, (await store.worker()).conversations
         record = talk()
-        assert await here.save(record, begins="first")
+        assert (await here.save(record, begins="first")).ended
         state = await there.run("first")
         assert state is not None
         assert (state.conversation_id, state.principal, state.lines) == (record.id, record.principal, 0)
         with conflict():
             await here.save(record, begins="second")
         assert await there.run("second") is None
-        assert await here.save(changed(record), RunEnd("third", 1, [b"1"]), begins="third")
+        assert (await here.save(changed(record), RunEnd("third", 1, [b"1"]), begins="third")).ended
         state = await there.run("third")
         assert state is not None
         assert (state.lines, state.ended) == (1, True)
@@ -262,12 +273,12 @@ class ConversationsContract:
     async def test_a_run_ends_together_with_what_is_saved_of_its_conversation(self, store: Store) -> None:
         here, there = (await store.worker()).conversations, (await store.worker()).conversations
         run, record = await begun(here), talk()
-        assert await here.save(record)
+        assert (await here.save(record)).ended
         await here.append(run, 1, [b"1"], ended=False)
         with conflict():
             await here.save(record, RunEnd(run, 2, [b"2"]))
         assert list(await there.lines(run, 0)) == [b"1"]
-        assert await here.save(changed(record), RunEnd(run, 1, [b"1", b"2"]))
+        assert (await here.save(changed(record), RunEnd(run, 1, [b"1", b"2"]))).ended
         state = await there.run(run)
         assert state is not None
         assert (state.lines, state.ended) == (2, True)
@@ -279,11 +290,86 @@ class ConversationsContract:
         conversations = (await store.worker()).conversations
         run, record = await begun(conversations), talk()
         await conversations.append(run, 1, [b"the end"], ended=True)
-        assert not await conversations.save(record, RunEnd(run, 1, [b"1"]))
-        assert not await conversations.save(changed(record), RunEnd(run, 3, [b"3"]))
+        assert not (await conversations.save(record, RunEnd(run, 1, [b"1"]))).ended
+        assert not (await conversations.save(changed(record), RunEnd(run, 3, [b"3"]))).ended
         assert list(await conversations.lines(run, 0)) == [b"the end"]
         assert await conversations.load(record.id, "ada") == changed(record)
-        assert await conversations.save(changed(changed(record)), RunEnd("unknown", 1, [b"1"]))
+        assert (await conversations.save(changed(changed(record)), RunEnd("unknown", 1, [b"1"]))).ended
+
+    @in_store
+    async def test_a_call_is_created_parked_and_claimed_in_one_with_its_conversation(
+        self, store: Store
+    ) -> None:
+        here, there = await store.worker(), await store.worker()
+        record, call = talk(), new_call(idempotency_key="key")
+        saved = await here.conversations.save(record, begins="r", call=Creation(call, [step("a")]))
+        assert saved == Saved(ended=True)
+        found = await there.load(call.id)
+        assert found is not None
+        assert (found[0].status, found[0].owner, *found[1]) == ("running", here.worker, step("a"))
+        taken = await here.conversations.save(
+            record := changed(record), call=Creation(new_call(idempotency_key="key"))
+        )
+        assert isinstance(taken.call, CallRecord)
+        assert taken.call.id == call.id
+
+        told = asyncio.create_task(there.wait(call.id, 0, 10))
+        heard = asyncio.create_task(here.wait(call.id, 0, 10))
+        await asyncio.sleep(0.05)
+        settlement = Settlement(call.id, 0, 0, b"asked", Parking(status="waiting", questions=b"?"))
+        end = RunEnd("r", 1, [b"1"])
+        saved = await here.conversations.save(record := changed(record), end, call=settlement)
+        assert saved == Saved(ended=True)
+        assert [await told, await heard] == [b"asked", b"asked"]
+        waits = await now(there, call.id)
+        assert (waits.status, waits.segment, waits.questions) == ("waiting", 1, b"?")
+
+        taking = Taking(call.id, 1, [step("b")], waits.fence, waits)
+        claim = (await here.conversations.save(record := changed(record), call=taking)).call
+        assert isinstance(claim, Claimed)
+        assert (claim.call.status, claim.call.fence, claim.call.owner) == ("running", 1, here.worker)
+        again = (await there.conversations.save(record := changed(record), call=taking)).call
+        assert isinstance(again, Busy)
+        addition = Addition(call.id, claim.call.fence, [step("c")])
+        saved = await here.conversations.save(record := changed(record), call=addition)
+        assert saved.call is None
+        found = await there.load(call.id)
+        assert found is not None
+        assert list(found[1]) == [step("a"), step("b"), step("c")]
+        assert await there.conversations.load(record.id, "ada") == record
+
+    @in_store
+    async def test_nothing_of_a_call_is_written_if_its_conversation_was_changed(self, store: Store) -> None:
+        journal = await store.worker()
+        record, call = talk(), new_call()
+        await journal.conversations.save(record)
+        waits = await parked(journal)
+        for write in (Creation(call), Taking(waits, 1, [step("late")])):
+            with conflict():
+                await journal.conversations.save(record, call=write)
+        assert await journal.load(call.id) is None
+        found = await journal.load(waits)
+        assert found is not None
+        assert (found[0].status, *found[1]) == ("waiting", step("1"))
+
+    @in_store
+    async def test_a_conversation_is_saved_also_if_others_have_taken_its_call_over(
+        self, store: Store
+    ) -> None:
+        journal = await store.worker()
+        record, waits = talk(), await parked(journal)
+        for write in (
+            Settlement(waits, 5, 1, b"late", Parking(status="completed")),
+            Addition(waits, 5, [step("late")]),
+            Creation(new_call(id=waits)),
+        ):
+            saved = await journal.conversations.save(record, call=write)
+            assert isinstance(saved.call, JournalError)
+            assert await journal.conversations.load(record.id, "ada") == record
+            record = changed(record)
+        found = await journal.load(waits)
+        assert found is not None
+        assert (found[0].status, found[0].segment, *found[1]) == ("waiting", 1, step("1"))
 
     @in_store
     async def test_what_is_written_together_stands_or_falls_alone(self, store: Store) -> None:

@@ -331,7 +331,8 @@ class Side:
             case Save(_, talk, principal, offset, body, waiting):
                 kept = await worker.conversations.load(f"talk {talk}", principal)
                 version = (0 if kept is None else kept.version) + 1 + offset
-                return await worker.conversations.save(_talk(talk, principal, version, body, waiting))
+                record = _talk(talk, principal, version, body, waiting)
+                return (await worker.conversations.save(record)).ended
             case Delete(_, talk, principal):
                 return await worker.conversations.delete(f"talk {talk}", principal)
             case Restore(_, talk, principal, version, body):

@@ -109,6 +109,13 @@ class Server:
     def kill(self) -> None:
         self.stop(signal.SIGKILL)
 
+    def kill_workers(self) -> None:
+        """Kill the workers of a parent, which starts others."""
+        assert self._process is not None
+        pid = self._process.pid
+        for worker in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            os.kill(int(worker), signal.SIGKILL)
+
     # --- what administrators do ------------------------------------------------------------------
 
     def get(self, path: str, token: str | None = None, **headers: str) -> Answer:

@@ -10,7 +10,7 @@ import sqlite3
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
@@ -27,13 +27,15 @@ from midcall.chat.plugins import Handler
 from midcall.chat.runs import FarRun, Run
 from midcall.chat.turn import joined
 from midcall.errors import JournalError
-from midcall.journal.contract import ConversationRecord, RunEnd, RunRecord
+from midcall.journal.contract import CallWrite, ConversationRecord, Creation, RunEnd, RunRecord, Saved
 from midcall.journal.durable import DurableCalls
 from midcall.journal.memory import MemoryConversations, MemoryJournal
 from midcall.journal.sqlite import SqliteJournal
 from midcall.logs import Trouble
 from midcall.models.base import Message, ModelError, ModelRequest, Stopped, TextPart, ToolCall, Usage
 from midcall.models.scripted import Scripted
+
+T = TypeVar("T")
 
 size = Question("size", int)
 
@@ -337,7 +339,7 @@ class Away(MemoryConversations):
     """Cannot be used now and then."""
 
     def __init__(self, journal: MemoryJournal, times: int) -> None:
-        super().__init__(journal._use)
+        super().__init__(journal)
         self.times = times
 
     async def run(self, run: str) -> RunRecord | None:
@@ -345,9 +347,14 @@ class Away(MemoryConversations):
         return await super().run(run)
 
     async def save(
-        self, record: ConversationRecord, end: RunEnd | None = None, begins: str | None = None
-    ) -> bool:
-        return await super().save(record, None if self.times > 0 else end, begins) and self.times <= 0
+        self,
+        record: ConversationRecord,
+        end: RunEnd | None = None,
+        begins: str | None = None,
+        call: CallWrite[T] | None = None,
+    ) -> Saved[T]:
+        saved = await super().save(record, None if self.times > 0 else end, begins, call)
+        return Saved(saved.ended and self.times <= 0, saved.call)
 
     async def append(self, run: str, first: int, lines: Sequence[bytes], *, ended: bool) -> bool:
         self._fail()
@@ -600,12 +607,13 @@ def test_a_call_that_is_stopped_while_it_is_written_down_is_not_left_unstarted(
         hub = Hub("h").register(Desk())
         hub.durable = DurableCalls(hub, journal)
         engine = ChatEngine(hub, Puppet(call("desk__plain"), "Fine."))
-        create, find, creating, away = journal.create, journal.find, asyncio.Event(), [1]
+        save, find, creating, away = journal.conversations.save, journal.find, asyncio.Event(), [1]
 
         async def slow(*given: Any, **named: Any) -> Any:
-            creating.set()
-            await asyncio.sleep(0.05)
-            return await create(*given, **named)
+            if isinstance(given[3], Creation):
+                creating.set()
+                await asyncio.sleep(0.05)
+            return await save(*given, **named)
 
         async def once_away(*given: Any, **named: Any) -> Any:
             if away:
@@ -613,12 +621,13 @@ def test_a_call_that_is_stopped_while_it_is_written_down_is_not_left_unstarted(
                 raise JournalError("away")
             return await find(*given, **named)
 
-        monkeypatch.setattr(journal, "create", slow)
+        monkeypatch.setattr(journal.conversations, "save", slow)
         monkeypatch.setattr(journal, "find", once_away)
         await engine.open()
-        run = await engine.post(ChatRequest(message="go"))
+        posting = asyncio.create_task(engine.post(ChatRequest(message="go")))
         await creating.wait()
-        run.stop()
+        engine._runs[next(iter(engine._runs))].stop()
+        run = await posting
         assert [json.loads(line)["event"]["type"] async for line in run.lines()][-1] == "error"
         again = await engine.post(ChatRequest(conversation_id=run.conversation_id, message="hello?"))
         events = [json.loads(line)["event"] async for line in again.lines()]
@@ -843,15 +852,19 @@ class Recording(MemoryConversations):
     """Remembers each state that was saved."""
 
     def __init__(self, journal: MemoryJournal) -> None:
-        super().__init__(journal._use)
+        super().__init__(journal)
         self.saved: list[Conversation] = []
 
     async def save(
-        self, record: ConversationRecord, end: RunEnd | None = None, begins: str | None = None
-    ) -> bool:
-        ended = await super().save(record, end, begins)
+        self,
+        record: ConversationRecord,
+        end: RunEnd | None = None,
+        begins: str | None = None,
+        call: CallWrite[T] | None = None,
+    ) -> Saved[T]:
+        saved = await super().save(record, end, begins, call)
         self.saved.append(msgspec.json.decode(record.body, type=Conversation))
-        return ended
+        return saved
 
 
 def test_whoever_reads_a_saved_conversation_and_the_lines_after_it_is_told_everything_once() -> None:
@@ -936,17 +949,21 @@ class Full(MemoryConversations):
     word = b"desk__asks"
 
     async def save(
-        self, record: ConversationRecord, end: RunEnd | None = None, begins: str | None = None
-    ) -> bool:
+        self,
+        record: ConversationRecord,
+        end: RunEnd | None = None,
+        begins: str | None = None,
+        call: CallWrite[T] | None = None,
+    ) -> Saved[T]:
         if self.word in record.body:
             raise JournalError("full")
-        return await super().save(record, end, begins)
+        return await super().save(record, end, begins, call)
 
 
 def test_a_tool_does_not_run_if_the_message_that_calls_it_cannot_be_saved() -> None:
     async def main() -> None:
         journal, desk = MemoryJournal(), Desk()
-        journal.conversations = Full(journal._use)
+        journal.conversations = Full(journal)
         hub = Hub("h").register(desk)
         hub.durable = DurableCalls(hub, journal)
         engine = ChatEngine(hub, Puppet(["Well. ", call("desk__asks")], [call("desk__asks")]))
@@ -970,7 +987,7 @@ def test_a_tool_does_not_run_if_the_message_that_calls_it_cannot_be_saved() -> N
 def test_of_a_turn_that_cannot_be_saved_nothing_is_left(model: type[Puppet]) -> None:
     async def main() -> None:
         journal = MemoryJournal()
-        store = journal.conversations = Full(journal._use)
+        store = journal.conversations = Full(journal)
         store.word = b""
         hub = Hub("h").register(Desk())
         hub.durable = DurableCalls(hub, journal)

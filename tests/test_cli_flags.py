@@ -7,8 +7,8 @@ import pytest
 
 from midcall.cli.fields import fields_of, type_text
 from midcall.cli.flags import Flags
+from midcall.decorators import method
 from midcall.hub import Hub
-from midcall.marks import method
 
 
 def parse(properties: dict[str, Any], *argv: str, **rest: Any) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from client_peers import (
 )
 from driving import LIMIT, until
 from mcp_peers import http_server
-from midcall import Client, RemoteError
+from midcall import Client, Hub, RemoteError
 from midcall.client import subscriptions
 
 ERAS = ["legacy", "modern"]
@@ -442,6 +442,24 @@ def test_a_tool_whose_schema_has_changed_is_listed_again() -> None:
             server.tools = [REGION]
             assert (await client.call("query", {"region": "eu"})).structured == {"mcp-param-region": "eu"}
             assert (server.refusals, server.lists) == (1, 2)
+
+    run(main())
+
+
+def test_a_mounted_tool_whose_schema_has_changed_is_listed_again() -> None:
+    async def main() -> None:
+        server = Strict([{"name": "query", "inputSchema": {"type": "object"}}])
+        async with server.peer() as peer:
+            hub = Hub("front").mount("b", peer.url)
+            await hub.open()
+            try:
+                server.tools = [REGION]
+                async with connect(hub) as client:
+                    found = (await client.call("b.query", {"region": "eu"})).structured
+                    assert found == {"mcp-param-region": "eu"}
+                assert (server.refusals, server.lists) == (1, 2)
+            finally:
+                await hub.close()
 
     run(main())
 

@@ -12,7 +12,7 @@ import pytest
 from client_peers import calls, nothing_waits, run, said, scripted, seen
 from driving import until
 from midcall import Client, RemoteError, ToolError, TransportLost, Unreachable
-from midcall.client import child, line, serving
+from midcall.client import child, serving, tool_call
 from midcall.items import Done, Log, Progress
 
 
@@ -194,7 +194,7 @@ def test_a_storm_of_notifications_hides_no_answer() -> None:
 def test_a_reader_that_is_behind_gets_no_more_progress_than_can_be_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(line, "MAX_BEHIND", 500)
+    monkeypatch.setattr(tool_call, "MAX_BEHIND", 500)
 
     async def main() -> None:
         async with scripted("storm", "3000") as client:

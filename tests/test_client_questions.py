@@ -31,7 +31,7 @@ from midcall import (
     connect,
     method,
 )
-from midcall.client import calling
+from midcall.client import rounds
 from midcall.client.inprocess import HubWire
 from midcall.client.targets import Target
 from midcall.questions import Confirm, Form, Prompt, Root, Sample, Sampled, Select, Url
@@ -656,7 +656,7 @@ def test_a_reader_that_leaves_cancels_the_call(era: str) -> None:
 
 
 def test_a_server_that_asks_for_ever_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calling, "MAX_ROUNDS", 5)
+    monkeypatch.setattr(rounds, "MAX_ROUNDS", 5)
 
     async def main() -> None:
         count = 0
@@ -684,7 +684,7 @@ def test_a_server_that_only_wants_to_be_asked_again_is_asked_again() -> None:
 
 
 def test_a_server_that_wants_to_be_asked_again_for_ever_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calling, "MAX_WAITS", 5)
+    monkeypatch.setattr(rounds, "MAX_WAITS", 5)
 
     async def main() -> None:
         async with scripted("waits", "1000") as client:
@@ -731,7 +731,7 @@ def test_a_page_that_a_legacy_server_wants_visited_is_visited_and_the_call_is_se
             assert len(visited) == 2
             with pytest.raises(RemoteError):  # or another one each time
                 await client.call("x", {"page": "ever new"})
-            assert len(visited) == 2 + calling.MAX_VISITS
+            assert len(visited) == 2 + rounds.MAX_VISITS
 
     run(main())
 

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from mcp_types import _v2025_11_25, _v2026_07_28
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from midcall.client.answering import question_from, result_for
 from midcall.errors import WrongAnswer
-from midcall.mcp.elicitation import answer_from, inexpressible, request_for
+from midcall.mcp.elicitation import answer_from, inexpressible, question_from, request_for, result_for
 from midcall.questions import (
     CANCELLED,
     DECLINED,

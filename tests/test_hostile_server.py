@@ -11,7 +11,7 @@ import pytest
 from chatting import Puppet, serving
 from midcall import Ask, Hub, MidcallError, Request, connect, connect_hub, method
 from midcall.chat import ChatEngine
-from midcall.client.native import Toolbox
+from midcall.client.toolbox import Toolbox
 from midcall.errors import InvalidArguments
 from midcall.mcp.catalog import Catalog
 from mounting import ERAS, drive, mounted

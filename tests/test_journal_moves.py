@@ -46,7 +46,7 @@ class Worker:
         self.journal = journal
         self.durable = self.hub.durable = DurableCalls(self.hub, journal)
         durable = mcp_of(self.hub).resumption.durable
-        self.office = Admin(journal, CALL_KINDS, durable=durable, calls=self.hub.calls)
+        self.admin = Admin(journal, CALL_KINDS, durable=durable, calls=self.hub.calls)
 
 
 class Caller:
@@ -143,7 +143,7 @@ def test_an_administrator_may_answer_at_a_worker_that_the_call_has_left() -> Non
             caller = Caller(other)
             await caller.ask("attach", call=call, after=0)
             question = await caller.asked("name")
-            answered = await one.office.answer(call, {"name": "Ann"})
+            answered = await one.admin.answer(call, {"name": "Ann"})
             assert answered["status"] == "waiting"
             last = await caller.asked("colour")
             withdrawn = [item["request_id"] for item in caller.items if item["type"] == "request_cancelled"]
@@ -184,7 +184,7 @@ def test_who_is_gone_is_not_followed() -> None:
             call = await caller.begin()
             await caller.asked("name")
             other.work.go_on.clear()
-            answering = asyncio.ensure_future(other.office.answer(call, {"name": "Ann"}))
+            answering = asyncio.ensure_future(other.admin.answer(call, {"name": "Ann"}))
             await until(lambda: any(item["type"] == "request_cancelled" for item in caller.items))
             await caller.leave()
             other.work.go_on.set()

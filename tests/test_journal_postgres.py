@@ -20,6 +20,7 @@ from journal_model import JournalModel
 from journal_worker import worker
 from midcall.journal.contract import Busy, Claimed, Fenced, Gone, Journal, JournalError, Settled
 from midcall.journal.postgres import PostgresJournal
+from midcall.journal.postgres import reach as reach_module
 from midcall.journal.postgres.reach import SETTINGS, Reach, transaction
 from midcall.journal.seal import KeyRing
 from postgres_cut import Cut, cuttable
@@ -566,6 +567,33 @@ def test_who_stands_still_in_the_middle_of_a_transaction_keeps_nobody_else_from_
         assert await one.run(lambda connection, _: connection.fetchval("SELECT n FROM t")) == 3
         for reach in (one, other):
             await reach.close()
+
+    drive(main())
+
+
+def test_who_finds_all_connections_standing_still_is_told_after_a_while(
+    server: postgres_server.Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reach_module, "CONNECTING", 0.2)
+
+    async def main() -> None:
+        reach = Reach(server.dsn, connections=1, patience=0.2, pooled=False)
+        await reach.open()
+        held, go_on = asyncio.Event(), asyncio.Event()
+
+        async def hold(connection: Any, again: bool) -> int:
+            held.set()
+            await go_on.wait()
+            return int(await connection.fetchval("SELECT 1"))
+
+        holding = asyncio.ensure_future(reach.run(hold))
+        await held.wait()
+        with pytest.raises(JournalError):
+            await reach.run(lambda connection, _: connection.fetchval("SELECT 2"))
+        go_on.set()
+        assert await holding == 1
+        assert await reach.run(lambda connection, _: connection.fetchval("SELECT 2")) == 2
+        await reach.close()
 
     drive(main())
 

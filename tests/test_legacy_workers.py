@@ -108,7 +108,7 @@ async def workers(kind: str, folder: Path, count: int = 3) -> AsyncIterator[Bala
             await hub.open()
             stack.push_async_callback(hub.close)
             endpoint = McpEndpoint(mcp_of(hub))
-            sessions = hub.durable.mail.box("session")
+            sessions = hub.durable.bus.channel("session")
             sessions.take = endpoint.share_sessions(sessions)
             endpoints.append(endpoint)
         yield Balancer(endpoints)

@@ -13,9 +13,9 @@ from driving import LIMIT, assert_nothing_left, until
 from mcp_peers import http_server, mcp_environment
 from midcall import Hub, RegistrationError, ToolError, method
 from midcall.client import Client, connect
-from midcall.client.mount_relay import RelayedCall
 from midcall.errors import InvalidArguments, RemoteError
 from midcall.items import Data, Log, Progress
+from midcall.mount.call import RelayedCall
 from mounting import ERAS, SERVER, drive, mounted, result_of, strange
 from peers import command, free_port, wait_for
 
@@ -294,9 +294,9 @@ def test_a_call_that_is_aborted_just_as_it_is_asked_something_ends_so(
 ) -> None:
     moved = RelayedCall.moved
 
-    def aborted_first(relayed: RelayedCall, talk: Any) -> None:
-        relayed.call.abort("No more of this")
-        moved(relayed, talk)
+    def aborted_first(relay: RelayedCall, exchange: Any) -> None:
+        relay.call.abort("No more of this")
+        moved(relay, exchange)
 
     async def main() -> None:
         monkeypatch.setattr(RelayedCall, "moved", aborted_first)
@@ -309,7 +309,7 @@ def test_a_call_that_is_aborted_just_as_it_is_asked_something_ends_so(
 
 
 def test_a_server_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("midcall.client.mount.LOOK", 0.05)
+    monkeypatch.setattr("midcall.mount.mount.LOOK", 0.05)
 
     async def main() -> None:
         async with mounted(strange("legacy"), timeout=0.3) as hub, connect(hub) as client:

@@ -385,7 +385,7 @@ def test_a_question_on_stdio_belongs_to_the_newest_call_of_its_principal() -> No
     async def main() -> None:
         async with mounted(era="legacy") as hub:
             slow = asyncio.ensure_future(result_of(hub.call("b.give.slow", {"seconds": 60})))
-            await until(lambda: len(list(hub.mounts[0].clients.base.talks)) == 1)
+            await until(lambda: len(list(hub.mounts[0].clients.base.exchanges)) == 1)
             found = await hub.call("b.seek.prompt", {"name": "new"}, answer=lambda _: "mine")
             assert found == "new: mine"
             slow.cancel()
@@ -394,9 +394,37 @@ def test_a_question_on_stdio_belongs_to_the_newest_call_of_its_principal() -> No
     drive(main())
 
 
+@pytest.mark.parametrize("behind", ERAS)
+@pytest.mark.parametrize("front", ERAS)
+def test_one_call_goes_on_when_the_server_asks(behind: str, front: str) -> None:
+    made: list[str] = []
+    seen: set[str] = set()
+
+    async def main() -> None:
+        async with mounted(era=behind) as hub:
+            prepare = hub.prepare
+
+            def counted(found: Any, *args: Any, **options: Any) -> Any:
+                made.append(found.name)
+                return prepare(found, *args, **options)
+
+            def answer(request: Request) -> str:
+                seen.update(one.id for one in hub.calls.list())
+                return "word"
+
+            hub.prepare = counted  # type: ignore[method-assign]
+            async with connect(hub, era=front, answer=answer) as client:
+                assert (await client.call("b.seek.prompt")).text
+            assert made == ["b.seek.prompt"]
+            assert len(seen) == 1
+            assert len(hub.calls) == 0
+
+    drive(main())
+
+
 def test_a_client_that_nobody_uses_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("midcall.client.mount_clients.IDLE", 0.2)
-    monkeypatch.setattr("midcall.client.mount.LOOK", 0.05)
+    monkeypatch.setattr("midcall.mount.clients.IDLE", 0.2)
+    monkeypatch.setattr("midcall.mount.mount.LOOK", 0.05)
 
     async def main() -> None:
         async with mounted(strange("legacy"), era="legacy") as hub:
@@ -410,8 +438,8 @@ def test_a_client_that_nobody_uses_is_closed(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_client_that_takes_long_to_start_is_not_taken_for_an_idle_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("midcall.client.mount_clients.IDLE", 0.2)
-    monkeypatch.setattr("midcall.client.mount.LOOK", 0.05)
+    monkeypatch.setattr("midcall.mount.clients.IDLE", 0.2)
+    monkeypatch.setattr("midcall.mount.mount.LOOK", 0.05)
     slow = ["sh", "-c", 'sleep 1; exec "$@"', "sh", *strange("legacy")]
 
     async def main() -> None:
@@ -424,7 +452,7 @@ def test_a_client_that_takes_long_to_start_is_not_taken_for_an_idle_one(
 def test_there_are_not_more_clients_than_may_be_and_idle_ones_make_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("midcall.client.mount_clients.MOST", 2)
+    monkeypatch.setattr("midcall.mount.clients.MOST", 2)
 
     async def main() -> None:
         async with mounted(strange("legacy"), era="legacy") as hub:
@@ -434,7 +462,7 @@ def test_there_are_not_more_clients_than_may_be_and_idle_ones_make_room(
                 assert len(list(hub.mounts[0].clients)) <= 3
             async with connect(speaking_for(hub, "x")) as x, connect(speaking_for(hub, "y")) as y:
                 waiting = [asyncio.ensure_future(result_of(one.call("b.silent"))) for one in (x, y)]
-                await until(lambda: sum(any(one.talks) for one in hub.mounts[0].clients) == 2)
+                await until(lambda: sum(any(one.exchanges) for one in hub.mounts[0].clients) == 2)
                 async with connect(speaking_for(hub, "z")) as z:
                     with pytest.raises(ToolError, match="More than 2 callers"):
                         await z.call("b.list")

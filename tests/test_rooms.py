@@ -8,13 +8,13 @@ SOURCE = Path(__file__).parent.parent / "src" / "midcall"
 
 # From the inside out. The modules of the core are rooms of their own, so their order is kept too.
 ROOMS = [
-    "version", "errors", "limits", "printable", "schema_parts", "telemetry", "principal", "docstrings", "questions", "metrics", "marks", "content", "items", "outlet", "json_schema", "schema", "open_questions", "replay", "logs", "steps", "dev", "reports", "call", "calls", "branch", "ask", "activation",
+    "version", "errors", "limits", "printable", "schema_parts", "telemetry", "principal", "docstrings", "questions", "metrics", "decorators", "content", "items", "outlet", "json_schema", "schema", "open_questions", "replay", "logs", "steps", "dev", "reports", "call", "calls", "branch", "ask", "activation",
     "registry", "invocation", "hub", "testing", "jsonrpc", "raw_params", "connection", "http",
-    "journal", "plexus", "mcp", "transports", "client", "models", "chat", "fsm", "activations", "cli",
+    "journal", "plexus", "mcp", "transports", "client", "mount", "models", "chat", "fsm", "activations", "cli",
 ]  # fmt: skip
 
 # The doors that open upwards, each inside a function: conveniences that the design asks for.
-DOORS = {("journal", "plexus"), ("hub", "transports"), ("hub", "client"), ("midcall", "client")}
+DOORS = {("journal", "plexus"), ("hub", "transports"), ("hub", "mount"), ("midcall", "client")}
 
 # What a hub has of rooms further out: it only names their types.
 NAMED = {("hub", "journal"), ("hub", "chat")}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from websockets.asyncio.client import connect as open_socket
 from websockets.exceptions import InvalidStatus
 
@@ -20,21 +21,21 @@ from mcp_peers import META, MODERN, Response
 from midcall import Ask, Hub, JournalFull, RateLimited, calls, connect_hub, method, resource
 from midcall.calls import Owned, RateLimit
 from midcall.chat import ChatEngine, engine
-from midcall.client import mount
 from midcall.journal.durable import DurableCalls, Quota
 from midcall.journal.memory import MemoryJournal
 from midcall.journal.sqlite import SqliteJournal
 from midcall.mcp import mcp_of
 from midcall.mcp import peer as mcp_peer
-from midcall.metrics import counts, families_of, render
+from midcall.metrics import keep
+from midcall.mount import mount
 from midcall.principal import Principal
 from midcall.transports import http as transport
-from midcall.transports import http_sessions, http_sse
+from midcall.transports import http_sessions, legacy_sse
 from midcall.transports.auth import StaticKeys
 from midcall.transports.http_server import server
 from peers import Peer, SocketWire, command, free_port
-from test_http_sse import client as sse_client
-from test_http_sse import http, refusal, running, status
+from test_legacy_sse import client as sse_client
+from test_legacy_sse import http, refusal, running, status
 
 ANN, BOB = "ann-0123456789abcdef", "bob-0123456789abcdef"
 PING = b'{"jsonrpc":"2.0","id":"p","method":"ping"}'
@@ -162,7 +163,7 @@ def test_whoever_has_most_sessions_makes_room_when_there_are_too_many(
 
 def test_an_old_stream_ends_for_another_one_of_the_same_caller_only(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
-        monkeypatch.setattr(http_sse, "LIMIT", 3)
+        monkeypatch.setattr(legacy_sse, "LIMIT", 3)
         async with (
             shop(Hub().register(Shop()), sse=True) as port,
             sse_client(port, token=ANN) as ann,
@@ -461,15 +462,21 @@ def test_code_in_the_same_process_is_not_limited() -> None:
 
 def test_what_is_refused_is_counted() -> None:
     async def run() -> None:
-        before = dict(counts.refused)
+        def refused() -> dict[str, float]:
+            families = text_string_to_metric_families(keep().text().decode())
+            (found,) = (family for family in families if family.name == "midcall_refused")
+            return {
+                sample.labels["reason"]: sample.value for sample in found.samples if "total" in sample.name
+            }
+
+        before = refused()
         hub = limited()
         hub.calls.limit = 0
         async with shop(hub) as port:
             await tool(port, BOB, "shop.quick")
             await tool(port, BOB, "shop.quick")
-        for reason in ("too_many_calls", "rate_limited"):
-            assert counts.refused[reason] == before.get(reason, 0) + 1
-        assert 'midcall_refused_total{reason="rate_limited"}' in render(families_of(counts))
+        also = {reason: before[reason] + 1 for reason in ("too_many_calls", "rate_limited")}
+        assert refused() == before | also
 
     drive(run())
 

@@ -261,9 +261,9 @@ async def main(path, parked_calls):
 
     asked, first, _ = await asked_by(one, params, "4" * 32)
     durable = mcp_of(hubs[1]).resumption.durable
-    office = Admin(durable.journal, CALL_KINDS, durable=durable)
-    (call,) = (await office.list(status=["waiting"]))["calls"]
-    await office.answer(call["id"], {call["questions"][0]["key"]: "a"})
+    admin = Admin(durable.journal, CALL_KINDS, durable=durable)
+    (call,) = (await admin.list(status=["waiting"]))["calls"]
+    await admin.answer(call["id"], {call["questions"][0]["key"]: "a"})
     exporter.clear()
     late_one, _, _ = await asked_by(one, {**params, "requestState": asked["requestState"]}, "5" * 32)
     ended, third, _ = await asked_by(one, by_order(late_one, params, accept(text="b")), "6" * 32)

@@ -12,6 +12,8 @@ MOST = {
     "MRTR: a question with its retry": 30,
     "the same, killed between the two": 30,
     "a chat turn that asks, with its answer": 36,
+    "a mounted server's question, with its retry": 35,
+    "a client's call_tools over HTTP": 18,
 }
 
 

@@ -9,6 +9,7 @@ from midcall.ask import Ask, Asking
 from midcall.branch import Branch
 from midcall.call import Call, CallInfo, Status
 from midcall.calls import Calls
+from midcall.decorators import completion, method, prompt, resource
 from midcall.errors import (
     Aborted,
     AnswerError,
@@ -46,7 +47,6 @@ from midcall.errors import (
 from midcall.hub import Hub
 from midcall.invocation import Invocation
 from midcall.items import Data, Done, Error, Item, Log, Progress, Request, RequestCancelled
-from midcall.marks import completion, method, prompt, resource
 from midcall.questions import CANCELLED, DECLINED, Option, Question, Sampled, ToolUse
 from midcall.version import __version__
 

@@ -22,9 +22,9 @@ import msgspec
 
 from midcall.ask import Ask
 from midcall.call import Call
+from midcall.decorators import Kind, Mark, mark_of
 from midcall.docstrings import read_docstring
 from midcall.errors import InvalidArguments, RegistrationError
-from midcall.marks import Kind, Mark, mark_of
 
 _NAMESPACE = re.compile(r"^[A-Za-z][A-Za-z0-9_-]*$")
 _STREAMS = (
@@ -113,8 +113,8 @@ class Method:
             schema["elicits"] = {key: shape_of(q.answer_type).schema for key, q in self.elicits.items()}
         return schema
 
-    def read_arguments(self, raw: bytes, name: str = "") -> dict[str, Any]:
-        """Validated arguments from JSON: an object, or an array in the order of the parameters.
+    def read_arguments(self, raw: bytes, name: str = "") -> Any:
+        """Validated arguments from JSON, for `invoke`: an object, or an array in the order of the parameters.
 
         Raises `InvalidArguments` with one entry for each fault.
         """
@@ -151,11 +151,70 @@ class Method:
         """Whether this is the method that was made from a function, bound or not."""
         return getattr(self._function, "__func__", self._function) is getattr(function, "__func__", function)
 
-    def invoke(self, call: Call, arguments: dict[str, Any]) -> Any:
+    def invoke(self, call: Call, arguments: Any) -> Any:
         """Start the body: gives an awaitable, or an async iterator if `streaming`."""
         if self._ask_parameter is not None:
             return self._run(**arguments, **{self._ask_parameter: Ask(call, self.elicits)})
         return self._run(**arguments)
+
+
+class RemoteMethod(Method):
+    """A tool, prompt, resource, template or completion that another server has (see `midcall.mount`).
+
+    It is listed as that server lists it, and its arguments go there as they came: the server checks them.
+    """
+
+    __slots__ = ("listed", "runner")
+
+    def __init__(
+        self,
+        kind: Kind,
+        name: str,
+        listed: dict[str, Any],
+        params: dict[str, Any],
+        runner: Any,
+        **extras: Any,
+    ) -> None:
+        """`listed` is what the server says of it, and `runner` has the server run it (see `mount.call`)."""
+        self.listed = listed
+        self.runner = runner
+        self.name = name
+        self.hidden = False
+        self.elicits = {}
+        description, returns = listed.get("description"), listed.get("outputSchema")
+        self.description = description if isinstance(description, str) else ""
+        self.interactive = True  # it may ask
+        self.streaming = False
+        self.params = params
+        self.returns = returns if isinstance(returns, dict) else None
+        self.extras = extras
+        properties = params.get("properties")
+        self._names = list(properties) if isinstance(properties, dict) else []
+        self._ask_parameter = None
+        self._function = runner.run
+        self.hash = digest([kind, listed])
+
+    def read_arguments(self, raw: bytes, name: str = "") -> bytes:
+        """The arguments as they came, if they are an object."""
+        if b"\n" in raw or b"\r" in raw:  # between tokens only, as JSON has it; they separate messages
+            raw = raw.replace(b"\n", b" ").replace(b"\r", b" ")
+        if raw[:1] == b"{":
+            return raw
+        raw = raw.strip()
+        if raw in (b"", b"null"):
+            return b"{}"
+        if raw[:1] == b"[":
+            try:
+                return self._by_name(raw)
+            except ValueError as error:
+                raise InvalidArguments(name or self.name, [{"path": "", "message": str(error)}]) from None
+        if raw[:1] != b"{":
+            fault = {"path": "", "message": "the arguments are no object"}
+            raise InvalidArguments(name or self.name, [fault])
+        return raw
+
+    def invoke(self, call: Call, arguments: bytes) -> Any:
+        return self.runner.run(call, arguments)
 
 
 class Activation:

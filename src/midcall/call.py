@@ -57,8 +57,8 @@ class Runnable(Protocol):
     def streaming(self) -> bool:
         """Whether `invoke` gives an async iterator instead of an awaitable."""
 
-    def invoke(self, call: "Call", arguments: dict[str, Any]) -> Any:
-        """Start the body with validated arguments."""
+    def invoke(self, call: "Call", arguments: Any) -> Any:
+        """Start the body with arguments as the method has read them."""
 
 
 class CallInfo(Struct, frozen=True):
@@ -76,7 +76,8 @@ class Call(Struct, eq=False):
 
     name: str
     method: Runnable
-    arguments: dict[str, Any]
+    arguments: Any
+    """As the method has read them."""
     outlet: Outlet
     metadata: Metadata
     supported: frozenset[str] = frozenset()

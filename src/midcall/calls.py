@@ -29,7 +29,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, cast
 
 from midcall.call import PROCESS, Call, CallInfo
 from midcall.errors import RateLimited, TooManyCalls, UnknownQuestion
-from midcall.metrics import counts
+from midcall.metrics import refused
 
 log = logging.getLogger("midcall.call")
 
@@ -70,13 +70,15 @@ class Calls:
     ) -> Call:
         """Give the call an id and a task. Raises `TooManyCalls` at the limit, unless that was `checked`.
 
+        One that is listed already keeps its id.
         `at_once` runs it up to the first thing that it waits for before this returns, where Python can
         (3.12 and later): whoever starts it must be ready for its items, also for the last one. Who
         knows the running loop gives it, as finding it out is a system call in Python 3.11.
         """
-        if not checked:
-            self.check_room(call)
-        self.add(call)
+        if not call.number:
+            if not checked:
+                self.check_room(call)
+            self.add(call)
         loop = loop or asyncio.get_running_loop()
         if at_once and sys.version_info >= (3, 12):
             call.task = asyncio.Task(call.run(self.ended), loop=loop, eager_start=True)
@@ -114,7 +116,7 @@ class Calls:
             why = "The arguments of the calls that run are too large together; try again later"
         else:
             return
-        counts.refused[TooManyCalls.code] += 1
+        refused(TooManyCalls.code)
         raise TooManyCalls(why)
 
     def add(self, call: Call) -> None:
@@ -334,7 +336,7 @@ class RateLimit:
         if full_at < now:
             full_at = now
         elif full_at - now > room:
-            counts.refused[RateLimited.code] += 1
+            refused(RateLimited.code)
             seconds = max(math.ceil(full_at - now - room), 1)
             raise RateLimited(f"More than {1 / pause:g} calls a second; try again in {seconds} s", seconds)
         self._full_at[principal] = full_at + pause

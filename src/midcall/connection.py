@@ -78,7 +78,7 @@ class Connection:
         self._raw = raw
         self._send = send
         self._max_calls = max_calls
-        self._calls: dict[object, Call] = {}  # by outlet: `Reply` or `Subscription`
+        self._calls: dict[object, Call] = {}  # by outlet: `PlainReply` or `Subscription`
         self._subscriptions: dict[str, Subscription] = {}
         self._replying: set[asyncio.Task[None]] = set()
         self._paused = False
@@ -143,7 +143,7 @@ class Connection:
             if not self._raw:
                 self._refuse(message.method)
             if own is None:
-                self._reply(message.method, params, Reply(self, id, reply))
+                self._reply(message.method, params, PlainReply(self, id, reply))
                 return
             answer = own(params)
         except Exception as error:  # noqa: BLE001  the peer is told
@@ -223,7 +223,7 @@ class Connection:
         subscription.open = False
         return True
 
-    def _reply(self, name: str, params: bytes, outlet: "Reply") -> None:
+    def _reply(self, name: str, params: bytes, outlet: "PlainReply") -> None:
         if name not in self._looks:
             self._hub.calls.admit(self._principal_name)
         call = self._calls[outlet] = self._prepare(name, params, outlet, frozenset())
@@ -234,7 +234,7 @@ class Connection:
             raise
 
     def _prepare(
-        self, name: str, params: bytes, outlet: "Reply | Subscription", supported: frozenset[str]
+        self, name: str, params: bytes, outlet: "PlainReply | Subscription", supported: frozenset[str]
     ) -> Call:
         if len(self._calls) >= self._max_calls:
             raise TooManyCalls(f"More than {self._max_calls} calls at once on one connection")
@@ -271,7 +271,7 @@ class Connection:
             % (subscription.encode(), encode_item(item), numbered)
         )
 
-    def ended(self, outlet: "Reply | Subscription") -> Call:
+    def ended(self, outlet: "PlainReply | Subscription") -> Call:
         """A call has emitted its last item."""
         return self._calls.pop(outlet)
 
@@ -328,7 +328,7 @@ class Connection:
         await end_all(tuple(self._calls.values()), reason)
 
 
-class Reply:
+class PlainReply:
     """Outlet of a plain request: collects the result, and responds once."""
 
     __slots__ = ("_connection", "_contents", "_failure", "_id", "_reply", "_size")

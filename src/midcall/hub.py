@@ -45,15 +45,6 @@ class Hub(Registry):
         self.chat: ChatEngine | None = None
         """Where people talk to a model that calls these methods (see `midcall.chat`)."""
 
-    @property
-    def keeper(self) -> "DurableCalls | None":
-        """The name of `durable` before."""
-        return self.durable
-
-    @keeper.setter
-    def keeper(self, durable: "DurableCalls | None") -> None:
-        self.durable = durable
-
     # --- other hubs and servers --------------------------------------------------------------
 
     def register_hub(self, hub: Registry, *, namespace: str | None = None) -> Self:
@@ -78,7 +69,7 @@ class Hub(Registry):
         The server is connected when the hub is opened. While it cannot be reached, its methods stay, and
         raise `Unreachable`.
         """
-        from midcall.client.mount import mount_of  # noqa: PLC0415  a step up the rooms, as in `asgi`
+        from midcall.mount.mount import mount_of  # noqa: PLC0415  a step up the rooms, as in `asgi`
 
         mount = mount_of(namespace, target, self._changed, self.updated, options)
         self._add(namespace, mount.activation)

@@ -244,3 +244,43 @@ class Pending(Generic[W]):
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+
+class Lines:
+    """Cuts bytes into lines, each a message on a pipe, without keeping one that is too long."""
+
+    __slots__ = ("_limit", "_parts", "_size")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def feed(self, data: bytes) -> list[bytes | None]:
+        """The lines that these bytes complete; `None` stands for one that was too long."""
+        head, *rest = data.split(b"\n")
+        self._keep(head)
+        if not rest:
+            return []
+        lines = [self._complete()]
+        tail = rest.pop()
+        lines.extend(line if len(line) <= self._limit else None for line in rest)
+        self._keep(tail)
+        return lines
+
+    def end(self) -> list[bytes | None]:
+        """What stands after the last newline, when no more comes."""
+        return [self._complete()] if self._size else []
+
+    def _keep(self, part: bytes) -> None:
+        self._size += len(part)
+        if self._size > self._limit:
+            self._parts.clear()
+        elif part:
+            self._parts.append(part)
+
+    def _complete(self) -> bytes | None:
+        line = b"".join(self._parts) if self._size <= self._limit else None
+        self._parts.clear()
+        self._size = 0
+        return line

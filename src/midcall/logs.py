@@ -42,19 +42,20 @@ class Trouble:
         """`what` is what cannot be done: "write the journal"."""
         self._log = log
         self._what = what
-        self._since: float | None = None
+        self.since: float | None = None
+        """When it began, while it lasts."""
 
     def begins(self, error: Exception) -> None:
         """It failed, for the first time or again."""
-        if self._since is None:
-            self._since = time.monotonic()
+        if self.since is None:
+            self.since = time.monotonic()
             self._log.warning("cannot %s, and tries again: %s", self._what, error)
 
     def ends(self) -> None:
         """It was done."""
-        if self._since is not None:
-            self._log.warning("can %s again, after %.1f s", self._what, time.monotonic() - self._since)
-            self._since = None
+        if self.since is not None:
+            self._log.warning("can %s again, after %.1f s", self._what, time.monotonic() - self.since)
+            self.since = None
 
 
 def is_no_frame(record: logging.LogRecord) -> bool:

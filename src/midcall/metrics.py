@@ -1,19 +1,20 @@
-"""Metrics: what a monitor reads of this process, in the text format of Prometheus.
+"""Metrics: what a monitor reads of this process, kept by `prometheus_client` (extra: `midcall[metrics]`).
 
-Counts are plain integers that belong to the process, like the calls of all its hubs. Only calls that ask
-count anything; what can be looked up is looked up when somebody reads. Knows no hub, no journal and no HTTP.
+They belong to the process, like the calls of all its hubs. Nothing is kept before somebody wants it (`keep`),
+and only calls that ask count anything. Where several processes serve one address, they have the figures in
+files of one folder, so that each of them can tell those of all. Knows no hub, no journal and no HTTP.
 """
 
+import os
 import sys
 import time
-from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from typing import Literal, NamedTuple, TypeAlias
-
-from msgspec import Struct, field
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from midcall.questions import KINDS, PERSON_KINDS
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
 
 MINUTE, HOUR, DAY = 60, 3600, 24 * 3600
 
@@ -44,163 +45,81 @@ REFUSALS = (
 )
 
 
-class Histogram(Struct):
-    """How often a value was at most so much."""
+NEEDS = "metrics need `pip install midcall[metrics]`"
 
-    bounds: tuple[float, ...]
-    counts: list[int]
-    sum: float = 0.0
-
-    @classmethod
-    def empty(cls, bounds: tuple[float, ...]) -> "Histogram":
-        return cls(bounds, [0] * (len(bounds) + 1))
-
-    def observe(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.sum += value
-
-    def add(self, other: "Histogram") -> None:
-        self.counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
-        self.sum += other.sum
+FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+"""Names the folder of the figures, in the environment of processes that serve together."""
 
 
-def _none() -> dict[str, int]:
-    return defaultdict(int)
+class Metrics:
+    """The figures of this process, or of all that serve together."""
 
+    def __init__(self) -> None:
+        from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram  # noqa: PLC0415  an extra
+        from prometheus_client.multiprocess import MultiProcessCollector  # noqa: PLC0415
 
-class Counts(Struct):
-    """What has happened in this process."""
+        self._all = own = CollectorRegistry()
+        if FOLDER in os.environ:
+            self._all = CollectorRegistry()
+            MultiProcessCollector(self._all)  # type: ignore[no-untyped-call]
 
-    asked: dict[str, int] = field(default_factory=_none)
-    """Questions, by kind."""
-    ended: dict[str, int] = field(default_factory=_none)
-    """Questions, by their `Ending`."""
-    thinking: Histogram = field(default_factory=lambda: Histogram.empty(THINKING))
-    """How long people took to answer, also if they took it over several lives of the process."""
-    segments: dict[str, int] = field(default_factory=_none)
-    """Segments of calls in the journal: `run`, `rebuilt`, `taken_over`, `fenced`."""
-    diverged: int = 0
-    refused: dict[str, int] = field(default_factory=_none)
-    """What callers were refused because they had or did too much, by the code of the error."""
-    journal: dict[str, Histogram] = {}
-    """How long the operations of the journal took, if that is measured."""
-    journal_errors: dict[str, int] = field(default_factory=_none)
+        def gauge(name: str, help: str) -> Gauge:
+            return Gauge(name, help, registry=own, multiprocess_mode="livesum")
 
-    def add(self, other: "Counts") -> None:
-        """Count also what has happened in another process."""
-        for mine, theirs in (
-            (self.asked, other.asked),
-            (self.ended, other.ended),
-            (self.segments, other.segments),
-            (self.refused, other.refused),
-            (self.journal_errors, other.journal_errors),
-        ):
-            for name, number in theirs.items():
-                mine[name] = mine.get(name, 0) + number
-        self.diverged += other.diverged
-        self.thinking.add(other.thinking)
-        for name, times in other.journal.items():
-            self.journal.setdefault(name, Histogram.empty(times.bounds)).add(times)
-
-
-counts = Counts()
-
-
-def question_asked(kind: str) -> None:
-    """A question waits that did not wait before."""
-    counts.asked[kind] += 1
-
-
-def question_ended(kind: str, ending: Ending, since: float) -> None:
-    """A question waits no longer; `since` is the time at which it was asked."""
-    counts.ended[ending] += 1
-    if ending in ("answered", "declined", "cancelled") and kind in PERSON_KINDS and since:
-        seconds = max(0.0, time.time() - since)
-        counts.thinking.observe(seconds)
-        if "opentelemetry.metrics" in sys.modules:
-            from midcall.telemetry import record_answer  # noqa: PLC0415  slow to import, and seldom needed
-
-            record_answer(seconds, THINKING, kind, ending)
-
-
-# --- the text format --------------------------------------------------------------------------
-
-
-class Family(NamedTuple):
-    """Figures of one name."""
-
-    name: str
-    type: Literal["counter", "gauge", "histogram"]
-    help: str
-    samples: Iterable[tuple[Mapping[str, str], "float | Histogram"]]
-
-
-def single(name: str, type: Literal["counter", "gauge"], help: str, value: float) -> Family:
-    """One figure without labels."""
-    return Family(name, type, help, [({}, value)])
-
-
-def by_label(
-    name: str, type: Literal["counter", "gauge"], help: str, label: str, values: Mapping[str, float]
-) -> Family:
-    """A figure for each value of a label."""
-    return Family(name, type, help, [({label: one}, value) for one, value in values.items()])
-
-
-def histogram(name: str, help: str, label: str, values: Mapping[str, Histogram]) -> Family:
-    """A histogram for each value of a label; with the label "" just one."""
-    return Family(name, "histogram", help, [({label: o} if label else {}, h) for o, h in values.items()])
-
-
-def families_of(counts: Counts) -> list[Family]:
-    """What was counted, here or in several processes."""
-    return [
-        by_label(
-            "midcall_questions_asked_total",
-            "counter",
-            "Questions that were asked.",
-            "kind",
-            {kind: counts.asked.get(kind, 0) for kind in sorted(KINDS)},
-        ),
-        by_label(
-            "midcall_questions_ended_total",
-            "counter",
-            "Questions that wait no longer, and why.",
-            "outcome",
-            {ending: counts.ended.get(ending, 0) for ending in ENDINGS},
-        ),
-        histogram("midcall_answer_seconds", "How long people took to answer.", "", {"": counts.thinking}),
-        *(
-            single(f"midcall_segments_{name}_total", "counter", help, counts.segments.get(name, 0))
-            for name, help in _SEGMENTS.items()
-        ),
-        single(
-            "midcall_calls_diverged_total",
-            "counter",
-            "Calls that stand still because their code has changed.",
-            counts.diverged,
-        ),
-        by_label(
-            "midcall_refused_total",
-            "counter",
+        self.active = gauge("midcall_calls_active", "Calls that run, or wait in memory.")
+        self.open = gauge("midcall_questions_open", "Open questions of those.")
+        self.parked = gauge("midcall_calls_parked", "Those of them that are in the journal, and wait.")
+        self.asked = Counter("midcall_questions_asked", "Questions that were asked.", ["kind"], registry=own)
+        self.ended = Counter(
+            "midcall_questions_ended", "Questions that wait no longer, and why.", ["outcome"], registry=own
+        )
+        self.thinking = Histogram(
+            "midcall_answer_seconds", "How long people took to answer.", buckets=THINKING, registry=own
+        )
+        """Also if they took it over several lives of the process."""
+        self.segments = {
+            name: Counter(f"midcall_segments_{name}", help, registry=own) for name, help in _SEGMENTS.items()
+        }
+        self.diverged = Counter(
+            "midcall_calls_diverged", "Calls that stand still because their code has changed.", registry=own
+        )
+        self.refused = Counter(
+            "midcall_refused",
             "What callers were refused because they had or did too much.",
-            "reason",
-            {reason: counts.refused.get(reason, 0) for reason in REFUSALS},
-        ),
-        histogram(
+            ["reason"],
+            registry=own,
+        )
+        self.journal = Histogram(
             "midcall_journal_seconds",
             "How long operations of the journal took.",
-            "operation",
-            {name: times for name, times in counts.journal.items() if any(times.counts)},
-        ),
-        by_label(
-            "midcall_journal_errors_total",
-            "counter",
-            "Operations of the journal that failed.",
-            "operation",
-            counts.journal_errors,
-        ),
-    ]
+            ["operation"],
+            buckets=WRITING,
+            registry=own,
+        )
+        self.journal_errors = Counter(
+            "midcall_journal_errors", "Operations of the journal that failed.", ["operation"], registry=own
+        )
+        for counter, labels in ((self.asked, sorted(KINDS)), (self.ended, ENDINGS), (self.refused, REFUSALS)):
+            for label in labels:
+                counter.labels(label)  # what has not happened yet is told too
+
+    def text(self, more: "Iterable[Metric]" = ()) -> bytes:
+        """What a monitor reads; `more` is what was looked up for it."""
+        from prometheus_client import CollectorRegistry, generate_latest  # noqa: PLC0415
+
+        looked_up = CollectorRegistry()
+        looked_up.register(_Found(list(more)))
+        return generate_latest(looked_up) + generate_latest(self._all)
+
+
+class _Found:
+    """What was looked up, as `prometheus_client` wants it."""
+
+    def __init__(self, families: "list[Metric]") -> None:
+        self._families = families
+
+    def collect(self) -> "Iterable[Metric]":
+        return self._families
 
 
 _SEGMENTS = {
@@ -210,38 +129,61 @@ _SEGMENTS = {
     "fenced": "Writes that were refused because another worker had taken over.",
 }
 
-
-def render(families: Iterable[Family]) -> str:
-    """The text that a monitor reads."""
-    lines: list[str] = []
-    for family in families:
-        lines += (f"# HELP {family.name} {family.help}", f"# TYPE {family.name} {family.type}")
-        for labels, value in family.samples:
-            if isinstance(value, Histogram):
-                lines += _histogram(family.name, labels, value)
-            else:
-                lines.append(f"{family.name}{_labels(labels)} {_number(value)}")
-    return "\n".join((*lines, ""))
+_metrics: Metrics | None = None
 
 
-def _histogram(name: str, labels: Mapping[str, str], value: Histogram) -> Iterable[str]:
-    total = 0
-    for bound, count in zip((*value.bounds, None), value.counts, strict=True):
-        total += count
-        until = "+Inf" if bound is None else _number(bound)
-        yield f"{name}_bucket{_labels({**labels, 'le': until})} {total}"
-    yield f"{name}_sum{_labels(labels)} {_number(value.sum)}"
-    yield f"{name}_count{_labels(labels)} {total}"
+def keep() -> Metrics:
+    """Have figures kept from now on; gives them. Raises `ValueError` if what keeps them is not installed."""
+    global _metrics  # noqa: PLW0603  they are the process's
+    if _metrics is None:
+        try:
+            _metrics = Metrics()
+        except ImportError as error:
+            raise ValueError(f"{error}: {NEEDS}") from None
+    return _metrics
 
 
-def _labels(labels: Mapping[str, str]) -> str:
-    pairs = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
-    return f"{{{pairs}}}" if pairs else ""
+def forget_process(pid: int) -> None:
+    """One of the processes that serve together has ended: what it has counted stays, what it had does not."""
+    if FOLDER in os.environ:
+        from prometheus_client.multiprocess import mark_process_dead  # noqa: PLC0415
+
+        mark_process_dead(pid)  # type: ignore[no-untyped-call]
 
 
-def _escaped(text: str) -> str:
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+def question_asked(kind: str) -> None:
+    """A question waits that did not wait before."""
+    if _metrics is not None:
+        _metrics.asked.labels(kind).inc()
 
 
-def _number(value: float) -> str:
-    return str(int(value)) if value == int(value) else repr(float(value))
+def question_ended(kind: str, ending: Ending, since: float) -> None:
+    """A question waits no longer; `since` is the time at which it was asked."""
+    if _metrics is not None:
+        _metrics.ended.labels(ending).inc()
+    if ending in ("answered", "declined", "cancelled") and kind in PERSON_KINDS and since:
+        seconds = max(0.0, time.time() - since)
+        if _metrics is not None:
+            _metrics.thinking.observe(seconds)
+        if "opentelemetry.metrics" in sys.modules:
+            from midcall.telemetry import record_answer  # noqa: PLC0415  slow to import, and seldom needed
+
+            record_answer(seconds, THINKING, kind, ending)
+
+
+def segment(what: Literal["run", "rebuilt", "taken_over", "fenced"]) -> None:
+    """Something happened to a segment of a call in the journal."""
+    if _metrics is not None:
+        _metrics.segments[what].inc()
+
+
+def diverged() -> None:
+    """A call stands still because its code has changed."""
+    if _metrics is not None:
+        _metrics.diverged.inc()
+
+
+def refused(code: str) -> None:
+    """A caller was refused something because it had or did too much; `code` is that of the error."""
+    if _metrics is not None:
+        _metrics.refused.labels(code).inc()

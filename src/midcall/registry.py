@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Self
 
 from midcall.activation import Activation, Method, digest, own_method, read_methods
+from midcall.decorators import Kind
 from midcall.errors import MethodNotFound, RegistrationError
 from midcall.limits import near_matches
-from midcall.marks import Kind
 
 
 class Resolved(NamedTuple):

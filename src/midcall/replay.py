@@ -65,7 +65,7 @@ Write: TypeAlias = Callable[[], Awaitable[None]]
 """Takes the entries that are not durable yet (`take_fresh`), and makes them so, in their order."""
 
 
-class Branch:
+class TaskBranch:
     """What counts for itself: the call's own task, or one that it has started.
 
     Contexts outlive tasks (a cancelled timer keeps its own), so this holds neither the task nor the call.
@@ -91,7 +91,7 @@ class Branch:
         return self._task is not None and self._task() is task
 
 
-_branch: ContextVar[Branch | None] = ContextVar("midcall_branch", default=None)
+_branch: ContextVar[TaskBranch | None] = ContextVar("midcall_branch", default=None)
 
 
 def in_call() -> bool:
@@ -155,7 +155,7 @@ class Trace:
 
     def enter(self) -> None:
         """The present task is the call's own."""
-        _branch.set(Branch(self, asyncio.current_task(), ""))
+        _branch.set(TaskBranch(self, asyncio.current_task(), ""))
 
     def place(self) -> str:
         """The next place of whatever runs now."""
@@ -173,15 +173,15 @@ class Trace:
         self._keys += 1  # nothing is ever replayed: all that counts is that no two are alike
         return f"{self.call_id}:{self._keys}"
 
-    def _branch(self) -> Branch:
+    def _branch(self) -> TaskBranch:
         task = asyncio.current_task()
         branch = _branch.get()
         if branch is None or not branch.is_of(self):
-            branch = Branch(self, task, "")  # a task that does not come from the call's own
+            branch = TaskBranch(self, task, "")  # a task that does not come from the call's own
             _branch.set(branch)
         elif not branch.is_in(task):
             branch.children += 1
-            branch = Branch(self, task, f"{branch.path}{branch.children}/")
+            branch = TaskBranch(self, task, f"{branch.path}{branch.children}/")
             _branch.set(branch)
         return branch
 
@@ -284,7 +284,7 @@ class Deadline(msgspec.Struct, omit_defaults=True):
     """Whether the code that had asked it was cancelled (by `asyncio.timeout`, or in a task group)."""
 
 
-class Failure(msgspec.Struct):
+class AskFailure(msgspec.Struct):
     """What is kept of an error."""
 
     code: str
@@ -324,7 +324,7 @@ def _value(trace: Trace, wanted: Wanted, entry: Entry | None) -> Any:
             wanted.note = error.expected
             return MISSING
     if entry.state == "failed":
-        failure = msgspec.json.decode(entry.value, type=Failure)
+        failure = msgspec.json.decode(entry.value, type=AskFailure)
         raise _ERRORS.get(failure.code, AskError)(failure.message)
     deadline = msgspec.json.decode(entry.value, type=Deadline)
     wanted.since = deadline.since
@@ -365,4 +365,4 @@ def answered(wanted: Wanted, payload: Any) -> Entry:
 
 def failed(wanted: Wanted, error: MidcallError) -> Entry:
     """The entry of a question that ends without an answer."""
-    return Entry(wanted.place, wanted.fingerprint, "failed", to_json(Failure(error.code, str(error))))
+    return Entry(wanted.place, wanted.fingerprint, "failed", to_json(AskFailure(error.code, str(error))))

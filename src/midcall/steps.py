@@ -38,7 +38,7 @@ def in_step() -> bool:
     return _inside.get()
 
 
-class Failure(msgspec.Struct):
+class StepFailure(msgspec.Struct):
     """What is kept of the error of a step: which class it is of, and data."""
 
     module: str
@@ -160,7 +160,7 @@ def _typed(function: Callable[..., Any], encoded: bytes) -> Any:
 def _kept(error: Exception) -> bytes:
     kind, message = type(error), str(error) or type(error).__name__
     arguments = list(_base(kind).__reduce__(error)[1])  # those of an `OSError` are more than its `args`
-    failure = Failure(kind.__module__, kind.__qualname__, message, arguments, vars(error))
+    failure = StepFailure(kind.__module__, kind.__qualname__, message, arguments, vars(error))
     try:
         return to_json(failure)
     except (TypeError, ValueError, RecursionError):
@@ -174,7 +174,7 @@ def _error(encoded: bytes) -> Exception:
     Whoever can write to a journal chooses what is read here. So nothing is imported, only a class of
     exceptions is used, and no code of that class is run: only that of the built-in one which it extends.
     """
-    failure = msgspec.json.decode(encoded, type=Failure)
+    failure = msgspec.json.decode(encoded, type=StepFailure)
     kind = _loaded(failure.module, failure.name)
     if kind is None:
         return StepFailed(failure.message)

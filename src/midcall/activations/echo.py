@@ -7,7 +7,7 @@ from typing import Annotated
 from msgspec import Struct
 from pydantic import Field
 
-from midcall.marks import method
+from midcall.decorators import method
 
 
 class EchoEvent(Struct, tag_field="type", tag="echo"):

@@ -13,8 +13,8 @@ from typing import Any
 from msgspec import Struct
 
 from midcall.ask import Ask
+from midcall.decorators import method
 from midcall.errors import AskError, NotSupported
-from midcall.marks import method
 from midcall.questions import Question
 
 ROWS = 8

@@ -4,7 +4,7 @@ import time
 
 from msgspec import Struct
 
-from midcall.marks import method
+from midcall.decorators import method
 
 
 class HealthStatus(Struct, tag_field="type", tag="status"):

@@ -7,8 +7,8 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from midcall.ask import Ask
+from midcall.decorators import method
 from midcall.errors import AskError, NotSupported
-from midcall.marks import method
 from midcall.questions import Option
 
 

@@ -16,6 +16,7 @@ from msgspec import Struct, field
 
 from midcall.errors import JournalError, MidcallError
 from midcall.journal.contract import ConversationRecord, Conversations
+from midcall.journal.seal import unguessable
 from midcall.limits import Key
 from midcall.models.base import Message, ToolCall
 
@@ -414,10 +415,15 @@ def is_id(text: str) -> bool:
     return 0 < len(text) <= MAX_ID and text.isprintable()
 
 
+def new_id() -> str:
+    """An id that nobody can guess."""
+    return str(uuid.UUID(bytes=unguessable(16), version=4))
+
+
 def new_conversation(principal: str | None, id: str | None = None) -> Conversation:
     """An empty conversation; unless it is named, under a name that nobody can guess."""
     now = time.time()
-    return Conversation(id or str(uuid.uuid4()), principal, created=now, updated=now)
+    return Conversation(id or new_id(), principal, created=now, updated=now)
 
 
 def _title(text: str) -> str:

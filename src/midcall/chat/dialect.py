@@ -11,14 +11,24 @@ import asyncio
 import functools
 import logging
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, TypeAlias, TypeVar
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from msgspec import Struct
 
 from midcall.errors import JournalError, MethodNotFound, MidcallError, ToolError, UnknownQuestion, WrongAnswer
 from midcall.hub import Hub
 from midcall.items import Data, Done, Error, Item, Progress, Request, RequestCancelled
-from midcall.journal.contract import ENDED, WITH_OUTCOME, Busy, CallRecord, Gone, Settled
+from midcall.journal.contract import (
+    ENDED,
+    WITH_OUTCOME,
+    Busy,
+    CallRecord,
+    CallWrite,
+    Gone,
+    Settled,
+    Settlement,
+)
 from midcall.journal.dialect import Detached
 from midcall.journal.durable import LOOK, DurableCalls, durable_calls
 from midcall.journal.state import Waiting, asked_of, is_answered, new_record
@@ -81,6 +91,15 @@ class SessionLost(MidcallError):
     code = "session_lost"
 
 
+class JointSave(NamedTuple):
+    """How a turn has its conversation saved in one with what is written of a call."""
+
+    save: Callable[[CallWrite[Any] | None], Coroutine[Any, Any, Any]]
+    """Save it with that, or alone; gives what came of that."""
+    not_cut_off: Callable[[], AbstractContextManager[None]]
+    """What is done meanwhile is done to its end."""
+
+
 Told: TypeAlias = asyncio.Future[ToolAsks | bytes | MidcallError | None]
 """What a call comes to: what it asks, its outcome, why it has none, or nothing if it goes on elsewhere."""
 
@@ -92,7 +111,17 @@ class ChatCall(Detached):
     log_level = None
     takes_passed = True
 
-    __slots__ = ("_at_once", "_newest", "_outcome", "_progress", "_report", "_result", "_timer", "_told")
+    __slots__ = (
+        "_at_once",
+        "_newest",
+        "_outcome",
+        "_progress",
+        "_report",
+        "_result",
+        "_timer",
+        "_together",
+        "_told",
+    )
 
     def __init__(self, durable: DurableCalls, record: CallRecord, tool: Tool) -> None:
         super().__init__(durable, record, KINDS)
@@ -106,6 +135,7 @@ class ChatCall(Detached):
         self._newest: tuple[str, float | None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._told: Told | None = None
+        self._together: JointSave | None = None
 
     @property
     def runs(self) -> bool:
@@ -119,6 +149,21 @@ class ChatCall(Detached):
             self._report, self._at_once = report, REPORTS
         self._told = told = asyncio.get_running_loop().create_future()
         return told
+
+    async def saving(self, work: Coroutine[Any, Any, T], together: JointSave | None) -> T:
+        """Do something of which the first thing that is written is written `together` with the conversation,
+        which is saved in any case."""
+        if together is None:
+            return await work
+        with together.not_cut_off():
+            self._together = together
+            try:
+                done = await work
+            finally:
+                left, self._together = self._together, None
+            if left is not None:
+                await left.save(None)
+            return done
 
     def _tell(self, outcome: ToolAsks | bytes | MidcallError | None) -> None:
         self._tell_newest()
@@ -175,6 +220,14 @@ class ChatCall(Detached):
         self.end(self.call, self._outcome)
 
     # --- what the base calls -----------------------------------------------------------------
+
+    async def write(self, write: CallWrite[T]) -> T:
+        together = self._together
+        if together is None or isinstance(write, Settlement):
+            return await super().write(write)
+        self._together = None
+        came: T = await together.save(write)
+        return came
 
     def waits(self) -> None:
         self._tell(ToolAsks(self.record.id, asked_of(self.record).questions))
@@ -252,10 +305,12 @@ class ChatCalls:
         key: str,
         principal: str | None,
         report: Report,
+        together: JointSave | None = None,
     ) -> ToolEnded | ToolAsks:
         """Call a tool, or find the call that was made before under this key; then as `current`.
 
-        Raises why it cannot be called, or not so.
+        Before it starts it is written down, `together` with the conversation if that is not saved yet. Raises
+        why it cannot be called, or not so.
         """
         found, durable = tool.found, self._durable
         if not CAPABILITIES.issuperset(tool.requires):
@@ -268,7 +323,7 @@ class ChatCalls:
         )
         self._hub.calls.check_room(call)
         durable.admit(dialect, call)
-        taken = await durable.reserve(dialect)
+        taken = await dialect.saving(durable.reserve(dialect), together)
         if taken is not None:
             return await self.current(taken.id, report)
         told = dialect.listen(report)
@@ -319,19 +374,28 @@ class ChatCalls:
             else:
                 await durable.journal.wait(call_id, record.segment, LOOK)
 
-    async def answer(self, call_id: str, results: Mapping[str, Any], places: Mapping[str, str]) -> None:
+    async def answer(
+        self,
+        call_id: str,
+        results: Mapping[str, Any],
+        places: Mapping[str, str],
+        together: JointSave | None = None,
+    ) -> None:
         """Answer questions of a call, by key: each with what an MCP client would give.
 
         `places` says where they were asked, if that is known: another one may have the same key by now. When
-        this returns, the answers to what was still asked are in the journal. What cannot be read is asked
-        again. Raises `NotNow`.
+        this returns, the answers to what was still asked are in the journal, `together` with the conversation
+        if that is not saved yet. What cannot be read is asked again. Raises `NotNow`.
         """
         durable = self._durable
         await durable.open()
         given = await read_answers(durable, call_id, results, places or None)
         dialect: object = durable.live.get(call_id)
+        if together is not None and not (given.answers and isinstance(dialect, ChatCall)):
+            await together.save(None)
         if given.answers:
-            dialect = await self._give(call_id, given.answers)
+            giving = self._give(call_id, given.answers)
+            dialect = await (dialect.saving(giving, together) if isinstance(dialect, ChatCall) else giving)
         elif given.notes and dialect is None and (found := await durable.journal.load(call_id)):
             dialect = await durable.take_up(found[0])
         if isinstance(dialect, Detached):

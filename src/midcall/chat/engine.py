@@ -6,7 +6,6 @@ not be lost is in the hub's journal: conversations, runs with their lines, and w
 
 import asyncio
 import logging
-import uuid
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from midcall.chat.conversation import (
     is_id,
     load,
     new_conversation,
+    new_id,
 )
 from midcall.chat.dialect import ChatCalls
 from midcall.chat.plugins import Handler, Plugin, Sampling
@@ -32,7 +32,7 @@ from midcall.journal.contract import Conversations, Journal
 from midcall.journal.durable import DurableCalls, durable_calls
 from midcall.logs import Trouble
 from midcall.mcp import mcp_of
-from midcall.metrics import counts
+from midcall.metrics import refused
 from midcall.models.base import Message, Model
 from midcall.principal import Principal
 
@@ -145,6 +145,11 @@ class ChatEngine:
         """Where conversations are kept."""
         return (self._own_journal or durable_calls(self.hub).journal).conversations
 
+    @property
+    def one_journal(self) -> bool:
+        """Whether conversations are where tool calls are: what is written of both can be written in one."""
+        return self._own_journal is None
+
     async def open(self) -> None:
         """Make it ready; the first request does so too. The hub is opened by whoever serves it."""
         async with self._opening:
@@ -222,7 +227,7 @@ class ChatEngine:
         await self._ready()
         name = _name_of(principal)
         if self._turns.is_full(name, TURNS):
-            counts.refused[TooManyCalls.code] += 1
+            refused(TooManyCalls.code)
             raise TooManyCalls("More turns at once than there is room for; try again later")
         self._turns.take(name)
         try:
@@ -230,7 +235,7 @@ class ChatEngine:
         except BaseException:
             self._turns.give_back(name)
             raise
-        run = Run(str(uuid.uuid4()), conversation.id, name, self.store, self._trouble, lambda: self.closing)
+        run = Run(new_id(), conversation.id, name, self.store, self._trouble, lambda: self.closing)
         turn = Turn(self, run, conversation, request, principal)
         self._runs[run.id] = run
         run.begin(turn.play()).add_done_callback(lambda _: self._ended(run))
@@ -355,7 +360,7 @@ class ChatEngine:
             return
         count, size = await self.store.held(name)
         if count + more > CONVERSATIONS or size > CONVERSATION_BYTES:
-            counts.refused[TooManyConversations.code] += 1
+            refused(TooManyConversations.code)
             raise TooManyConversations("You have too many conversations; delete some of them first")
 
     async def _as_it_stands(self, id: str, name: str | None) -> tuple[Conversation, dict[str, Any] | None]:

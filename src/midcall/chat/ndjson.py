@@ -27,6 +27,9 @@ MAX_BODY = 4 * 1024 * 1024
 NOT_KEPT = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 """Headers of a stream: nobody on the way keeps it, or holds it back."""
 
+LISTENS_AFTER = 0.2
+"""Seconds after which a stream begins to look whether its reader is still there; most are over by then."""
+
 MAX_DIGITS = 9
 """Of the number of a line: a store may keep it in 32 bits."""
 
@@ -128,15 +131,20 @@ class ChatPart:
 
 def page(verb: str, path: str, handler: Callable[[Request], Awaitable[Response]]) -> Route:
     """A page that says why a request is not taken, if the handler raises that."""
+    return Route(path, _Endpoint(handler), methods=[verb])
 
-    async def answer(request: Request) -> Response:
+
+class _Endpoint:
+    def __init__(self, handler: Callable[[Request], Awaitable[Response]]) -> None:
+        self._handler = handler
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            return await handler(request)
+            response = await self._handler(Request(scope, receive))
         except MidcallError as error:
             status = next((status for kind, status in _STATUS.items() if isinstance(error, kind)), 400)
-            return _json({"error": {"code": error.code, "message": str(error)}}, status)
-
-    return Route(path, answer, methods=[verb])
+            response = _json({"error": {"code": error.code, "message": str(error)}}, status)
+        await response(scope, receive, send)
 
 
 def _streamed(run: RunReader, after: int) -> Response:
@@ -154,7 +162,8 @@ class Stream(StreamingResponse):
     """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        writing = asyncio.current_task()
+        writing, loop = asyncio.current_task(), asyncio.get_running_loop()
+        listening: asyncio.Task[None] | None = None
         gone = False
 
         async def listen() -> None:
@@ -164,14 +173,20 @@ class Stream(StreamingResponse):
             if writing is not None:
                 writing.cancel()
 
-        listening = asyncio.create_task(listen())
+        def begin() -> None:
+            nonlocal listening
+            listening = loop.create_task(listen())
+
+        soon = loop.call_later(LISTENS_AFTER, begin)
         try:
             await self.stream_response(send)
         except asyncio.CancelledError:
             if not gone or writing is None or writing.uncancel():
                 raise
         finally:
-            listening.cancel()
+            soon.cancel()
+            if listening is not None:
+                listening.cancel()
 
 
 def _session_id(request: Request) -> str:

@@ -7,7 +7,7 @@ the last line that it has, to this process or to another one, and gets those aft
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -130,14 +130,17 @@ class Run(RunReader):
         self._lines: list[bytes] = []
         self._written = 0
         self._changed = asyncio.Event()
+        self._hushed = False
         self._over = asyncio.Event()
         self._ending = False
         """Whether all lines are made, and the last of them being written."""
         self._kept = False
         """Whether nothing more is to be written."""
         self._just_saved: Sequence[Message] = ()
+        self._saved_at = -JUST_NOW
         self._begun = False
         self._stopped = False
+        self._uncut = 0
         self._writes_from: asyncio.TimerHandle | None = None
         self._writer: asyncio.Task[None] | None = None
         self.task: asyncio.Task[None] | None = None
@@ -155,15 +158,24 @@ class Run(RunReader):
     def emit(self, event: Event) -> None:
         """Tell an event to whoever reads. After the end there is nothing to tell: a tool may run on."""
         if not self.ended and not self._ending:
-            self._add([_encode(RunLine(self.lsn + 1, event))])
+            self._lines.append(_encode(RunLine(self.lsn + 1, event)))
+            if not self._hushed:
+                self.wake()
 
-    def _add(self, lines: Sequence[bytes]) -> None:
-        self._lines += lines
+    def hush(self) -> None:
+        """Wake nobody for what is told from now on, before `wake`: more is about to come."""
+        self._hushed = True
+
+    def wake(self) -> None:
+        """Have readers read what there is."""
+        self._hushed = False
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
     async def _messages(self) -> Sequence[Message]:
-        return self._just_saved or await super()._messages()
+        if asyncio.get_running_loop().time() < self._saved_at + JUST_NOW:
+            return self._just_saved
+        return await super()._messages()
 
     async def end(
         self,
@@ -180,16 +192,13 @@ class Run(RunReader):
             written = await write(RunEnd(self.id, first, [*self._lines[self._written :], *last]))
         finally:
             self._ending = False
-        self._add(last)
-        self._just_saved = messages
-        asyncio.get_running_loop().call_later(JUST_NOW, self._forget_messages)
+        self._lines += last
+        self.wake()
+        self._just_saved, self._saved_at = messages, asyncio.get_running_loop().time()
         if written:
             self._written = self.lsn
             self._kept = True
         self._over.set()
-
-    def _forget_messages(self) -> None:
-        self._just_saved = ()
 
     async def _batches(self, after: int) -> AsyncIterator[Sequence[bytes]]:
         """A reader may say that it has more lines than there are."""
@@ -214,8 +223,20 @@ class Run(RunReader):
         """Cut the turn off. Once is enough: it has to tidy up, and is not to be cut off in that."""
         if not (self._stopped or self.ended or self._ending):
             self._stopped = True
-            if self._begun and self.task is not None:
+            if self._begun and self.task is not None and not self._uncut:
                 self.task.cancel()
+
+    @contextlib.contextmanager
+    def not_cut_off(self) -> Iterator[None]:
+        """For the turn: do something to its end. It is cut off after that, if meanwhile it was to be."""
+        stopped = self._stopped
+        self._uncut += 1
+        try:
+            yield
+        finally:
+            self._uncut -= 1
+        if self._stopped and not stopped and not self._uncut:
+            raise asyncio.CancelledError
 
     async def _run(self, turn: Coroutine[Any, Any, None]) -> None:
         self._begun = True
@@ -225,7 +246,7 @@ class Run(RunReader):
             await turn
         finally:
             self._over.set()
-            self._add(())
+            self.wake()
             if self._writes_from is not None:
                 self._writes_from.cancel()
             await (self._writer or self._write())

@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 from midcall.chat import conversation as events
 from midcall.chat.conversation import Conversation, ElicitRequest, ElicitResponse, Pending
-from midcall.chat.dialect import GONE, NotNow, Report, SessionLost, ToolAsks, ToolEnded, finished
+from midcall.chat.dialect import (
+    GONE,
+    JointSave,
+    NotNow,
+    Report,
+    SessionLost,
+    ToolAsks,
+    ToolEnded,
+    finished,
+)
 from midcall.chat.plugins import (
     NOT_UNDERSTOOD,
     PluginFailed,
@@ -27,8 +36,8 @@ from midcall.chat.plugins import (
     without_reason,
 )
 from midcall.chat.runs import Run
-from midcall.client.native import MOST_LETTERS, native_name
-from midcall.errors import JournalError, MethodNotFound, MidcallError, NotAllowed, TooManyCalls
+from midcall.client.toolbox import MOST_LETTERS, native_name
+from midcall.errors import Conflict, JournalError, MethodNotFound, MidcallError, NotAllowed, TooManyCalls
 from midcall.items import to_json
 from midcall.journal.state import Waiting
 from midcall.mcp.catalog import Tool
@@ -126,6 +135,8 @@ class TurnCalls:
         self._principal = principal
         self._meter = meter
         self._tools = NO_TOOLS
+        self._only_one = False
+        """Whether the turn goes on as soon as one call has come to something."""
 
     def look_for_tools(self) -> Tools:
         """The tools that the hub has now: those of mounted servers come and go."""
@@ -148,17 +159,24 @@ class TurnCalls:
             if not one.questions or one.questions.keys() & one.answers.keys()
         ]
 
-    async def make(self, calls: Iterable[ToolCall]) -> None:
-        """Make calls, each to its result or until it asks the person. Raises what may be tried again."""
-        await self._all([self._play(Pending(call, round=0)) for call in calls])
+    async def make(self, calls: Iterable[ToolCall], together: JointSave | None = None) -> None:
+        """Make calls, each to its result or until it asks the person. Raises what may be tried again.
 
-    async def go_on(self, pendings: Iterable[Pending]) -> None:
-        """Go on with calls, with what is answered of their questions; what is not, they ask again."""
-        await self._all([self._play(pending) for pending in pendings])
+        A single one may be written down `together` with the conversation.
+        """
+        await self._all([self._play(Pending(call, round=0), together) for call in calls])
+
+    async def go_on(self, pendings: Iterable[Pending], together: JointSave | None = None) -> None:
+        """Go on with calls, with what is answered of their questions; what is not, they ask again.
+
+        The answer to a single one may be written down `together` with the conversation.
+        """
+        await self._all([self._play(pending, together) for pending in pendings])
 
     async def _all(self, work: Sequence[Coroutine[Any, Any, None]]) -> None:
         """Do it all, at once unless told otherwise; what one fails with is raised when all have ended."""
         failures: list[MidcallError] = []
+        self._only_one = len(work) == 1
 
         async def guarded(one: Coroutine[Any, Any, None]) -> None:
             try:
@@ -200,17 +218,19 @@ class TurnCalls:
 
     # --- one of them --------------------------------------------------------------------------
 
-    async def _begin(self, pending: Pending, report: Report) -> ToolEnded | ToolAsks:
+    async def _begin(
+        self, pending: Pending, report: Report, together: JointSave | None
+    ) -> ToolEnded | ToolAsks:
         """Make a call that is new, or go on with one that was asked something."""
         call, calls, principal = pending.call, self._engine.calls, self._conversation.principal
         key = self._conversation.key_of(call)
         if not pending.round:
             tool, arguments = self._tool(call), to_json(call.read_arguments())
-            return await calls.begin(tool, arguments, key, principal, report)
+            return await calls.begin(tool, arguments, key, principal, report, together)
         if not pending.call_id:  # of a conversation that was written before calls were known by their ids
             pending.call_id = await calls.find(principal, key)
         self._tool(call)
-        await self._answer(pending)
+        await self._answer(pending, together)
         self._status(call, "running")
         return await calls.current(pending.call_id, report)
 
@@ -227,12 +247,12 @@ class TurnCalls:
         with contextlib.suppress(MethodNotFound):
             self._tool(call)
 
-    async def _answer(self, pending: Pending) -> None:
+    async def _answer(self, pending: Pending, together: JointSave | None = None) -> None:
         """Give a call the answers that there are. When this returns, they are in the journal."""
         if pending.answers:
-            await self._engine.calls.answer(pending.call_id, pending.answers, pending.places)
+            await self._engine.calls.answer(pending.call_id, pending.answers, pending.places, together)
 
-    async def _play(self, pending: Pending) -> None:
+    async def _play(self, pending: Pending, together: JointSave | None) -> None:
         """Do what is next of a call. Whatever goes wrong is its result, unless it may be tried again, or the
         call waits for somebody who may go on with it."""
         call = pending.call
@@ -241,7 +261,9 @@ class TurnCalls:
             self._run.emit(events.ToolProgress(call.id, self._name(call), message, percentage))
 
         try:
-            await self._settle(pending, await self._begin(pending, tell), tell)
+            await self._settle(pending, await self._begin(pending, tell, together), tell)
+        except Conflict:
+            raise  # the conversation could not be saved: nothing has come of the call
         except SessionLost:
             self._conversation.pending.pop(call.id, None)
             self.lost(call.id)
@@ -273,12 +295,14 @@ class TurnCalls:
             await self._ask(pending, outcome, unanswered)
             if pending.questions:
                 self._conversation.pending[call.id] = pending
+                self._hush()
                 self._status(call, "awaiting_elicit")
                 return
             await self._answer(pending)
             outcome = await self._engine.calls.current(pending.call_id, report)
         else:
             raise MidcallError(f"{self._name(call)} has asked {MAX_ROUNDS} times, and is given up")
+        self._hush()
         if pending.round:
             self._status(call, "failed" if outcome.is_error else "completed")
         if outcome.is_error:
@@ -439,6 +463,11 @@ class TurnCalls:
 
     def _status(self, call: ToolCall, status: str) -> None:
         self._run.emit(events.SessionStatus(call.id, call.id, self._name(call), status))
+
+    def _hush(self) -> None:
+        """What is told last of a call is told with what the turn tells next, if that comes at once."""
+        if self._only_one:
+            self._run.hush()
 
     def _tell(self, call: ToolCall, message: str) -> None:
         log.warning("%s: %s", call.name, message)

@@ -12,7 +12,8 @@ The conversation is saved while the model answers, before a tool runs or goes on
 that the person can act upon. The first time, what the person did is saved with it; if that is refused, there
 was no turn. Whenever it is, its messages have all that the lines up to its `lsn` tell, and nothing of those
 after it. Tools are called under an idempotency key, so that a turn that a crash has cut off is taken up where
-it stood.
+it stood. What a turn does with a single call is written in one with the conversation (`JointSave`); with
+several at once, the conversation is saved before.
 """
 
 import asyncio
@@ -27,11 +28,12 @@ import msgspec
 
 from midcall.chat import conversation as events
 from midcall.chat.conversation import MESSAGE_ID, ChatRequest, Conversation, Event, Failure, load, record_of
+from midcall.chat.dialect import JointSave
 from midcall.chat.runs import Run
 from midcall.chat.tools import Meter, TurnCalls
-from midcall.errors import Conflict, MidcallError, NotAllowed
+from midcall.errors import Conflict, JournalError, MidcallError, NotAllowed
 from midcall.items import to_json
-from midcall.journal.contract import ConversationRecord, RunEnd
+from midcall.journal.contract import CallWrite, ConversationRecord, RunEnd, Saved
 from midcall.models.base import Message, ModelRequest, Stopped, TextPart, ThinkingPart, ToolCall, cost
 from midcall.principal import Principal
 
@@ -72,7 +74,7 @@ class Turn:
         self._iterations = 0
         self._said: list[str] = []
         """What the model has said so far in this iteration."""
-        self._saving: asyncio.Task[bool] | None = None
+        self._saving: asyncio.Task[Saved[Any]] | None = None
         """Writes the conversation down."""
 
     def _take_in(self) -> None:
@@ -127,7 +129,7 @@ class Turn:
     async def _play(self) -> None:
         self._take_in()
         self._tools.look_for_tools()  # events name tools as the hub does
-        if self._conversation.unanswered():
+        if self._conversation.unanswered() and not self._only_answers:
             await self._save()
         await self._process_plugin_abort()
         await self._process_plugin_responses()
@@ -144,6 +146,15 @@ class Turn:
         await self._end(events.Complete(reason, self._meter.told))
 
     # --- what the person has done ------------------------------------------------------------
+
+    @property
+    def _only_answers(self) -> bool:
+        """Whether all that the person did is to answer one call, and the answer needs no handler."""
+        request, conversation = self._request, self._conversation
+        if request.resume or request.plugin_abort or conversation.responses or conversation.unsaid:
+            return False
+        ready = self._tools.answered
+        return len(ready) == 1 and bool(ready[0].answers) and self._engine.one_journal
 
     async def _process_plugin_abort(self) -> None:
         abort = self._request.plugin_abort
@@ -168,13 +179,13 @@ class Turn:
             if responses:
                 # What was answered is not lost if the process dies now: the tool call takes it only once.
                 await self._save()
-            self._unsaved = True
             try:
-                await self._tools.go_on(ready)
+                await self._tools.go_on(ready, None if self.begun.done() else self._together)
             except NotAllowed:
                 if not unsaid:
                     raise
                 # What the person says instead ends the calls that they may not go on with.
+            self._unsaved = True
 
     async def _process_message(self) -> None:
         await self._tools.make(self._tools.unmade)  # left over by a crash: they have a result first
@@ -199,10 +210,9 @@ class Turn:
 
     async def _streaming(self) -> str:
         engine = self._engine
-        saving: asyncio.Handle | None = None
-        if self._unsaved:
-            # While the model is waited for; if it answers at once, with what it says.
-            saving = asyncio.get_running_loop().call_soon(self._begin_save, self._run.lsn)
+        # While the model is waited for; if it answers at once, with what it says.
+        self._run.hush()
+        waiting = asyncio.get_running_loop().call_soon(self._model_is_waited_for, self._run.lsn)
         messages = joined(self._conversation.messages)
         request = ModelRequest(messages, self._tools.look_for_tools().definitions, engine.system)
         thinking: list[str] = []
@@ -223,8 +233,7 @@ class Turn:
                     case Stopped():
                         stopped = event
         finally:
-            if saving is not None:
-                saving.cancel()
+            waiting.cancel()
         msgspec.json.encode(stopped.extra)  # what cannot be kept is not said
         text, self._said = "".join(self._said), []
         self._meter.spend(cost(request, text, calls, stopped.usage))
@@ -235,6 +244,12 @@ class Turn:
             self._run.emit(events.ToolCalls([_shown(call) for call in calls]))
             return ""
         return "length" if stopped.reason == "length" else "stop"
+
+    def _model_is_waited_for(self, lsn: int) -> None:
+        """Tell what there is, and save it."""
+        self._run.wake()
+        if self._unsaved:
+            self._begin_save(lsn)
 
     def _own(self, call: ToolCall, calls: Sequence[ToolCall]) -> ToolCall:
         """A call whose id no other call of the conversation has, as some models count anew each time.
@@ -253,9 +268,13 @@ class Turn:
         return ToolCall(id, sound(call.name), sound(call.arguments))
 
     async def _executing_tools(self) -> None:
-        await self._save()  # a call that is kept without the message that makes it would run for nobody
+        """A call that is kept without the message that makes it would run for nobody."""
+        calls = self._tools.unmade
+        together = len(calls) == 1 and self._engine.one_journal
+        if not together:
+            await self._save()
+        await self._tools.make(calls, self._together if together else None)
         self._unsaved = True
-        await self._tools.make(self._tools.unmade)
 
     # --- the end -----------------------------------------------------------------------------
 
@@ -306,8 +325,23 @@ class Turn:
     # --- saving ------------------------------------------------------------------------------
 
     async def _save(self, end: RunEnd | None = None) -> bool:
-        await self._saved()
-        return await asyncio.shield(self._begin_save(self._run.lsn, end))
+        return (await self._save_now(end)).ended
+
+    @property
+    def _together(self) -> JointSave:
+        return JointSave(self._save_with, self._run.not_cut_off)
+
+    async def _save_with(self, call: CallWrite[Any] | None) -> Any:
+        """Save the conversation, together with something of a call; gives what came of that."""
+        came = (await self._save_now(None, call)).call
+        if isinstance(came, JournalError):
+            raise came
+        return came
+
+    async def _save_now(self, end: RunEnd | None, call: CallWrite[Any] | None = None) -> Saved[Any]:
+        with self._run.not_cut_off():  # so it is known whether it is saved
+            await self._saved()
+            return await self._write(self._record(self._run.lsn), end, call)
 
     async def _saved(self) -> None:
         """Wait for what is being saved, whatever comes of it; but raise why the turn is refused."""
@@ -317,30 +351,33 @@ class Turn:
         if self._refused:
             self.begun.result()
 
-    def _begin_save(self, lsn: int, end: RunEnd | None = None) -> asyncio.Task[bool]:
-        """Begin to save the conversation as it is now, with all that the lines up to this one tell.
+    def _begin_save(self, lsn: int) -> None:
+        """Begin to save the conversation as it is now, with all that the lines up to this one tell."""
+        self._saving = asyncio.create_task(self._write(self._record(lsn)))
+        self._saving.add_done_callback(_look_at)
 
-        Whoever waits for it may be cut off, and it goes on: so it is known whether it is saved.
-        """
+    def _record(self, lsn: int) -> ConversationRecord:
         self._unsaved = False
         self._conversation.lsn = lsn
-        self._saving = asyncio.create_task(self._write(record_of(self._conversation), end))
-        self._saving.add_done_callback(_look_at)
-        return self._saving
+        return record_of(self._conversation)
 
-    async def _write(self, record: ConversationRecord, end: RunEnd | None) -> bool:
+    async def _write(
+        self, record: ConversationRecord, end: RunEnd | None = None, call: CallWrite[Any] | None = None
+    ) -> Saved[Any]:
         begins = None if self.begun.done() else self._run.id
         try:
-            ended = await self._engine.store.save(record, end, begins)
+            saved = await self._engine.store.save(record, end, begins, call)
         except Exception as error:
             if begins is not None:
                 self.begun.set_exception(error)
             raise
         self._conversation.version = record.version
+        if end is None:
+            self._run.wake()
         if begins is not None:
             self.begun.set_result(None)
             self._run.is_kept()
-        return ended
+        return saved
 
     @property
     def _refused(self) -> bool:
@@ -348,7 +385,7 @@ class Turn:
         return self.begun.done() and self.begun.exception() is not None
 
 
-def _look_at(saving: asyncio.Task[bool]) -> None:
+def _look_at(saving: asyncio.Task[Saved[Any]]) -> None:
     """Whether it failed is for the next save to say, if nobody waits for this one."""
     _ = saving.cancelled() or saving.exception()
 

@@ -45,7 +45,7 @@ exit codes:
 """
 
 
-class Office(Protocol):
+class CallsAdmin(Protocol):
     """What is done with calls, here or through a server (see `journal.admin`)."""
 
     async def list(
@@ -236,14 +236,14 @@ _EXIT_BY_CODE = {
 
 
 async def _do(args: argparse.Namespace) -> Exit:
-    from midcall.cli import office
+    from midcall.cli import calls_actions
 
-    async with _office(args) as opened:
-        code: Exit = await getattr(office, f"{args.action}_calls")(opened, args)
+    async with _admin(args) as opened:
+        code: Exit = await getattr(calls_actions, f"{args.action}_calls")(opened, args)
         return code
 
 
-def _office(args: argparse.Namespace) -> "AbstractAsyncContextManager[Office]":
+def _admin(args: argparse.Namespace) -> "AbstractAsyncContextManager[CallsAdmin]":
     if args.url is not None:
         if args.action == "answer" and args.wait is not None:
             raise UsageError("--wait is for --target: a server has its own, see `midcall serve --wait`")
@@ -263,7 +263,7 @@ def _office(args: argparse.Namespace) -> "AbstractAsyncContextManager[Office]":
 
 
 @asynccontextmanager
-async def _of_server(args: argparse.Namespace) -> AsyncIterator[Office]:
+async def _of_server(args: argparse.Namespace) -> AsyncIterator[CallsAdmin]:
     import os
 
     from midcall.cli.remote import RemoteOperations
@@ -272,7 +272,7 @@ async def _of_server(args: argparse.Namespace) -> AsyncIterator[Office]:
 
 
 @asynccontextmanager
-async def _of_journal(args: argparse.Namespace) -> AsyncIterator[Office]:
+async def _of_journal(args: argparse.Namespace) -> AsyncIterator[CallsAdmin]:
     """A journal alone: nothing is run."""
     from midcall.journal.admin import Admin
     from midcall.mcp import CALL_KINDS
@@ -287,7 +287,7 @@ async def _of_journal(args: argparse.Namespace) -> AsyncIterator[Office]:
 
 
 @asynccontextmanager
-async def _of_target(args: argparse.Namespace) -> AsyncIterator[Office]:
+async def _of_target(args: argparse.Namespace) -> AsyncIterator[CallsAdmin]:
     """A journal and the code: this process is one of its workers, for the one call that is answered."""
     from midcall.chat.dialect import ChatCalls
     from midcall.cli.load import load_hub

@@ -78,6 +78,8 @@ def serve(args: argparse.Namespace, load: "Callable[[], Hub]") -> int:
     folder = os.getcwd()  # noqa: PTH109
     if args.cwd is not None:
         _work_in(args.cwd)
+    if args.metrics:
+        _check_metrics()
     if args.workers is not None and args.as_worker is None:
         return _run_workers(args, folder)
     hub = load()
@@ -144,16 +146,22 @@ def _run_workers(args: argparse.Namespace, folder: str) -> int:
     import tempfile
 
     from midcall.cli.workers import refuse_workers, run_workers
-    from midcall.transports.siblings import VARIABLE
+    from midcall.metrics import FOLDER, forget_process
 
     refuse_workers(stdio=args.stdio, journal=args.journal)
     _check_engine(args)
     _checked_authenticator(args, "")
     with tempfile.TemporaryDirectory(prefix="midcall-", ignore_cleanup_errors=True) as figures:
         if args.metrics:
-            os.environ[VARIABLE] = figures
+            os.environ[FOLDER] = figures
         return run_workers(
-            args.workers, args.host, args.port, grace=args.grace, argv=args.command_line, folder=folder
+            args.workers,
+            args.host,
+            args.port,
+            grace=args.grace,
+            argv=args.command_line,
+            folder=folder,
+            ended=forget_process,
         )
 
 
@@ -216,6 +224,15 @@ def _check_engine(args: argparse.Namespace) -> None:
         raise UsageError("--engine dbos needs a journal in PostgreSQL: --journal postgresql://...")
     if find_spec("dbos") is None:
         raise UsageError("--engine dbos needs `pip install midcall[dbos]`")
+
+
+def _check_metrics() -> None:
+    from importlib.util import find_spec
+
+    from midcall.metrics import NEEDS
+
+    if find_spec("prometheus_client") is None:
+        raise UsageError(f"--metrics: {NEEDS}")
 
 
 def _leave_behind_what_cannot_be_stopped() -> None:

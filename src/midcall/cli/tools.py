@@ -82,13 +82,14 @@ def _show(args: argparse.Namespace, hub: "Hub") -> Exit:
 def _show_list(console: "Console", hub: "Hub") -> None:
     from rich.table import Table
 
+    from midcall.activation import RemoteMethod
     from midcall.cli.terminal import styled
 
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
     for title in ("method", "", "description"):
         table.add_column(title, no_wrap=title != "description", header_style="dim")
     for name, method in hub.methods():
-        asks = method.interactive and "listed" not in method.extras  # of a server behind, nobody knows
+        asks = method.interactive and not isinstance(method, RemoteMethod)  # of a server behind, nobody knows
         marks = styled(_marks(method.streaming, asks), "cyan")
         table.add_row(styled(name, "bold"), marks, styled(method.description.partition("\n")[0]))
     console.print(table)

@@ -106,10 +106,20 @@ def refuse_workers(*, stdio: bool, journal: str | None) -> None:
         )
 
 
-def run_workers(count: int, host: str, port: int, *, grace: float, argv: Sequence[str], folder: str) -> int:
+def run_workers(
+    count: int,
+    host: str,
+    port: int,
+    *,
+    grace: float,
+    argv: Sequence[str],
+    folder: str,
+    ended: Callable[[int], None] = lambda pid: None,
+) -> int:
     """Serve with so many workers until a signal; gives the exit code.
 
-    `argv` is the command line that each of them gets, as `serve ...`; `folder` is where it is run.
+    `argv` is the command line that each of them gets, as `serve ...`; `folder` is where it is run. `ended` is
+    called with the process id of one that has ended.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -119,7 +129,7 @@ def run_workers(count: int, host: str, port: int, *, grace: float, argv: Sequenc
             return Exit.FAILED
         for one in sockets:
             log.info("Listening on %s, with %d workers", _address(one), count)
-        workers = _Workers(sockets, grace, argv, folder)
+        workers = _Workers(sockets, grace, argv, folder, ended)
         return asyncio.run(workers.run(count))
 
 
@@ -187,12 +197,18 @@ class _Workers:
     """All workers of a parent."""
 
     def __init__(
-        self, sockets: Sequence[socket.socket], grace: float, argv: Sequence[str], folder: str
+        self,
+        sockets: Sequence[socket.socket],
+        grace: float,
+        argv: Sequence[str],
+        folder: str,
+        ended: Callable[[int], None],
     ) -> None:
         self._sockets = sockets
         self._limit = grace + CLOSING
         self._argv = argv
         self._folder = folder
+        self._ended = ended
         self._places: list[_Place] = []
         self._running: set[_Worker] = set()
         self._told = 0
@@ -284,6 +300,7 @@ class _Workers:
             if worker is not None:
                 code = await worker.process.wait()
                 self._running.discard(worker)
+                self._ended(worker.pid)
             async with place.changing:
                 if place.worker is not worker:
                     continue  # it ended because another one has its place

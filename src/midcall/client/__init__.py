@@ -6,8 +6,8 @@ clients. `connect_hub` opens a WebSocket to a midcall server, and speaks the hub
 
 from midcall.client.client import Client
 from midcall.client.connecting import connect
-from midcall.client.native import Toolbox
 from midcall.client.results import ToolResult
+from midcall.client.toolbox import Toolbox
 from midcall.client.websocket import Remote, connect_hub
 
 __all__ = ["Client", "Remote", "ToolResult", "Toolbox", "connect", "connect_hub"]

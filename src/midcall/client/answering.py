@@ -17,30 +17,22 @@ from midcall import jsonrpc
 from midcall.errors import Cancelled, Declined, NotSupported, RemoteError, WrongAnswer
 from midcall.invocation import Answerer
 from midcall.items import Metadata, Request, to_builtins
-from midcall.mcp.elicitation import ELICIT, QUESTION_KEY, ROOTS, SAMPLE, read_context, without_context
+from midcall.mcp.elicitation import (
+    ELICIT,
+    asked_key,
+    read_question,
+    read_reply,
+    result_for,
+)
 from midcall.mcp.request import TASKS
 from midcall.questions import (
     CANCELLED,
     DECLINED,
-    SCHEMA,
-    Answer,
     AnyQuestion,
-    Confirm,
-    Confirmed,
     CustomAnswer,
-    Form,
-    Option,
-    Prompt,
-    Refusal,
     Root,
     Roots,
     Sample,
-    Select,
-    Selected,
-    Text,
-    Url,
-    check_address,
-    read_answer,
 )
 
 Sampler: TypeAlias = Callable[[Sample], Any]
@@ -97,9 +89,7 @@ class Answering:
         the client's own handlers answer. `key` is the name by which the server asks. Raises `RemoteError`
         for what nobody here can answer.
         """
-        if method not in (ELICIT, SAMPLE, ROOTS):
-            raise RemoteError(f"Method not found: {method}", rpc_code=jsonrpc.METHOD_NOT_FOUND)
-        question = _question(method, params)
+        question = read_question(method, params)
         try:
             payload = await self._payload(question, asker, key or asked_key(params))
         except Declined:
@@ -133,113 +123,6 @@ class Answering:
         return await _settled(self.answer(request))
 
 
-def _question(method: str, params: Any) -> AnyQuestion:
-    try:
-        question = question_from(method, params or {})
-        check_question(question)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        text = f"The question cannot be read: {error}"
-        raise RemoteError(text, rpc_code=jsonrpc.INVALID_PARAMS) from None
-    return question
-
-
-def question_from(method: str, params: dict[str, Any]) -> AnyQuestion:
-    """The question that a request asks, as far as the request tells: a typed one is a form."""
-    if method == SAMPLE:
-        return Sample(
-            tuple(params.get("messages", ())),
-            params.get("systemPrompt"),
-            params.get("maxTokens"),
-            params.get("temperature"),
-            {key: value for key, value in params.items() if key not in _SAMPLE} | _kept_meta(params),
-        )
-    if method == ROOTS:
-        return Roots()
-    message = params.get("message", "")
-    if params.get("mode") == "url":
-        return Url(message, params.get("url", ""))
-    schema = params.get("requestedSchema", {})
-    context, message = read_context(message, schema), without_context(message)
-    if context:
-        return Form(message, schema, context)
-    fields: list[tuple[str, dict[str, Any]]] = list(schema.get("properties", {}).items())
-    match fields:
-        case [("confirmed", field)] if field.get("type") == "boolean":
-            return Confirm(message, field.get("default"))
-        case [("text", field)] if field.get("type") == "string" and field.keys() <= _PROMPT:
-            return Prompt(message, field.get("default"), field.get("description"))
-        case [("choice", {"oneOf": titled})]:
-            return Select(message, _titled(titled))
-        case [("choices", {"items": {"anyOf": titled}})]:
-            return Select(message, _titled(titled), multi_select=True)
-    return Form(message, schema)
-
-
-_PROMPT = frozenset(("type", "title", "description", "default"))
-_SAMPLE = frozenset(("messages", "systemPrompt", "maxTokens", "temperature", "_meta"))
-
-
-def _kept_meta(params: dict[str, Any]) -> dict[str, Any]:
-    """What of the metadata belongs to the question, and not to the request."""
-    meta = params.get("_meta")
-    return {"_meta": {SCHEMA: meta[SCHEMA]}} if isinstance(meta, dict) and SCHEMA in meta else {}
-
-
-def _titled(titled: list[dict[str, str]]) -> tuple[Option, ...]:
-    return tuple(Option(one["const"], one.get("title", one["const"])) for one in titled)
-
-
-def result_for(question: AnyQuestion, answer: Answer) -> dict[str, Any]:
-    """The result by which a client gives this answer."""
-    match answer, question:
-        case Refusal(how), _:
-            return {"action": "decline" if how == "Declined" else "cancel"}
-        case Confirmed(value), _:
-            return _accepted({"confirmed": value})
-        case Text(value), _:
-            return _accepted({"text": value})
-        case Selected(values), Select(multi_select=True):
-            return _accepted({"choices": list(values)})
-        case Selected(values), _:
-            return _accepted({"choice": values[0]})
-        case CustomAnswer({"text": str(text), **said}), Sample():
-            content = {"type": "text", "text": text}
-            result = {"role": "assistant", "content": content, "model": said.get("model") or "unknown"}
-            return result | ({"stopReason": said["stop_reason"]} if said.get("stop_reason") else {})
-        case CustomAnswer(dict(value)), Sample():
-            return value
-        case CustomAnswer(value), Roots():
-            return {"roots": value}
-        case CustomAnswer(), Url():
-            return {"action": "accept"}
-        case CustomAnswer(value), _:
-            return _accepted(value)
-    raise AssertionError("an answer is one of these")
-
-
-def _accepted(content: Any) -> dict[str, Any]:
-    return {"action": "accept", "content": content}
-
-
-def check_question(question: AnyQuestion) -> None:
-    """Raise `ValueError` for what nobody is asked: a form whose answer could not be checked, and to open
-    something else than a web page."""
-    match question:
-        case Form(_, schema):
-            from midcall.json_schema import compiled  # noqa: PLC0415  slow to import: only when needed
-
-            compiled(schema)
-        case Url(_, url):
-            check_address(url)
-
-
-def asked_key(params: Any) -> str | None:
-    """The key of a question that a legacy server asks, if it says that."""
-    meta = params.get("_meta") if isinstance(params, dict) else None
-    key = meta.get(QUESTION_KEY) if isinstance(meta, dict) else None
-    return key if isinstance(key, str) else None
-
-
 async def _settled(value: Any) -> Any:
     return await value if inspect.isawaitable(value) else value
 
@@ -255,40 +138,3 @@ def _root(folder: Any) -> Root:
         return Root(folder)
     path = Path(folder).resolve()
     return Root(path.as_uri(), path.name or None)
-
-
-def read_reply(question: AnyQuestion, payload: Any) -> Answer:
-    """The answer in what somebody gave. Raises `WrongAnswer`, saying what was expected.
-
-    What a person leaves out of a form is what the form proposes; null is as good as left out, unless it fits.
-    """
-    answer = read_answer(question, payload)
-    if not isinstance(question, Form) or not isinstance(answer, CustomAnswer):
-        return answer
-    if not isinstance(answer.value, dict):
-        raise WrongAnswer("the fields of the form, as an object")
-    filled = {**_proposed(question), **answer.value}
-    if _fault(question, filled) is not None:
-        filled = {name: value for name, value in filled.items() if value is not None}
-    reason = _fault(question, filled)
-    if reason is not None:
-        raise WrongAnswer(f"what fits the form ({reason})")
-    return CustomAnswer(filled)
-
-
-def _proposed(question: Form) -> dict[str, Any]:
-    properties = question.schema.get("properties")
-    return {
-        name: field["default"]
-        for name, field in (properties if isinstance(properties, dict) else {}).items()
-        if isinstance(field, dict) and "default" in field
-    }
-
-
-def _fault(question: Form, value: dict[str, Any]) -> str | None:
-    from midcall.json_schema import compiled  # noqa: PLC0415  as above
-
-    try:
-        return compiled(question.schema).fault(value)
-    except ValueError as error:  # not of JSON, or too much
-        return str(error)

@@ -4,17 +4,17 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from midcall.client.calling import Calling, Outcome, tool_params
 from midcall.client.results import batch_result
-from midcall.client.session import Session
+from midcall.client.session import ClientSession
+from midcall.client.tool_call import ClientCall, Outcome, tool_params
 
-Make = Callable[[str, Any, bytes, Callable[[Outcome], None]], Calling]
+Make = Callable[[str, Any, bytes, Callable[[Outcome], None]], ClientCall]
 """Makes a call of a tool: its name, its arguments, both as parameters, and who gets the outcome."""
 
 OnResult = Callable[[dict[str, Any]], None]
 
 
-class Batch:
+class ToolBatch:
     """The calls of one batch. Raises `ValueError` for what is none: then nothing is sent."""
 
     def __init__(
@@ -37,14 +37,14 @@ class Batch:
         self._limit = limit
         self._on_result = on_result
         self._results: list[dict[str, Any] | None] = [None] * len(calls)
-        self._running: dict[int, Calling] = {}
+        self._running: dict[int, ClientCall] = {}
         self._next = 0
         self._missing = len(calls)
-        self._session: Session | None = None
+        self._session: ClientSession | None = None
         self._fault: Exception | None = None
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    async def run(self, session: Session, timeout: float | None, *, array: bool = False) -> None:
+    async def run(self, session: ClientSession, timeout: float | None, *, array: bool = False) -> None:
         """Run them all; what is not there in time is given up. Raises what `on_result` raises."""
         if not self._calls:
             return
@@ -73,19 +73,19 @@ class Batch:
         ):
             number = self._next
             self._next += 1
-            calling = self._make_one(number)
-            self._running[number] = calling
-            calling.start(self._session)
+            call = self._running[number] = self._make_one(number)
+            call.start(self._session)
 
-    def _start_array(self, session: Session) -> None:
+    def _start_array(self, session: ClientSession) -> None:
         self._next = len(self._calls)
         self._running = {number: self._make_one(number) for number in range(self._next)}
-        callings = list(self._running.values())
-        ids = session.start_batch([(one, one.params) for one in callings], callings[0].about)
-        for calling, id in zip(callings, ids, strict=False):
-            calling.adopt(session, id)
+        calls = list(self._running.values())
+        exchanges = [call.started() for call in calls]
+        requests = [(exchange, call.params) for exchange, call in zip(exchanges, calls, strict=True)]
+        for exchange, id in zip(exchanges, session.start_batch(requests, calls[0].about), strict=False):
+            exchange.sent(session, id)
 
-    def _make_one(self, number: int) -> Calling:
+    def _make_one(self, number: int) -> ClientCall:
         _, name, arguments, params = self._calls[number]
         return self._make(name, arguments, params, lambda outcome: self._take(number, outcome))
 
@@ -108,8 +108,8 @@ class Batch:
     def _give_up(self, reason: str) -> None:
         self._next = len(self._calls)
         running, self._running = self._running, {}
-        for calling in running.values():
-            calling.cancel(reason)
+        for call in running.values():
+            call.cancel(reason)
 
 
 def _checked(call: Any) -> tuple[str, str, Any, bytes]:

@@ -23,8 +23,7 @@ from typing import Any, cast
 from midcall import jsonrpc
 from midcall.client.wire import MAX_MESSAGE, About, Reader
 from midcall.errors import MidcallError, TransportLost, Unreachable
-from midcall.jsonrpc import Fault
-from midcall.transports.stdio import Lines
+from midcall.jsonrpc import Fault, Lines
 
 log = logging.getLogger("midcall.client.server")
 

@@ -12,18 +12,18 @@ from types import TracebackType
 from typing import Any, Self
 
 from midcall.client.answering import Answering
-from midcall.client.batch import Batch, OnResult
+from midcall.client.batch import OnResult, ToolBatch
 from midcall.client.cache import Cache
-from midcall.client.calling import Calling, Handle, Outcome, refuse, tool_params
 from midcall.client.greeting import Greeting
 from midcall.client.keeping import Keeper
-from midcall.client.line import ToolLine
 from midcall.client.mirrored import Mirrored
 from midcall.client.options import Options
 from midcall.client.responses import Waiter
-from midcall.client.session import Session, in_time
+from midcall.client.rounds import Exchange, Handle
+from midcall.client.session import ClientSession, in_time
 from midcall.client.subscriptions import Subscriptions, Updated
 from midcall.client.targets import Target
+from midcall.client.tool_call import ClientCall, Outcome, ToolLine, refuse, tool_params
 from midcall.client.wire import About
 from midcall.errors import MidcallError, TimedOut, TransportLost
 from midcall.invocation import Answerer, Invocation
@@ -107,11 +107,11 @@ class Client:
         if left:
             await asyncio.wait(left)
 
-    async def session(self) -> Session:
+    async def session(self) -> ClientSession:
         """The session that is open now, or soon. Raises `Unreachable`."""
         return await self._keeper.session()
 
-    async def _opened(self, session: Session) -> None:
+    async def _opened(self, session: ClientSession) -> None:
         self._cache.stale()
         await self._subscriptions.reopened(session)
 
@@ -204,7 +204,7 @@ class Client:
         all: what is not there in time has the error `timeout`. `on_result` gets each result as it comes.
         With `array` they go out as one JSON-RPC batch, if the server speaks the one revision that has it.
         """
-        batch = Batch(calls, self._make_tool_call, limit=limit if parallel else 1, on_result=on_result)
+        batch = ToolBatch(calls, self._make_tool_call, limit=limit if parallel else 1, on_result=on_result)
         began = time.monotonic()
         try:
             session = await in_time(self.session(), timeout, "The server")
@@ -264,8 +264,8 @@ class Client:
 
     def _make_tool_call(
         self, name: str, arguments: Any, params: bytes, done: Callable[[Outcome], None]
-    ) -> Calling:
-        return Calling(self, About("tools/call", name, self._headers(name, arguments)), params, done)
+    ) -> ClientCall:
+        return ClientCall(self, About("tools/call", name, self._headers(name, arguments)), params, done)
 
     def _headers(self, name: str, arguments: Any) -> tuple[tuple[str, str], ...]:
         return self._mirrored.headers(name, arguments) if self._mirrored is not None else ()
@@ -388,12 +388,12 @@ class Client:
             if not done.done():  # whoever waited may have been cancelled in the same turn
                 done.set_result(outcome)
 
-        calling = Calling(self, about, to_json(dict(params))[1:-1], settled, silence=timeout)
+        call = ClientCall(self, about, to_json(dict(params))[1:-1], settled, silence=timeout)
         try:
-            calling.start(await self.session())
+            call.start(await self.session())
             outcome = await done
         except asyncio.CancelledError:
-            calling.cancel("The caller gave up")
+            call.cancel("The caller gave up")
             raise
         if isinstance(outcome, MidcallError):
             raise outcome
@@ -402,20 +402,24 @@ class Client:
     async def _fetch(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         return await self.request(method, params)
 
-    # --- what the server wants (as its `Host`) -----------------------------------------------
+    # --- what the server wants, by its session -----------------------------------------------
 
     @property
     def info(self) -> dict[str, Any]:
+        """The name and version of this client."""
         return dict(self._options.info)
 
     def capabilities_for(self, *, modern: bool) -> dict[str, Any]:
+        """What this client can do for the server."""
         return self.answering.capabilities(modern=modern)
 
     async def asked(self, method: str, params: dict[str, Any], related: Waiter | None) -> dict[str, Any]:
-        if not isinstance(related, Calling):
+        """Answer a request of the server; `related` is the request that caused it, if that is known."""
+        if not isinstance(related, Exchange):
             return await self.answering.asked(method, params)
-        async with related.while_asked():
-            return await self.answering.asked(method, params, related.asker)
+        call = _call_of(related)
+        with related.asking(method, params):
+            return await self.answering.asked(method, params, None if call is None else call.asker)
 
     def cause(self) -> Waiter | None:
         """The call that a question belongs to, where the server does not say.
@@ -425,14 +429,15 @@ class Client:
         """
         session = self._keeper.current
         waiting = session.waiting if session is not None else ()
-        calls = [one for one in waiting if isinstance(one, Calling) and one.about.method in ASKING]
-        if len(calls) == 1:
-            return calls[0]
+        found = [(one, call) for one in waiting if (call := _call_of(one)) and call.about.method in ASKING]
+        if len(found) == 1:
+            return found[0][0]
         if self.answering.answer is not None:
             return None
-        return next((one for one in reversed(calls) if one.asker is not None), None)
+        return next((one for one, call in reversed(found) if call.asker is not None), None)
 
     def noticed(self, method: str, params: dict[str, Any]) -> None:
+        """A notification that belongs to no request."""
         if method == "notifications/message" and self._options.on_log is not None:
             try:
                 self._options.on_log(params)
@@ -441,8 +446,14 @@ class Client:
         else:
             self._subscriptions.noticed(method, params)
 
-    def lost(self, session: Session, error: MidcallError) -> None:
+    def lost(self, session: ClientSession, error: MidcallError) -> None:
+        """The line of a session is gone; all its requests have failed already."""
         self._keeper.lost(session, error)
+
+
+def _call_of(waiter: Waiter | None) -> ClientCall | None:
+    owner = waiter.owner if isinstance(waiter, Exchange) else None
+    return owner if isinstance(owner, ClientCall) else None
 
 
 async def _told(farewell: Coroutine[Any, Any, None]) -> None:

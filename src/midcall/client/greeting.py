@@ -7,7 +7,7 @@ legacy one.
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from msgspec import Struct
 
@@ -17,6 +17,9 @@ from midcall.errors import RemoteError
 from midcall.items import to_json
 from midcall.mcp import revisions
 from midcall.mcp.messages import META
+
+if TYPE_CHECKING:
+    from midcall.client.session import ClientSession
 
 Era: TypeAlias = Literal["auto", "legacy", "modern"]
 
@@ -40,22 +43,7 @@ class Greeting(Struct, frozen=True):
     instructions: str | None = None
 
 
-class Greeter(Protocol):
-    """The session, as far as it is known here."""
-
-    @property
-    def client_info(self) -> dict[str, Any]: ...
-
-    def offers(self, *, modern: bool) -> dict[str, Any]:
-        """What is declared to the server."""
-
-    def speak(self, revision: str, *, modern: bool) -> None:
-        """From here on requests are of this revision."""
-
-    async def request(self, method: str, params: bytes = b"") -> dict[str, Any]: ...
-
-
-async def greet(session: Greeter, era: Era, revision: str | None) -> Greeting:
+async def greet(session: "ClientSession", era: Era, revision: str | None) -> Greeting:
     """Greet a server, in the way of its era. Raises `RemoteError`, or what the line fails with.
 
     `revision` is the legacy revision to ask for; the server may choose an older one.
@@ -70,7 +58,7 @@ async def greet(session: Greeter, era: Era, revision: str | None) -> Greeting:
     return greeting
 
 
-async def _find_out(session: Greeter, revision: str | None) -> Greeting:
+async def _find_out(session: "ClientSession", revision: str | None) -> Greeting:
     """Greet in the modern way first.
 
     A server that says nothing may be slow to start, or may ignore what it does not know: after a while it is
@@ -97,7 +85,7 @@ async def _find_out(session: Greeter, revision: str | None) -> Greeting:
             await _end(legacy)
 
 
-async def _discover(session: Greeter, tries: int = 2) -> Greeting:
+async def _discover(session: "ClientSession", tries: int = 2) -> Greeting:
     revision = revisions.MODERN[-1]
     session.speak(revision, modern=True)
     try:
@@ -118,7 +106,7 @@ async def _discover(session: Greeter, tries: int = 2) -> Greeting:
     return _read(found, known[-1], modern=True)
 
 
-async def _initialize(session: Greeter, revision: str | None) -> Greeting:
+async def _initialize(session: "ClientSession", revision: str | None) -> Greeting:
     session.speak("", modern=False)
     asked = {
         "protocolVersion": revision or revisions.LATEST_LEGACY,

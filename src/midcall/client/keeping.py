@@ -8,13 +8,17 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 from midcall.client.greeting import Era
 from midcall.client.responses import Unusable
-from midcall.client.session import Host, Session
+from midcall.client.session import ClientSession
 from midcall.client.targets import Target
 from midcall.client.wire import Wire
 from midcall.errors import LoginFailed, MidcallError, RemoteError, TimedOut, TransportLost, Unreachable
+
+if TYPE_CHECKING:
+    from midcall.client.client import Client
 
 log = logging.getLogger("midcall.client")
 
@@ -35,8 +39,8 @@ class Keeper:
     def __init__(
         self,
         target: Target,
-        host: Host,
-        opened: Callable[[Session], Awaitable[None]],
+        host: "Client",
+        opened: Callable[[ClientSession], Awaitable[None]],
         *,
         era: Era,
         revision: str | None,
@@ -55,7 +59,7 @@ class Keeper:
         self._changed = asyncio.Event()
         """Set when a session is opened, or no more will be."""
         self._lost = asyncio.Event()
-        self.current: Session | None = None
+        self.current: ClientSession | None = None
         self.failure: MidcallError | None = None
         """Why there is no session, or why there was none last time."""
 
@@ -64,7 +68,7 @@ class Keeper:
         """Whether there is a session now."""
         return self.current is not None and self.current.ended is None
 
-    async def session(self) -> Session:
+    async def session(self) -> ClientSession:
         """The session that is open now, or soon. Raises `Unreachable`."""
         if self.current is not None and self.current.ended is None:
             return self.current
@@ -110,7 +114,7 @@ class Keeper:
             if session is not None:
                 await session.close()
 
-    def lost(self, session: Session, error: MidcallError) -> None:
+    def lost(self, session: ClientSession, error: MidcallError) -> None:
         """The line of a session is gone."""
         if session is self.current:
             self.failure = error
@@ -156,7 +160,7 @@ class Keeper:
         self._changed.set()
         await self._after_opening(session)
 
-    async def _try_eras(self) -> Session:
+    async def _try_eras(self) -> ClientSession:
         try:
             return await self._new_session(self._era)
         except TransportLost:
@@ -165,9 +169,9 @@ class Keeper:
             # Some servers end at a greeting that they do not know.
             return await self._new_session("legacy")
 
-    async def _new_session(self, era: Era) -> Session:
+    async def _new_session(self, era: Era) -> ClientSession:
         wire = self._target.wire()
-        session = Session(wire, self._host, log_level=self._log_level)
+        session = ClientSession(wire, self._host, log_level=self._log_level)
         opening = asyncio.get_running_loop().create_task(session.open(era, self._revision))
         try:
             await self._in_time(opening, wire)

@@ -1,7 +1,6 @@
 """Responses: who waits for one, and what is in it. No I/O."""
 
 import asyncio
-import logging
 from typing import Any
 
 import msgspec
@@ -9,8 +8,6 @@ from msgspec import UNSET, Raw, Struct
 
 from midcall.errors import MidcallError, RemoteError
 from midcall.jsonrpc import INTERNAL_ERROR, Envelope
-
-log = logging.getLogger("midcall.client")
 
 
 class Unusable(RemoteError):
@@ -53,7 +50,7 @@ class Loose(Struct):
         return message if isinstance(message, str) else f"The server's error cannot be read: {self.error!r}"
 
 
-class Waiting(Waiter):
+class ResponseFuture(Waiter):
     """Waits in a coroutine."""
 
     __slots__ = ("future",)
@@ -73,15 +70,6 @@ class Waiting(Waiter):
     def failed(self, error: MidcallError) -> None:
         if not self.future.done():
             self.future.set_exception(error)
-
-
-def hand_over(waiter: Waiter, response: Envelope) -> None:
-    """Hand over a response. Nobody waits for ever, whatever is wrong with it."""
-    try:
-        waiter.answered(response)
-    except Exception as error:
-        log.exception("a response could not be taken")
-        waiter.failed(RemoteError(f"The response could not be taken: {error}", rpc_code=INTERNAL_ERROR))
 
 
 def result_of(response: Envelope) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Session: one client's conversation with one server, in the era that the server knows. No I/O.
 
-It correlates responses with requests by id, has the server's own requests answered through a `Host`, and
+It correlates responses with requests by id, has the server's own requests answered by its client, and
 hands notifications to whom they concern. What is lost with the line is failed here; getting a new line is the
 business of the `Keeper` above.
 """
@@ -8,14 +8,14 @@ business of the `Keeper` above.
 import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import UNSET, Raw
 
 from midcall import jsonrpc
 from midcall.client.greeting import Era, Greeting, greet
-from midcall.client.responses import Loose, Waiter, Waiting, hand_over
+from midcall.client.responses import Loose, ResponseFuture, Waiter
 from midcall.client.serving import Serving
 from midcall.client.wire import About, Wire
 from midcall.errors import MidcallError, RemoteError, TimedOut, TransportLost, Unreachable
@@ -23,39 +23,19 @@ from midcall.items import to_json
 from midcall.jsonrpc import INTERNAL_ERROR, Batch, Envelope, Fault, Pending
 from midcall.mcp.messages import META
 
+if TYPE_CHECKING:
+    from midcall.client.client import Client
+
 log = logging.getLogger("midcall.client")
 
 MAX_DIGITS = 18
 """The longest id that is taken for a number, if a server gives it back as text."""
 
 
-class Host(Protocol):
-    """The client's side of what a server may want."""
-
-    @property
-    def info(self) -> dict[str, Any]:
-        """The name and version of the client."""
-
-    def capabilities_for(self, *, modern: bool) -> dict[str, Any]:
-        """What the client can do for the server."""
-
-    def cause(self) -> Waiter | None:
-        """The request that a request of the server belongs to, where the server does not say."""
-
-    async def asked(self, method: str, params: dict[str, Any], related: Waiter | None) -> dict[str, Any]:
-        """Answer a request of the server; `related` is the request that caused it, if that is known."""
-
-    def noticed(self, method: str, params: dict[str, Any]) -> None:
-        """A notification that belongs to no request."""
-
-    def lost(self, session: "Session", error: MidcallError) -> None:
-        """The line of a session is gone; all its requests have failed already."""
-
-
-class Session:
+class ClientSession:
     """A conversation with a server."""
 
-    def __init__(self, wire: Wire, host: Host, *, log_level: str | None = None) -> None:
+    def __init__(self, wire: Wire, host: "Client", *, log_level: str | None = None) -> None:
         self._wire = wire
         self._host = host
         self._log_level = log_level
@@ -102,12 +82,15 @@ class Session:
 
     @property
     def client_info(self) -> dict[str, Any]:
+        """The name and version of the client."""
         return self._host.info
 
     def offers(self, *, modern: bool) -> dict[str, Any]:
+        """What is declared to the server."""
         return self._host.capabilities_for(modern=modern)
 
     def speak(self, revision: str, *, modern: bool) -> None:
+        """From here on requests are of this revision."""
         self._wire.agreed(revision, modern=modern)
         self._spoken = revision
         self._meta = self.head(self.offers(modern=True), self._log_level) if modern else b""
@@ -164,7 +147,7 @@ class Session:
 
     async def request(self, method: str, params: bytes = b"", about: About | None = None) -> dict[str, Any]:
         """Send a request and wait for its result. Raises `RemoteError`, or what the line failed with."""
-        waiter = Waiting(asyncio.get_running_loop().create_future())
+        waiter = ResponseFuture(asyncio.get_running_loop().create_future())
         id = self.start(waiter, about or About(method), params)
         try:
             return await waiter.future
@@ -228,7 +211,7 @@ class Session:
         if message.method is UNSET:
             waiter = self._pending.take(_number(message.id))
             if waiter is not None:
-                hand_over(waiter, message)
+                _hand_over(waiter, message)
             else:
                 log.debug("dropped a response that nobody waits for: %.100r", message.id)
         elif message.id is UNSET:
@@ -246,7 +229,7 @@ class Session:
         if loose is None or waiter is None:
             log.warning("skipped what is no message: %s: %.200r", fault, data)
         elif loose.error is None:
-            hand_over(waiter, Envelope(result=loose.result))
+            _hand_over(waiter, Envelope(result=loose.result))
         else:
             waiter.failed(RemoteError(loose.error_text, rpc_code=INTERNAL_ERROR))
 
@@ -311,6 +294,15 @@ async def in_time(work: Coroutine[Any, Any, Any], seconds: float | None, what: s
             return await work
     except TimeoutError:
         raise TimedOut(f"{what}: no answer within {seconds:g} seconds") from None
+
+
+def _hand_over(waiter: Waiter, response: Envelope) -> None:
+    """Hand over a response. Nobody waits for ever, whatever is wrong with it."""
+    try:
+        waiter.answered(response)
+    except Exception as error:
+        log.exception("a response could not be taken")
+        waiter.failed(RemoteError(f"The response could not be taken: {error}", rpc_code=INTERNAL_ERROR))
 
 
 def _number(id: Any) -> Any:

@@ -9,15 +9,18 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from midcall.client.cache import Cache
 from midcall.client.responses import Waiter, result_of
-from midcall.client.session import Session
+from midcall.client.session import ClientSession
 from midcall.client.wire import About
 from midcall.errors import MidcallError, RemoteError, TransportLost, Unreachable
 from midcall.items import to_json
 from midcall.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, Envelope
+
+if TYPE_CHECKING:
+    from midcall.client.client import Client
 
 log = logging.getLogger("midcall.client")
 
@@ -35,17 +38,10 @@ Updated = Callable[[str], Any]
 """Gets the URI of a resource that has changed."""
 
 
-class Owner(Protocol):
-    """The client, as far as it is known here."""
-
-    async def session(self) -> Session: ...
-    def spawn(self, work: Any) -> asyncio.Task[None]: ...
-
-
 class Subscriptions:
     """What one client listens to."""
 
-    def __init__(self, owner: Owner, cache: Cache) -> None:
+    def __init__(self, owner: "Client", cache: Cache) -> None:
         self._owner = owner
         self._cache = cache
         self._handlers: dict[str, list[Updated]] = {}
@@ -96,7 +92,7 @@ class Subscriptions:
         else:
             await session.request("resources/unsubscribe", _about(uri))
 
-    async def reopened(self, session: Session) -> None:
+    async def reopened(self, session: ClientSession) -> None:
         """There is a new session: it knows nothing of what was subscribed."""
         if session.modern:
             self._again.set()
@@ -154,7 +150,7 @@ class Subscriptions:
             await _either(self._again.wait(), asyncio.sleep(pause))
             pause = min(pause * 2, LONGEST_PAUSE)
 
-    async def _listen_once(self, session: Session) -> None:
+    async def _listen_once(self, session: ClientSession) -> None:
         """Have one stream, until it ends or something else is to be heard."""
         before, self._stream = self._stream, None
         wanted = self._filter(session)
@@ -177,7 +173,7 @@ class Subscriptions:
             if stream.ended.is_set():
                 self._cache.stale()  # from now on changes are not heard
 
-    def _filter(self, session: Session) -> dict[str, Any]:
+    def _filter(self, session: ClientSession) -> dict[str, Any]:
         wanted: dict[str, Any] = {}
         if not session.modern:
             return wanted
@@ -195,7 +191,7 @@ class _Stream(Waiter):
 
     __slots__ = ("_id", "_session", "_uris", "acknowledged", "ended", "failure")
 
-    def __init__(self, session: Session, wanted: dict[str, Any]) -> None:
+    def __init__(self, session: ClientSession, wanted: dict[str, Any]) -> None:
         self.acknowledged = asyncio.Event()
         self.ended = asyncio.Event()
         self.failure: MidcallError | None = None

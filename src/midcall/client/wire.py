@@ -1,6 +1,6 @@
 """Wire: how messages travel between a client's session and a server.
 
-Below it are bytes: a child process, HTTP, a hub in this process. Above it is the `Session`, which knows
+Below it are bytes: a child process, HTTP, a hub in this process. Above it is the `ClientSession`, which knows
 what the messages mean. A wire knows which of them are requests, since HTTP answers each on a stream of its
 own; beyond that it knows nothing of MCP.
 """

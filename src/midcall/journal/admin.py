@@ -37,7 +37,7 @@ from midcall.journal.seal import is_key, shared_keys
 from midcall.journal.state import Asked, Waiting, asked_of, kind_of
 from midcall.principal import Principal, check_scopes
 from midcall.questions import KINDS, Answer, AnyQuestion, answer_to_wire, question_to_wire, refusal_in
-from midcall.replay import Deadline, Failure, question_id
+from midcall.replay import AskFailure, Deadline, question_id
 
 STATUSES: tuple[Status, ...] = get_args(Status)
 
@@ -387,7 +387,7 @@ def _question_state(entry: Entry) -> str:
             withdrawn = msgspec.json.decode(entry.value, type=Deadline).withdrawn
             return "withdrawn" if withdrawn else "open"
         case "failed":
-            return msgspec.json.decode(entry.value, type=Failure).code
+            return msgspec.json.decode(entry.value, type=AskFailure).code
         case "given" | "done":
             refusal = refusal_in(_read(entry.value))
             return "answered" if refusal is None else refusal.how.lower()

@@ -26,7 +26,7 @@ MOST = 256
 MOST_BYTES = 4 * 1024 * 1024
 
 
-class Unreachable(JournalError):
+class StoreAway(JournalError):
     """The store did not answer in time. `maybe` if what was asked for may have been done."""
 
     def __init__(self, message: str, *, maybe: bool = False) -> None:
@@ -69,7 +69,7 @@ class CommitQueue(Generic[Ask]):
     """What waits to be done. Who commits gives an answer or an error for each of a batch, or raises.
 
     If it raises, each of the batch is tried alone, as one of them may keep the others from it; unless it is
-    `Unreachable`. An error among the answers says that this one has changed nothing.
+    `StoreAway`. An error among the answers says that this one has changed nothing.
     """
 
     def __init__(self) -> None:
@@ -150,7 +150,7 @@ class CommitQueue(Generic[Ask]):
         if not isinstance(error, JournalError):
             log.error("what was asked of the journal failed inside midcall", exc_info=error)
             error = JournalError("Internal error")
-        elif len(batch) > 1 and not isinstance(error, Unreachable):
+        elif len(batch) > 1 and not isinstance(error, StoreAway):
             return True
         for job in batch:
             job.error = copy.copy(error)

@@ -21,7 +21,7 @@ question, no message and no protocol: values are bytes.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal, Protocol, TypeAlias
+from typing import Annotated, Any, ClassVar, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct, field
@@ -29,6 +29,8 @@ from msgspec.structs import replace
 
 from midcall.errors import BadExport, BadPage, Conflict, Fenced, JournalError
 from midcall.replay import Entry
+
+T = TypeVar("T")
 
 Status: TypeAlias = Literal[
     "running", "waiting", "completed", "failed", "aborted", "expired", "diverged", "poisoned"
@@ -146,6 +148,47 @@ class Parking(Struct, frozen=True, kw_only=True):
     """The new moment to give it up; of an ended call, to forget it."""
 
 
+class CallWrite(Struct, Generic[T], frozen=True):
+    """Something that is written of a call, alone or together with a conversation (`Conversations.save`)."""
+
+    operation: ClassVar[str]
+    """The method of `Journal` that writes it; it takes these fields."""
+
+
+class Creation(CallWrite[CallRecord | None], frozen=True):
+    operation = "create"
+    call: CallRecord
+    entries: Sequence[Entry] = ()
+    outcome: bytes | None = None
+
+
+class Taking(CallWrite[Claim], frozen=True):
+    operation = "claim"
+    call_id: str
+    segment: int
+    answers: Sequence[Entry] = ()
+    fence: int | None = None
+    parked: CallRecord | None = None
+
+
+class Addition(CallWrite[None], frozen=True):
+    operation = "append"
+    call_id: str
+    fence: int
+    entries: Sequence[Entry]
+    parking: Parking | None = None
+
+
+class Settlement(CallWrite[None], frozen=True):
+    operation = "settle"
+    call_id: str
+    fence: int
+    segment: int
+    outcome: bytes
+    parking: Parking
+    entries: Sequence[Entry] = ()
+
+
 class Page(Struct, frozen=True):
     """Some calls of a list, the newest first, and where the next ones begin."""
 
@@ -199,6 +242,15 @@ class RunEnd(Struct, frozen=True):
     lines: Sequence[bytes]
 
 
+class Saved(Struct, Generic[T], frozen=True):
+    """What came of a save."""
+
+    ended: bool
+    """False if the run that was to end has other lines there, or fewer before: it is left as it is."""
+    call: T | JournalError | None = None
+    """What came of what was to be written of a call."""
+
+
 class Conversations(Protocol):
     """The conversations of a store, and their runs. A method raises `JournalError` as those of `Journal`."""
 
@@ -206,12 +258,18 @@ class Conversations(Protocol):
         """A conversation of this person; nobody gets another's."""
 
     async def save(
-        self, record: ConversationRecord, end: RunEnd | None = None, begins: str | None = None
-    ) -> bool:
+        self,
+        record: ConversationRecord,
+        end: RunEnd | None = None,
+        begins: str | None = None,
+        call: CallWrite[T] | None = None,
+    ) -> Saved[T]:
         """Write a conversation down. Raises `Conflict` unless the kept one has the version before.
 
-        A new one has version 1. With `begins`, a run of this id begins together with it. With `end`, one ends
-        together with it; false if that has other lines there, or fewer before, and is left as it is.
+        A new one has version 1. With `begins`, a run of this id begins together with it; with `end`, one
+        ends. With `call`, that is written of a call of the same journal: all of it is there, or nothing. What
+        that method of `Journal` would raise is given back, and the conversation is written all the same.
+        Whoever gives a `call` waits for the end of it: it cannot be cancelled.
         """
 
     async def delete(self, id: str, principal: str | None) -> bool:
@@ -481,14 +539,17 @@ __all__ = [
     "LISTED",
     "MOST_CLAIMS",
     "WITH_OUTCOME",
+    "Addition",
     "Busy",
     "CallRecord",
+    "CallWrite",
     "Claim",
     "Claimed",
     "Conflict",
     "ConversationPage",
     "ConversationRecord",
     "Conversations",
+    "Creation",
     "Entry",
     "Fenced",
     "Gone",
@@ -498,8 +559,11 @@ __all__ = [
     "Parking",
     "RunEnd",
     "RunRecord",
+    "Saved",
     "Settled",
+    "Settlement",
     "Status",
+    "Taking",
     "conversation_from_export",
     "conversation_to_export",
     "from_export",

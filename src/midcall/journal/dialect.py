@@ -23,22 +23,34 @@ import itertools
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
+from midcall import metrics
 from midcall.call import Call
 from midcall.call import Status as CallStatus
 from midcall.errors import Diverged, Fenced, JournalError, MidcallError, UnknownQuestion, WrongAnswer
 from midcall.items import Item, Request
-from midcall.journal.contract import KEEP, CallRecord, Claimed, Parking, Status
+from midcall.journal.contract import (
+    KEEP,
+    Addition,
+    CallRecord,
+    CallWrite,
+    Claimed,
+    Creation,
+    Parking,
+    Settlement,
+    Status,
+)
 from midcall.journal.state import Asked, after_segment, answers_for, encode_asked, is_next, waiting
-from midcall.metrics import counts
 from midcall.replay import Entry
 
 if TYPE_CHECKING:
     from midcall.journal.dbos import Work
     from midcall.journal.durable import DurableCalls
+
+T = TypeVar("T")
 
 log = logging.getLogger("midcall.journal")
 
@@ -321,7 +333,7 @@ class Detached:
                 return False
             fresh = self.take_entries()
             try:
-                await self.durable.journal.append(self.record.id, self.record.fence, [*fresh, *answers])
+                await self.write(Addition(self.record.id, self.record.fence, [*fresh, *answers]))
             except Fenced:
                 self._fenced()
             except BaseException:
@@ -330,6 +342,11 @@ class Detached:
             return True
 
     # --- writing it down ---------------------------------------------------------------------
+
+    async def write(self, write: CallWrite[T]) -> T:
+        """Have the journal write something of the call."""
+        written: T = await getattr(self.durable.journal, write.operation)(*astuple(write))
+        return written
 
     @property
     def about_to_write(self) -> bool:
@@ -428,7 +445,6 @@ class Detached:
 
     async def _settle(self, outcome: bytes, parking: Parking) -> None:
         """End the segment. Raises `Fenced` if another worker has taken the call over; it is dropped here."""
-        journal = self.durable.journal
         entries = self.take_entries()
         try:
             if self.parked:  # it ended just as it began to wait; if others have it, this is `Fenced`
@@ -436,10 +452,10 @@ class Detached:
             record = after_segment(self.record, parking)
             if self.journaled:
                 fence, segment = self.record.fence, self.record.segment
-                await journal.settle(record.id, fence, segment, outcome, parking, entries)
+                await self.write(Settlement(record.id, fence, segment, outcome, parking, entries))
             else:
                 await self.durable.quota.check(record)
-                await journal.create(record, entries, outcome)
+                await self.write(Creation(record, entries, outcome))
                 self.journaled = True
             self.record = record
         except Fenced:
@@ -448,7 +464,7 @@ class Detached:
         except BaseException:
             self._give_back(entries)
             raise
-        counts.segments["run"] += 1
+        metrics.segment("run")
         self.durable.quota.add(record.principal, len(outcome) + _size(entries))
 
     async def _amend(self, parking: Parking) -> None:
@@ -519,7 +535,8 @@ class Detached:
                     self._give_back(entries)
                     raise
                 else:
-                    self.durable.trouble.ends()
+                    if self.durable.trouble.since is not None:
+                        self.durable.trouble.ends()
                     self.durable.quota.add(self.record.principal, _size(entries))
                     return
             await asyncio.sleep(PAUSES[min(tries, len(PAUSES) - 2)])
@@ -584,7 +601,7 @@ class Detached:
 
     def _fenced(self) -> None:
         """Another worker has taken the call over, or somebody has ended it."""
-        counts.segments["fenced"] += 1
+        metrics.segment("fenced")
         parked = self.parked
         self.discard()
         if parked:

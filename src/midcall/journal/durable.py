@@ -23,6 +23,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from midcall import metrics
 from midcall.call import Call
 from midcall.calls import GRACE, Inline
 from midcall.errors import (
@@ -36,6 +37,7 @@ from midcall.errors import (
     UnknownQuestion,
 )
 from midcall.hub import Hub
+from midcall.journal.bus import Bus
 from midcall.journal.contract import (
     CALL_SIZE,
     ENDED,
@@ -43,19 +45,19 @@ from midcall.journal.contract import (
     Busy,
     CallRecord,
     Claimed,
+    Creation,
     Entry,
     Gone,
     Journal,
     Settled,
+    Taking,
 )
 from midcall.journal.dialect import PAUSES, Detached
-from midcall.journal.mail import Mail
 from midcall.journal.memory import MemoryJournal
 from midcall.journal.seal import PERIOD, KeyRing, shared_ring
 from midcall.journal.state import answers_for, count_answers, is_answered, is_next, kind_of
 from midcall.journal.sweeper import Sweeper
 from midcall.logs import Trouble
-from midcall.metrics import counts
 from midcall.registry import Resolved
 from midcall.replay import Trace
 
@@ -120,7 +122,7 @@ class DurableCalls:
         self.journal: Journal = journal or MemoryJournal()
         self.quota = Quota(self.journal, share)
         """How much of the journal each caller has taken."""
-        self.mail = Mail(self.journal)
+        self.bus = Bus(self.journal)
         """What this worker and the others post to each other."""
         self.time_limit = time_limit
         """Seconds that a call waits for somebody to come back."""
@@ -158,7 +160,7 @@ class DurableCalls:
         async with self._opening:
             if not self._is_open:
                 await self.journal.open()
-                self.mail.open()
+                self.bus.open()
                 await self._take_keys(time.time() // PERIOD)
                 _ = self.subscriptions  # so that it is there to revive calls, and so are the others
                 for protocol in (*self.hub.protocols, self.hub.chat):
@@ -278,7 +280,7 @@ class DurableCalls:
             if taken is None:
                 raise
             return taken
-        return await self.journal.create(record, dialect.take_entries())
+        return await dialect.write(Creation(record, dialect.take_entries()))
 
     def start(self, dialect: Detached) -> None:
         """Start a call that is written down; there was room for it before it was."""
@@ -397,7 +399,10 @@ class DurableCalls:
         # A branch that writes meanwhile waits: with the fence of before it would be refused.
         async with contextlib.nullcontext() if live is None else live.lock:
             parked = live.record if live is not None and live.parked else None
-            claim = await self.journal.claim(call_id, segment, answers, fence, parked)
+            if live is None:
+                claim = await self.journal.claim(call_id, segment, answers, fence)
+            else:
+                claim = await live.write(Taking(call_id, segment, answers, fence, parked))
             if not isinstance(claim, Claimed):
                 return claim
             live = self.live.get(call_id)
@@ -405,7 +410,7 @@ class DurableCalls:
                 self.live.unpark(live, claim.call)
                 dialect = live
         if claim.call.claims > 1:
-            counts.segments["taken_over"] += 1
+            metrics.segment("taken_over")
         if dialect is None:
             if live is not None:
                 live.discard()  # another worker has gone on with it since, if only for a while
@@ -444,7 +449,7 @@ class DurableCalls:
             log.warning("cannot go on: %s", reason, extra=about, exc_info=error if unexpected else None)
             await self.release(record.id, record.fence, diverged=True)
             return Gone("diverged")
-        counts.segments["rebuilt"] += 1
+        metrics.segment("rebuilt")
         dialect.journaled = True
         self.admit(dialect, call, entries)
         return dialect
@@ -532,7 +537,7 @@ class DurableCalls:
 
     def stands_still(self, call_id: str) -> None:
         """The code of this process does not fit a call: it need not be tried again here."""
-        counts.diverged += 1
+        metrics.diverged()
         if len(self._standing) >= STANDING:
             self._standing.clear()
         self._standing.add(call_id)
@@ -672,7 +677,7 @@ class Quota:
                         self._taken.popitem(last=False)
         size = CALL_SIZE + len(call.arguments) + len(call.context)
         if self._taken[principal][0] + size > self._share:
-            counts.refused[JournalFull.code] += 1
+            metrics.refused(JournalFull.code)
             raise JournalFull(
                 "The journal has no more room for this caller; answer what waits, or try again later"
             )

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary, WeakSet, ref
 
 from midcall.errors import Fenced, JournalError
 from midcall.journal.contract import Journal
-from midcall.metrics import WRITING, Histogram, counts
+from midcall.metrics import keep
 
 OPERATIONS = (
     "create", "claim", "append", "settle", "release", "load", "find", "end", "due", "sweep", "list", "count",
@@ -52,7 +52,8 @@ def measure(journal: Journal) -> None:
 def _measured(
     journal: Journal, name: str, operation: Callable[..., Awaitable[Any]], writes: bool
 ) -> Callable[..., Awaitable[Any]]:
-    times = counts.journal.setdefault(name, Histogram.empty(WRITING))
+    metrics = keep()
+    times, errors = metrics.journal.labels(name), metrics.journal_errors.labels(name)
     of = ref(journal)  # which holds this
 
     @functools.wraps(operation)
@@ -63,7 +64,7 @@ def _measured(
         except Fenced:
             raise  # the journal works
         except JournalError:
-            counts.journal_errors[name] += 1
+            errors.inc()
             if writes and (refusing := of()) is not None:
                 _refused[refusing] = time.monotonic()
             raise

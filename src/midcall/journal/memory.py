@@ -15,9 +15,9 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from midcall.calls import Owned
 from midcall.journal.contract import (
@@ -29,6 +29,7 @@ from midcall.journal.contract import (
     MOST_CLAIMS,
     Busy,
     CallRecord,
+    CallWrite,
     Claim,
     Claimed,
     Conflict,
@@ -42,6 +43,7 @@ from midcall.journal.contract import (
     Parking,
     RunEnd,
     RunRecord,
+    Saved,
     Settled,
     Status,
     from_export,
@@ -50,6 +52,8 @@ from midcall.journal.contract import (
     page_start,
     to_export,
 )
+
+T = TypeVar("T")
 
 CALLS = 10_000
 """How many calls may wait, and how many ended ones are kept."""
@@ -195,7 +199,7 @@ class MemoryJournal:
         self._memory: _Memory = shared._memory if shared else _Memory()
         self._open = False
         self.on_post: Callable[[bytes], None] | None = None
-        self.conversations = MemoryConversations(self._use)
+        self.conversations = MemoryConversations(self)
 
     async def open(self) -> None:
         self._open = True
@@ -440,15 +444,20 @@ class MemoryJournal:
 class MemoryConversations:
     """The conversations of a memory."""
 
-    def __init__(self, use: Callable[[], _Memory]) -> None:
-        self._use = use
+    def __init__(self, journal: MemoryJournal) -> None:
+        self._journal = journal
+        self._use = journal._use
 
     async def load(self, id: str, principal: str | None) -> ConversationRecord | None:
         return self._use().conversations.get(principal, id)
 
     async def save(
-        self, record: ConversationRecord, end: RunEnd | None = None, begins: str | None = None
-    ) -> bool:
+        self,
+        record: ConversationRecord,
+        end: RunEnd | None = None,
+        begins: str | None = None,
+        call: CallWrite[T] | None = None,
+    ) -> Saved[T]:
         owned = self._use().conversations
         kept = owned.get(record.principal, record.id)
         if (0 if kept is None else kept.version) != record.version - 1:
@@ -456,12 +465,19 @@ class MemoryConversations:
         if begins is not None:
             await self.begin_run(begins, record.id, record.principal)
         self._keep(record)
+        came: T | JournalError | None = None
+        try:
+            if call is not None:
+                write = getattr(self._journal, call.operation)
+                came = await write(*astuple(call))  # in memory, nothing is waited for
+        except JournalError as error:
+            came = error
         try:
             if end is not None:
                 self._append(end.run, end.first, end.lines, ended=True)
         except Conflict:
-            return False
-        return True
+            return Saved(ended=False, call=came)
+        return Saved(ended=True, call=came)
 
     def _keep(self, record: ConversationRecord) -> None:
         owned = self._use().conversations

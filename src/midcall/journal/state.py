@@ -42,7 +42,7 @@ stands still, with all that it has, until somebody comes back with the old code.
 Here is what can be said of a call from its record and entries alone; nothing here waits or writes.
 """
 
-import secrets
+import base64
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
@@ -55,6 +55,7 @@ from midcall import metrics
 from midcall.errors import UnknownQuestion
 from midcall.items import Request, to_json
 from midcall.journal.contract import CallRecord, Parking, Status
+from midcall.journal.seal import unguessable
 from midcall.open_questions import MISSING
 from midcall.questions import AnyQuestion, Form, question_from_wire, question_to_wire, refusal_in
 from midcall.replay import Deadline, Entry, question_id
@@ -132,7 +133,7 @@ def new_record(
     """The record of a call that is about to start, under a name that nobody can guess."""
     now = time.time()
     return CallRecord(
-        id=secrets.token_urlsafe(18).replace("-", "_"),  # a word, also on a command line
+        id=base64.b64encode(unguessable(18), b"__").decode(),  # a word, also on a command line
         name=name,
         arguments=arguments,
         context=kind.encode() + b" " + context,

@@ -4,7 +4,7 @@
 result is said. The way of asking is chosen here, for each request, from what its caller declared. Two kinds
 of call need none, as nothing but their result goes back, and take a shorter way: *plain* calls, of tools that
 neither ask nor stream, as most are; and calls of another server's tools, as long as that only answers
-(`Tool.relay`).
+(`Tool.remote`).
 """
 
 import functools
@@ -18,7 +18,7 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from midcall import jsonrpc
-from midcall.activation import digest
+from midcall.activation import RemoteMethod, digest
 from midcall.call import Call
 from midcall.errors import InvalidArguments, MethodNotFound, MidcallError
 from midcall.hub import Hub
@@ -26,7 +26,7 @@ from midcall.items import Error, to_json
 from midcall.journal.contract import CallRecord
 from midcall.limits import MAX_STATE, Key
 from midcall.mcp import messages, revisions
-from midcall.mcp.catalog import Prepare, Readable, Template, Tool, tool_of
+from midcall.mcp.catalog import Readable, Template, Tool, tool_of
 from midcall.mcp.dialects import respond_tool
 from midcall.mcp.dialects.attached import Attached
 from midcall.mcp.request import McpError, McpRequest, Session, require
@@ -38,7 +38,7 @@ from midcall.mcp.results import (
     text_block,
     tool_result,
 )
-from midcall.mcp.resume import McpContext, Ticket, Waiter, invalid
+from midcall.mcp.resume import McpContext, Ticket, WaitingRequest, invalid
 from midcall.outlet import NOWHERE
 from midcall.principal import check_scopes
 from midcall.registry import Resolved
@@ -80,10 +80,10 @@ class McpCalls:
             if short and tool.plain:
                 run_plain(request, session, hub, tool, arguments)
                 return
-            wanted = Wanted("tools/call", tool.found, arguments, partial(tool_result, tool, revision))
+            wanted = WantedCall("tools/call", tool.found, arguments, partial(tool_result, tool, revision))
             start = partial(self._start, request, session, wanted, params)
-            if short and tool.relay is not None:
-                tool.relay(hub, request, session, tool, arguments, start)
+            if short and tool.remote is not None:
+                tool.remote.runner.relay(hub, request, session, tool, arguments, start)
             else:
                 start()
         except InvalidArguments as error:
@@ -98,7 +98,7 @@ class McpCalls:
         readable, parts = read
         check_scopes(readable.found.name, readable.found.method.extras, session.principal)
         finish = _reading(params.uri, readable, request.caller.revision)
-        wanted = Wanted("resources/read", readable.found, to_json(parts), finish)
+        wanted = WantedCall("resources/read", readable.found, to_json(parts), finish)
         self._start(request, session, wanted, params)
 
     def get_prompt(self, request: McpRequest, params: messages.Named, session: Session) -> None:
@@ -107,7 +107,7 @@ class McpCalls:
             raise McpError(jsonrpc.INVALID_PARAMS, f"Unknown prompt: {params.name}")
         check_scopes(prompt.found.name, prompt.found.method.extras, session.principal)
         finish = _prompting(prompt, request.caller.revision)
-        wanted = Wanted("prompts/get", prompt.found, bytes(params.arguments), finish)
+        wanted = WantedCall("prompts/get", prompt.found, bytes(params.arguments), finish)
         self._start(request, session, wanted, params)
 
     def complete(self, request: McpRequest, params: messages.CompleteParams, session: Session) -> None:
@@ -129,7 +129,7 @@ class McpCalls:
         names = completer.found.method.params["properties"]
         arguments = to_json({name: value for name, value in given.items() if name in names})
         finish = partial(completion_result, request.caller.revision)
-        wanted = Wanted("completion/complete", completer.found._replace(name=of), arguments, finish)
+        wanted = WantedCall("completion/complete", completer.found._replace(name=of), arguments, finish)
         self._start(request, session, wanted, None)
 
     def _respond(self, request: McpRequest, params: messages.Named, session: Session) -> None:
@@ -159,7 +159,7 @@ class McpCalls:
             if found is None:
                 return None
             tool = self._server.catalog.tools.get(found.name)
-            if tool is None and "listed" in found.method.extras:
+            if tool is None and isinstance(found.method, RemoteMethod):
                 return tool_of(found)  # of a server that has not told yet what it has
         return tool
 
@@ -195,36 +195,35 @@ class McpCalls:
         self,
         request: McpRequest,
         session: Session,
-        wanted: "Wanted",
+        wanted: "WantedCall",
         params: messages.RetryParams | None,
-        prepare: Prepare | None = None,
+        call: Call | None = None,
     ) -> None:
-        """Start the call by the best way of asking that this caller has, or go on with one that waits."""
+        """Start the call by the best way of asking that this caller has, or go on with one that waits.
+
+        `call` is given if it is under way already, at another server.
+        """
         caller, found = request.caller, wanted.found
         if caller.modern and params is not None and _may_wait(request, found, params):
-            self._start_durable(request, session, wanted, params, prepare)
+            self._start_durable(request, session, wanted, params, call)
             return
         dialect = Attached(request, wanted.finish, found.name, session)
         session.admit(request, dialect)
-        call = dialect.call = self._server.hub.prepare(
-            found,
-            wanted.arguments,
-            dialect,
-            supported=frozenset() if caller.modern else caller.askable,
-            owner=None if caller.modern else session,  # who may answer by `_plexus_respond`
-            principal=caller.principal,
-        )
-        if prepare is not None:
-            prepare(call)
-        self._server.hub.calls.start(call, at_once=not found.method.interactive)
+        hub = self._server.hub
+        call = call or hub.prepare(found, wanted.arguments, dialect, principal=caller.principal)
+        dialect.call, call.outlet = call, dialect
+        if not caller.modern:
+            call.supported = caller.askable
+            call.owner = session  # who may answer by `_plexus_respond`
+        hub.calls.start(call, at_once=not found.method.interactive)
 
     def _start_durable(
         self,
         request: McpRequest,
         session: Session,
-        wanted: "Wanted",
+        wanted: "WantedCall",
         params: messages.RetryParams,
-        prepare: Prepare | None,
+        call: Call | None,
     ) -> None:
         """Start a call that may have to be found again, or go on with one that waits."""
         resumption, hub, caller = self._server.resumption, self._server.hub, request.caller
@@ -241,23 +240,17 @@ class McpCalls:
         kinds = caller.kinds
         context = McpContext(ticket, kinds, uri, task, caller.shows_any_form, caller.gives_tools)
         dialect = resumption.dialect(request, finish, context, arguments, params.input_responses)
-        waiter = Waiter(resumption, request)
+        waiter = WaitingRequest(resumption, request)
         session.admit(request, waiter)
-        call = hub.prepare(
-            found,
-            arguments,
-            dialect,
-            supported=kinds,
-            time_limit=resumption.durable.time_limit,
-            principal=caller.principal,
-        )
-        hub.calls.check_room(call)
-        if prepare is not None:
-            prepare(call)
+        if call is None:
+            call = hub.prepare(found, arguments, dialect, principal=caller.principal)
+            hub.calls.check_room(call)
+        call.outlet = dialect
+        call.supported, call.time_limit = kinds, resumption.durable.time_limit
         resumption.begin(dialect, call, waiter, durably=task or request.meta.idempotency_key is not None)
 
 
-class Wanted(NamedTuple):
+class WantedCall(NamedTuple):
     """What a request wants to be run, and how its result is said."""
 
     method: str

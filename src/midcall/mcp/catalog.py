@@ -4,17 +4,13 @@ Made once after each change of the hub. The order is the order of registration, 
 """
 
 import re
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
-from midcall.activation import Method
-from midcall.call import Call
+from midcall.activation import Method, RemoteMethod
 from midcall.hub import Hub
 from midcall.registry import Resolved
 from midcall.schema_parts import inlined
-
-if TYPE_CHECKING:
-    from midcall.mcp.request import McpRequest, Session
 
 _NAME = re.compile(r"\{(\w+)\}")
 _EXPRESSION = re.compile(r"\{[^{}]*\}")
@@ -91,13 +87,6 @@ class AnyText:
 # --- what a hub offers ----------------------------------------------------------------------------------
 
 
-Prepare: TypeAlias = Callable[[Call], None]
-"""Changes something about a call that is about to start."""
-
-Relay: TypeAlias = "Callable[[Hub, McpRequest, Session, Tool, bytes, Callable[[Prepare], None]], None]"
-"""Has another server run a tool for a request, with these arguments; or else it starts the usual way."""
-
-
 class Tool(NamedTuple):
     """A method, and how it is listed."""
 
@@ -110,8 +99,8 @@ class Tool(NamedTuple):
     """Whether its result also goes out as structured content."""
     headers: tuple[tuple[tuple[str, ...], str], ...]
     """Which arguments are mirrored into HTTP headers: the path of each, and the header's name."""
-    relay: "Relay | None" = None
-    """Of a tool that another server runs."""
+    remote: RemoteMethod | None = None
+    """If another server runs it."""
 
 
 class Readable(NamedTuple):
@@ -158,10 +147,10 @@ class Catalog:
                 readable = _readable(method, provenance, prefix)
                 if "uriTemplate" in readable.shown:
                     self.templates.append(readable)
-                elif "listed" not in method.extras or readable.uri not in self.resources:
+                elif not isinstance(method, RemoteMethod) or readable.uri not in self.resources:
                     self.resources[readable.uri] = readable
             for name, method in activation.prompts.items():
-                if "listed" not in method.extras or prefix + name not in self.prompts:
+                if not isinstance(method, RemoteMethod) or prefix + name not in self.prompts:
                     self.prompts[prefix + name] = _template(Resolved(prefix + name, method, provenance))
             if activation.reader is not None:
                 found = Resolved(namespace or "resource", activation.reader, provenance)
@@ -177,7 +166,7 @@ class Catalog:
         methods += [one.found.method for one in (*self.templates, *self.resources.values()) if one.uri == of]
         scopes = dict.fromkeys(scope for one in methods for scope in one.extras.get("scopes", ()))
         completer = Completer(Resolved(of, method, provenance), {"scopes": tuple(scopes)})
-        if "listed" in method.extras:
+        if isinstance(method, RemoteMethod):
             self.completers.setdefault((of, argument), completer)
         else:
             self.completers[of, argument] = completer
@@ -223,11 +212,9 @@ class Catalog:
 def tool_of(found: Resolved) -> Tool:
     """A method as a tool."""
     name, method, _ = found
-    listed = method.extras.get("listed")
-    if listed is not None:
-        shown = {**listed, "name": name}
-        relay: Relay | None = getattr(method, "relay", None)
-        return Tool(found, shown, False, (), False, tuple(_headers(method.params)), relay)
+    if isinstance(method, RemoteMethod):
+        shown = {**method.listed, "name": name}
+        return Tool(found, shown, False, (), False, tuple(_headers(method.params)), method)
     schema = dict(method.extras.get("input_schema") or {"type": "object", **method.params})
     shown = {"name": name, "description": method.description, "inputSchema": schema, **_common(method)}
     output = None if method.streaming else _object_schema(method.returns)
@@ -265,8 +252,8 @@ def _object_schema(schema: dict[str, Any] | None) -> dict[str, Any] | None:
 
 def _readable(method: Method, provenance: tuple[str, ...], prefix: str) -> Readable:
     uri: str = method.extras["uri"]
-    if "listed" in method.extras:
-        listed = method.extras["listed"]
+    if isinstance(method, RemoteMethod):
+        listed = method.listed
         return Readable(uri, Resolved(listed["name"], method, provenance), listed, AnyText(uri))
     found = Resolved(prefix + method.name, method, provenance)
     template = Parts(uri)
@@ -279,8 +266,8 @@ def _readable(method: Method, provenance: tuple[str, ...], prefix: str) -> Reada
 
 def _template(found: Resolved) -> Template:
     name, method, _ = found
-    if "listed" in method.extras:
-        return Template(found, {**method.extras["listed"], "name": name})
+    if isinstance(method, RemoteMethod):
+        return Template(found, {**method.listed, "name": name})
     required = method.params.get("required", [])
     arguments = [
         {"name": one, "required": one in required}

@@ -2,7 +2,7 @@
 
 A question becomes the parameters of `elicitation/create`, `sampling/createMessage` or `roots/list`;
 the client's result becomes an answer in the canonical form. The same pair serves a request that the
-server sends and an input request that it returns. (A client goes the other way: see `client.answering`.)
+server sends and an input request that it returns. A client goes the other way.
 
 Two things that elicitation lacks stand below. *Model context* is data that a question brings along for
 whoever shows it. *Flat forms* are the JSON Schema of a model as MCP can ask for it, and back.
@@ -17,21 +17,29 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Raw, Struct
 
-from midcall.errors import UnknownQuestion, WrongAnswer
+from midcall.errors import RemoteError, UnknownQuestion, WrongAnswer
 from midcall.journal.contract import CallRecord
 from midcall.journal.state import Asked, asked_of
+from midcall.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND
 from midcall.questions import (
+    SCHEMA,
     Answer,
     AnyQuestion,
     Confirm,
+    Confirmed,
     Custom,
     CustomAnswer,
     Form,
+    Option,
     Prompt,
+    Refusal,
     Roots,
     Sample,
     Select,
+    Selected,
+    Text,
     Url,
+    check_address,
     read_answer,
 )
 from midcall.replay import question_id
@@ -195,6 +203,177 @@ def _sampling(question: Sample) -> dict[str, Any]:
     if question.temperature is not None:
         params["temperature"] = question.temperature
     return params
+
+
+# --- the other way: what a client is asked, and answers ---------------------------------------------
+
+
+def read_question(method: Any, params: Any, *, exact: bool = False) -> AnyQuestion:
+    """The question that a request asks, which can be asked. Raises `RemoteError`.
+
+    `exact` keeps a form as it came, for somebody who is to pass it on.
+    """
+    if method not in (ELICIT, SAMPLE, ROOTS):
+        raise RemoteError(f"Method not found: {method}", rpc_code=METHOD_NOT_FOUND)
+    params = params or {}
+    try:
+        question = question_from(method, params)
+        if exact:
+            question = _as_it_is(method, params, question)
+        check_question(question)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        text = f"The question cannot be read: {error or type(error).__name__}"
+        raise RemoteError(text, rpc_code=INVALID_PARAMS) from None
+    return question
+
+
+def _as_it_is(method: str, params: dict[str, Any], question: AnyQuestion) -> AnyQuestion:
+    """A question that asks just this: a form as the server has it, unless it says no more than the kind."""
+    if method != ELICIT or isinstance(question, Url):
+        return question
+    schema = params.get("requestedSchema")
+    if not isinstance(schema, dict):
+        raise TypeError("requestedSchema is missing")
+    if not isinstance(question, Form):
+        _, again = request_for(question)
+        if again["requestedSchema"] == schema and again["message"] == params.get("message"):
+            return question
+    context = question.context if isinstance(question, Form) else {}
+    return Form(question.message, schema, context, exact=str(params.get("message", "")))
+
+
+def question_from(method: str, params: dict[str, Any]) -> AnyQuestion:
+    """The question that a request asks, as far as the request tells: a typed one is a form."""
+    if method == SAMPLE:
+        return Sample(
+            tuple(params.get("messages", ())),
+            params.get("systemPrompt"),
+            params.get("maxTokens"),
+            params.get("temperature"),
+            {key: value for key, value in params.items() if key not in _SAMPLE} | _kept_meta(params),
+        )
+    if method == ROOTS:
+        return Roots()
+    message = params.get("message", "")
+    if params.get("mode") == "url":
+        return Url(message, params.get("url", ""))
+    schema = params.get("requestedSchema", {})
+    context, message = read_context(message, schema), without_context(message)
+    if context:
+        return Form(message, schema, context)
+    fields: list[tuple[str, dict[str, Any]]] = list(schema.get("properties", {}).items())
+    match fields:
+        case [("confirmed", field)] if field.get("type") == "boolean":
+            return Confirm(message, field.get("default"))
+        case [("text", field)] if field.get("type") == "string" and field.keys() <= _PROMPT:
+            return Prompt(message, field.get("default"), field.get("description"))
+        case [("choice", {"oneOf": titled})]:
+            return Select(message, _titled(titled))
+        case [("choices", {"items": {"anyOf": titled}})]:
+            return Select(message, _titled(titled), multi_select=True)
+    return Form(message, schema)
+
+
+_PROMPT = frozenset(("type", "title", "description", "default"))
+_SAMPLE = frozenset(("messages", "systemPrompt", "maxTokens", "temperature", "_meta"))
+
+
+def _kept_meta(params: dict[str, Any]) -> dict[str, Any]:
+    """What of the metadata belongs to the question, and not to the request."""
+    meta = params.get("_meta")
+    return {"_meta": {SCHEMA: meta[SCHEMA]}} if isinstance(meta, dict) and SCHEMA in meta else {}
+
+
+def _titled(titled: list[dict[str, str]]) -> tuple[Option, ...]:
+    return tuple(Option(one["const"], one.get("title", one["const"])) for one in titled)
+
+
+def result_for(question: AnyQuestion, answer: Answer) -> dict[str, Any]:
+    """The result by which a client gives this answer."""
+    match answer, question:
+        case Refusal(how), _:
+            return {"action": "decline" if how == "Declined" else "cancel"}
+        case Confirmed(value), _:
+            return _accepted({"confirmed": value})
+        case Text(value), _:
+            return _accepted({"text": value})
+        case Selected(values), Select(multi_select=True):
+            return _accepted({"choices": list(values)})
+        case Selected(values), _:
+            return _accepted({"choice": values[0]})
+        case CustomAnswer({"text": str(text), **said}), Sample():
+            content = {"type": "text", "text": text}
+            result = {"role": "assistant", "content": content, "model": said.get("model") or "unknown"}
+            return result | ({"stopReason": said["stop_reason"]} if said.get("stop_reason") else {})
+        case CustomAnswer(dict(value)), Sample():
+            return value
+        case CustomAnswer(value), Roots():
+            return {"roots": value}
+        case CustomAnswer(), Url():
+            return {"action": "accept"}
+        case CustomAnswer(value), _:
+            return _accepted(value)
+    raise AssertionError("an answer is one of these")
+
+
+def _accepted(content: Any) -> dict[str, Any]:
+    return {"action": "accept", "content": content}
+
+
+def check_question(question: AnyQuestion) -> None:
+    """Raise `ValueError` for what nobody is asked: a form whose answer could not be checked, and to open
+    something else than a web page."""
+    match question:
+        case Form(_, schema):
+            from midcall.json_schema import compiled  # noqa: PLC0415  slow to import: only when needed
+
+            compiled(schema)
+        case Url(_, url):
+            check_address(url)
+
+
+def asked_key(params: Any) -> str | None:
+    """The key of a question that a legacy server asks, if it says that."""
+    meta = params.get("_meta") if isinstance(params, dict) else None
+    key = meta.get(QUESTION_KEY) if isinstance(meta, dict) else None
+    return key if isinstance(key, str) else None
+
+
+def read_reply(question: AnyQuestion, payload: Any) -> Answer:
+    """The answer in what somebody gave. Raises `WrongAnswer`, saying what was expected.
+
+    What a person leaves out of a form is what the form proposes; null is as good as left out, unless it fits.
+    """
+    answer = read_answer(question, payload)
+    if not isinstance(question, Form) or not isinstance(answer, CustomAnswer):
+        return answer
+    if not isinstance(answer.value, dict):
+        raise WrongAnswer("the fields of the form, as an object")
+    filled = {**_proposed(question), **answer.value}
+    if _fault(question, filled) is not None:
+        filled = {name: value for name, value in filled.items() if value is not None}
+    reason = _fault(question, filled)
+    if reason is not None:
+        raise WrongAnswer(f"what fits the form ({reason})")
+    return CustomAnswer(filled)
+
+
+def _proposed(question: Form) -> dict[str, Any]:
+    properties = question.schema.get("properties")
+    return {
+        name: field["default"]
+        for name, field in (properties if isinstance(properties, dict) else {}).items()
+        if isinstance(field, dict) and "default" in field
+    }
+
+
+def _fault(question: Form, value: dict[str, Any]) -> str | None:
+    from midcall.json_schema import compiled  # noqa: PLC0415  as above
+
+    try:
+        return compiled(question.schema).fault(value)
+    except ValueError as error:  # not of JSON, or too much
+        return str(error)
 
 
 # --- the questions of a durable call, and its answers ----------------------------------------------

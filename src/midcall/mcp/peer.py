@@ -16,7 +16,7 @@ from midcall.connection import Connection, Send
 from midcall.jsonrpc import BatchReply, Envelope, Id
 from midcall.mcp.messages import META, Filter
 from midcall.mcp.request import McpError, McpRequest, Session
-from midcall.metrics import counts
+from midcall.metrics import refused
 
 if TYPE_CHECKING:
     from midcall.mcp.calls import PlainCall
@@ -115,7 +115,7 @@ class Listeners:
     def check_room(self, principal: str | None, size: int) -> None:
         """Raise `McpError` if so much more of this caller is too much."""
         if self.taken.is_full(principal, SUBSCRIBED, size):
-            counts.refused["too_many_subscriptions"] += 1
+            refused("too_many_subscriptions")
             text = "More subscriptions than there is room for; end some of them first"
             raise McpError(jsonrpc.CALL_FAILED, text)
 

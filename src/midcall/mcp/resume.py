@@ -85,7 +85,7 @@ Find = Callable[[CallRecord, McpContext], tuple[Resolved, Finish]]
 """Finds the method of a call that is in the journal, and how its result is said. Raises `MidcallError`."""
 
 
-class Waiter:
+class WaitingRequest:
     """A request that waits for what comes of a call."""
 
     __slots__ = ("_resumption", "call_id", "cancelled", "dropped", "ready", "request")
@@ -116,7 +116,7 @@ class Resumption:
         self.durable = durable
         self._given_keys = keys
         self._find = find
-        self._waiters: dict[str, list[Waiter]] = {}
+        self._waiters: dict[str, list[WaitingRequest]] = {}
         """By the ids of their calls."""
         durable.kinds[KIND] = self._revive
 
@@ -142,7 +142,7 @@ class Resumption:
         )
         return InputRequired(record, request, finish, self, context, given)
 
-    def begin(self, dialect: InputRequired, call: Call, waiter: Waiter, *, durably: bool) -> None:
+    def begin(self, dialect: InputRequired, call: Call, waiter: WaitingRequest, *, durably: bool) -> None:
         """Start a call; the request that has brought it is the first one to wait for it.
 
         If it is to be `durably`, it is in the journal before it does anything; or the one that has its key
@@ -156,7 +156,7 @@ class Resumption:
         else:
             self.durable.hub.calls.start(call, checked=True)
 
-    async def _start(self, dialect: InputRequired, waiter: Waiter) -> None:
+    async def _start(self, dialect: InputRequired, waiter: WaitingRequest) -> None:
         taken = await self.durable.reserve(dialect)
         if taken is None:
             if dialect.is_task:
@@ -195,7 +195,7 @@ class Resumption:
     ) -> None:
         """A request has come back with answers: go on with the call, or wait for whoever does."""
         state = None if self._keys is None else self.unseal(sealed, ticket)
-        waiter = Waiter(self, request)
+        waiter = WaitingRequest(self, request)
         session.admit(request, waiter)
         if state is not None:
             self._add(waiter, state.call_id)
@@ -203,7 +203,7 @@ class Resumption:
 
     async def _retry(
         self,
-        waiter: Waiter,
+        waiter: WaitingRequest,
         state: RequestState | None,
         sealed: str,
         ticket: Ticket,
@@ -219,7 +219,7 @@ class Resumption:
                 live.note(given.notes)
             await self._join(waiter, ticket, given)
 
-    async def _give(self, waiter: Waiter, given: Given) -> bool:
+    async def _give(self, waiter: WaitingRequest, given: Given) -> bool:
         """Give answers to the call. False if they are not for what it asks, or another worker runs it."""
         if not given.answers:
             return False
@@ -233,7 +233,7 @@ class Resumption:
             return True
         return False
 
-    async def _join(self, waiter: Waiter, ticket: Ticket, given: Given) -> None:
+    async def _join(self, waiter: WaitingRequest, ticket: Ticket, given: Given) -> None:
         """Answer a request with how the call stands: what it asks now, or what it came to.
 
         While it runs, wait for that, but not for ever; and if its worker is gone, go on with it here.
@@ -313,12 +313,12 @@ class Resumption:
 
     # --- the requests that wait --------------------------------------------------------------
 
-    def _add(self, waiter: Waiter, call_id: str) -> None:
+    def _add(self, waiter: WaitingRequest, call_id: str) -> None:
         waiter.call_id = call_id
         if not waiter.dropped:
             self._waiters.setdefault(call_id, []).append(waiter)
 
-    def _remove(self, waiter: Waiter) -> None:
+    def _remove(self, waiter: WaitingRequest) -> None:
         waiters = self._waiters.get(waiter.call_id, [])
         if waiter in waiters:
             waiters.remove(waiter)
@@ -326,7 +326,7 @@ class Resumption:
                 del self._waiters[waiter.call_id]
 
     def _make_ready(
-        self, waiter: Waiter, dialect: InputRequired, notes: Mapping[str, str] = NO_NOTES
+        self, waiter: WaitingRequest, dialect: InputRequired, notes: Mapping[str, str] = NO_NOTES
     ) -> None:
         """The call goes on, and the request waits for what comes of that."""
         if waiter.dropped:
@@ -347,13 +347,13 @@ class Resumption:
             self._remove(waiter)
         return [waiter.request for waiter in ready]
 
-    def _send_away(self, waiter: Waiter, record: CallRecord, ticket: Ticket) -> None:
+    def _send_away(self, waiter: WaitingRequest, record: CallRecord, ticket: Ticket) -> None:
         """A request has waited long enough for a call that goes on for another one."""
         if waiter in self._waiters.get(waiter.call_id, ()):
             self._remove(waiter)
             waiter.request.result(self.come_again(record, ticket))
 
-    def drop(self, waiter: Waiter, reason: str, *, cancelled: bool) -> None:
+    def drop(self, waiter: WaitingRequest, reason: str, *, cancelled: bool) -> None:
         """The caller of a request has cancelled it, or is gone."""
         waiter.dropped = True
         self._remove(waiter)
@@ -364,12 +364,14 @@ class Resumption:
         if isinstance(dialect, InputRequired):
             self._drop_from(dialect, waiter, reason, cancelled=cancelled)
 
-    def _drop_from(self, dialect: InputRequired, waiter: Waiter, reason: str, *, cancelled: bool) -> None:
+    def _drop_from(
+        self, dialect: InputRequired, waiter: WaitingRequest, reason: str, *, cancelled: bool
+    ) -> None:
         """The call ends if it is cancelled, unless somebody else waits for it: then that is his to do."""
         alone = waiter.call_id not in self._waiters
         dialect.drop(waiter.request, reason, cancelled=cancelled and alone)
 
-    def _run(self, waiter: Waiter, work: Callable[[], Awaitable[None]]) -> None:
+    def _run(self, waiter: WaitingRequest, work: Callable[[], Awaitable[None]]) -> None:
         """Do what a request has come for. After that it waits, or has its answer."""
 
         async def run() -> None:

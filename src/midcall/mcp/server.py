@@ -15,6 +15,7 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from midcall import jsonrpc
+from midcall.activation import RemoteMethod
 from midcall.connection import Connection
 from midcall.errors import Aborted, BadExport
 from midcall.hub import Hub
@@ -332,9 +333,8 @@ class McpExtension:
         if found is not None:
             readable, _ = found
             check_scopes(readable.found.name, readable.found.method.extras, session.principal)
-            watch = getattr(readable.found.method, "watch", None)  # of a server behind, which is to tell
-            if watch is not None:
-                watch(uri, session.caller.principal)
+            if isinstance(readable.found.method, RemoteMethod):  # the server that has it is to tell
+                readable.found.method.runner.watch(uri, session.caller.principal)
 
 
 def mcp_of(hub: Hub) -> McpExtension:

@@ -50,10 +50,10 @@ from midcall.items import (
     encode_item,
     to_json,
 )
+from midcall.journal.bus import Channel
 from midcall.journal.contract import ENDED, WITH_OUTCOME, Busy, CallRecord, Gone, Journal
 from midcall.journal.dialect import Detached
 from midcall.journal.durable import LOOK, PATIENCE, DurableCalls
-from midcall.journal.mail import Box
 from midcall.journal.state import asked_of, context_of, kind_of, new_record
 from midcall.principal import Principal, check_scopes
 from midcall.registry import Resolved
@@ -110,7 +110,7 @@ class Audience:
         self.peers.clear()
 
 
-class Outcome(Struct, omit_defaults=True):
+class SubscriptionOutcome(Struct, omit_defaults=True):
     """What a call came to, with all elements of its result."""
 
     contents: list[Raw] = []
@@ -130,7 +130,9 @@ def read_context(record: CallRecord) -> Context:
 
 def aborted(reason: str) -> bytes:
     """The outcome of a call that an administrator has aborted."""
-    return encode_outcome(Outcome(error=Raw(encode_item(Error(Metadata((), "", 0), reason, Aborted.code)))))
+    return encode_outcome(
+        SubscriptionOutcome(error=Raw(encode_item(Error(Metadata((), "", 0), reason, Aborted.code))))
+    )
 
 
 class Moved(Struct, omit_defaults=True):
@@ -162,7 +164,7 @@ async def tell_holder(
     if holder and holder != journal.worker:
         moved = Moved(record.id, record.fence, list(answered), attached)
         with contextlib.suppress(JournalError):
-            await Box(journal, KIND).post(holder, to_json(moved))
+            await Channel(journal, KIND).post(holder, to_json(moved))
 
 
 class DurableSubscription(Detached):
@@ -285,7 +287,7 @@ class DurableSubscription(Detached):
         if self.call is None:
             return
         self._done = done
-        outcome = Outcome([Raw(content) for content in self._contents])
+        outcome = SubscriptionOutcome([Raw(content) for content in self._contents])
         if self._failure is not None:
             outcome.error = Raw(encode_item(self._failure))
         self.end(self.call, encode_outcome(outcome))
@@ -351,7 +353,7 @@ class Subscriptions:
         self._followed: dict[str, int] = {}
         """The calls that are about to be taken back, and how often there was need to since."""
         durable.kinds[KIND] = self._revive
-        durable.mail.box(KIND, self._moved)
+        durable.bus.channel(KIND, self._moved)
 
     async def subscribe(self, peer: Peer, name: str, params: bytes, supported: frozenset[str]) -> str:
         """Start a call; it is in the journal before it does anything. Gives its id. Raises `JournalError`."""
@@ -446,7 +448,7 @@ class Subscriptions:
         if audience is None or peer not in audience.peers:
             return False
         self._leave(peer, call_id)
-        return await self._durable.abort(call_id, reason, encode_outcome(Outcome()))
+        return await self._durable.abort(call_id, reason, encode_outcome(SubscriptionOutcome()))
 
     def detach(self, peer: Peer) -> None:
         """A connection is closed: its calls go on without it."""
@@ -558,7 +560,7 @@ def _tell_outcome(
     """Tell what a call came to that has ended."""
     names = () if record is None else record.name.split(".")[:-1]
     here = Metadata((hub.name, *names), hub.hash, int(time.time()))
-    outcome = msgspec.json.decode(encoded or b"{}", type=Outcome)
+    outcome = msgspec.json.decode(encoded or b"{}", type=SubscriptionOutcome)
     for number, content in enumerate(outcome.contents[after:], after + 1):
         peer.send_item(call_id, Data(here, "" if record is None else record.name, content), number)
     if bytes(outcome.error):
@@ -580,6 +582,6 @@ def is_of(record: CallRecord, principal: Principal | None) -> bool:
     return record.principal == (None if principal is None else principal.name)
 
 
-def encode_outcome(outcome: Outcome) -> bytes:
+def encode_outcome(outcome: SubscriptionOutcome) -> bytes:
     """An outcome as it is kept."""
     return to_json(outcome)

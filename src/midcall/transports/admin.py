@@ -8,8 +8,8 @@
     GET  /admin/export?status=...    all of them, one a line
     POST /admin/import               lines of an export
 
-Errors are `{"error": {"code", "message", "data"}}`. Who may come here is not decided here (see `restricted`);
-only whether who imports a call may call its method. Keys are not taken in.
+Errors are `{"error": {"code", "message", "data"}}`. Who may come here is not decided here (see
+`admin_access`); only whether who imports a call may call its method. Keys are not taken in.
 """
 
 import functools
@@ -39,11 +39,11 @@ from midcall.errors import (
 )
 from midcall.journal.admin import STATUSES, Admin
 from midcall.journal.contract import Status
+from midcall.jsonrpc import Lines
 from midcall.limits import Key, check_keys
 from midcall.mcp import CALL_KINDS, McpExtension
-from midcall.transports.restricted import error_body, name_of
+from midcall.transports.admin_access import error_body, name_of
 from midcall.transports.security import JSON, is_media_type
-from midcall.transports.stdio import Lines
 
 log = logging.getLogger("midcall.admin")
 
@@ -65,7 +65,7 @@ _HTTP: dict[type[MidcallError], int] = {
 }
 
 
-class BadRequest(Exception):
+class BadAdminRequest(Exception):
     """A request that cannot be understood."""
 
 
@@ -106,7 +106,7 @@ def _guarded(handler: _Handler) -> _Handler:
         try:
             check_keys([*request.path_params.values(), *request.query_params.values()])
             return await handler(request)
-        except BadRequest as error:
+        except BadAdminRequest as error:
             return _json(error_body("bad_request", str(error)), 400)
         except MidcallError as error:
             status = next((s for kind, s in _HTTP.items() if isinstance(error, kind)), 500)
@@ -133,7 +133,7 @@ class _Admin:
         asked = request.query_params
         limit = asked.get("limit", "100")
         if not limit.isdecimal() or not 0 < len(limit) < 9:
-            raise BadRequest("limit is a number")
+            raise BadAdminRequest("limit is a number")
         found = await self._admin.list(
             status=_statuses(request),
             name=asked.get("name"),
@@ -187,7 +187,7 @@ class _Admin:
                 is_new = await self._admin.restore(exported, request.scope.get("midcall.principal"))
             except (ValueError, BadExport, RecursionError) as error:  # of the decoder too
                 text = f"Line {taken + known + 1} is no exported call: {error}. Those before it are taken in"
-                raise BadRequest(text) from None
+                raise BadAdminRequest(text) from None
             taken, known = (taken + 1, known) if is_new else (taken, known + 1)
         _note(request, f"{taken} calls are imported")
         return _json({"imported": taken, "known": known})
@@ -197,33 +197,33 @@ def _statuses(request: Request) -> list[Status]:
     asked = [one for text in request.query_params.getlist("status") for one in text.split(",") if one]
     found = [status for status in STATUSES if status in asked]
     if len(found) < len(set(asked)):
-        raise BadRequest(f"A status is one of {', '.join(STATUSES)}")
+        raise BadAdminRequest(f"A status is one of {', '.join(STATUSES)}")
     return found
 
 
 async def _read(request: Request, kind: Any) -> Any:
     """The body of a request. It must say that it is JSON, as a form of a web page cannot."""
     if not is_media_type(request.headers.get("content-type"), JSON):
-        raise BadRequest("Content-Type must be application/json")
+        raise BadAdminRequest("Content-Type must be application/json")
     body = bytearray()
     async for part in request.stream():
         body += part
         if len(body) > MAX_MESSAGE:
-            raise BadRequest(f"More than {MAX_MESSAGE} bytes")
+            raise BadAdminRequest(f"More than {MAX_MESSAGE} bytes")
     try:
         return msgspec.json.decode(body or b"{}", type=kind)
     except (ValueError, RecursionError) as error:
-        raise BadRequest(str(error) or "nested too deeply") from None
+        raise BadAdminRequest(str(error) or "nested too deeply") from None
 
 
 async def _lines(request: Request) -> AsyncIterator[bytes]:
     if not is_media_type(request.headers.get("content-type"), LINES):
-        raise BadRequest(f"Content-Type must be {LINES}")
+        raise BadAdminRequest(f"Content-Type must be {LINES}")
     lines = Lines(4 * MAX_MESSAGE)
     async for part in request.stream():
         for line in lines.feed(part):
             if line is None:
-                raise BadRequest(f"A line of more than {4 * MAX_MESSAGE} bytes")
+                raise BadAdminRequest(f"A line of more than {4 * MAX_MESSAGE} bytes")
             if line.strip():
                 yield line
     for line in lines.end():

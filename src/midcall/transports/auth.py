@@ -267,7 +267,7 @@ class OAuthResourceServer:
             raise self._invalid("The token has expired") from error
         except jwt.InvalidAudienceError as error:
             raise self._invalid("The token is for another server") from error
-        except jwt.PyJWTError as error:
+        except (jwt.PyJWTError, RecursionError) as error:  # the latter of old versions, if it is nested
             raise self._invalid("The token is not valid") from error
         return claims
 

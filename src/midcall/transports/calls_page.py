@@ -24,7 +24,7 @@ from midcall.journal.admin import Admin, is_journaled, open_questions
 from midcall.journal.contract import CallRecord, Status
 from midcall.limits import check_keys
 from midcall.mcp import CALL_KINDS, McpExtension
-from midcall.transports.restricted import error_body
+from midcall.transports.admin_access import error_body
 from midcall.transports.security import JSON, is_media_type
 
 MOST = 200
@@ -40,7 +40,7 @@ _ACTIVE: tuple[Status, ...] = ("running", "waiting", "diverged")
 _WAITING = (CallStatus.AWAITING_ANSWER, CallStatus.AWAITING_SAMPLE)
 
 
-class _Abort(msgspec.Struct):
+class _OwnAbort(msgspec.Struct):
     reason: str = "The caller aborted the call"
 
 
@@ -114,7 +114,7 @@ class _BadRequest(Exception):
     """A request that cannot be understood."""
 
 
-async def _read_abort(request: Request) -> _Abort:
+async def _read_abort(request: Request) -> _OwnAbort:
     """The body of a request. It must say that it is JSON, as a form of a foreign page cannot."""
     if not is_media_type(request.headers.get("content-type"), JSON):
         raise _BadRequest("Content-Type must be application/json")
@@ -124,7 +124,7 @@ async def _read_abort(request: Request) -> _Abort:
         if len(body) > MOST_BODY:
             raise _BadRequest(f"More than {MOST_BODY} bytes")
     try:
-        return msgspec.json.decode(body or b"{}", type=_Abort)
+        return msgspec.json.decode(body or b"{}", type=_OwnAbort)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _BadRequest(str(error)) from None
 

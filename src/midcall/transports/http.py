@@ -25,17 +25,17 @@ from midcall.calls import RateLimit, Shares
 from midcall.hub import Hub
 from midcall.journal.measured import measure
 from midcall.mcp import mcp_of
-from midcall.metrics import counts
+from midcall.metrics import keep, refused
 from midcall.principal import Principal, time_left
 from midcall.transports import cors
 from midcall.transports.admin import IMPORT, admin_pages, import_page
+from midcall.transports.admin_access import Restricted
 from midcall.transports.auth import Authenticator, Unauthorized, authorization_in
 from midcall.transports.calls_page import CallsPage
-from midcall.transports.http_sse import SseEndpoint
+from midcall.transports.legacy_sse import SseEndpoint
 from midcall.transports.mcp_http import McpEndpoint
 from midcall.transports.probes import Probes
 from midcall.transports.responses import without_respond
-from midcall.transports.restricted import Restricted
 from midcall.transports.security import NOSNIFF, Gate
 from midcall.transports.web import WebClient
 from midcall.transports.websocket import serve_websocket
@@ -110,18 +110,18 @@ def asgi_app(
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         await hub.open()
         if hub.durable is not None:
-            sessions = hub.durable.mail.box("session")
+            sessions = hub.durable.bus.channel("session")
             sessions.take = mcp.share_sessions(sessions)
         for part in parts:
             await part.open()
-        async with probes.siblings.sharing():
+        async with probes.telling():
             yield
         for part in parts:
             await part.close()
         await hub.close()
 
     mcp = McpEndpoint(mcp_of(hub), auth)
-    probes = Probes(hub)
+    probes = Probes(hub, keep() if metrics else None)
     web = WebClient(root, modules=web_modules)
     routes: list[BaseRoute] = [
         *web.routes(),
@@ -140,15 +140,16 @@ def asgi_app(
             measure(hub.durable.journal)
     if auth is not None and auth.metadata() is not None:
         routes += [Route(METADATA_PATH, metadata), Route(f"{METADATA_PATH}/{{path:path}}", metadata)]
-    for part in parts:
-        routes += [_protected(route, auth) for route in part.routes()]
+    pages = [_protected(route, auth) for part in parts for route in part.routes()]
+    routes += pages
     old = SseEndpoint(hub) if sse else None
     if old is not None:
         routes += [
             Route("/sse", Protected(UntilExpiry(old.listen), auth)),
             Route("/messages", Protected(old.post, auth)),
         ]
-    return Application(Starlette(routes=routes, lifespan=lifespan), mcp, auth, Gate(hosts), old, parts)
+    app = Starlette(routes=routes, lifespan=lifespan)
+    return Application(app, mcp, auth, Gate(hosts), old, parts, pages)
 
 
 def _calls_routes(hub: Hub, web: WebClient, auth: Authenticator | None) -> list[Route]:
@@ -158,6 +159,8 @@ def _calls_routes(hub: Hub, web: WebClient, auth: Authenticator | None) -> list[
 
 
 def _protected(route: Route, auth: Authenticator | None) -> Route:
+    if auth is None:
+        return route
     return Route(route.path, Protected(UntilExpiry(route.app), auth), methods=sorted(route.methods or ()))
 
 
@@ -172,7 +175,7 @@ class _Endpoint:
         principal: Principal | None = scope.get("midcall.principal")
         name = None if principal is None else principal.name
         if self._open.is_full(name, SOCKETS):
-            counts.refused["too_many_connections"] += 1
+            refused("too_many_connections")
             await _refuse(scope, receive, send, 429, "Too many open WebSockets; close some of them first")
             return
         self._open.take(name)
@@ -186,7 +189,7 @@ class _Endpoint:
 class Application:
     """The whole: reached only by the right `Host` and from no foreign web page.
 
-    `/mcp` is the hot path, so it is told apart here, before any routing.
+    `/mcp` is the hot path, so it is told apart here, before any routing; and so are pages of `parts`.
     """
 
     def __init__(
@@ -197,10 +200,17 @@ class Application:
         gate: Gate,
         sse: SseEndpoint | None = None,
         parts: Sequence[Part] = (),
+        routes: Sequence[Route] = (),
     ) -> None:
         self._pages = pages
         self._parts = parts
         self._mcp: ASGIApp = mcp if auth is None else Protected(mcp, auth)
+        self._direct: dict[tuple[str, str], ASGIApp] = {
+            (method, route.path): route.app
+            for route in routes
+            if not route.param_convertors
+            for method in route.methods or ()
+        }
         self._gate = gate
         self._sse = sse
         self.stop_listening = mcp.close
@@ -234,7 +244,8 @@ class Application:
             await self._mcp(scope, receive, send)
         else:
             with suppress(ClientDisconnect):  # in the middle of its request: there is nobody to answer
-                await self._pages(scope, receive, _nosniff(send))
+                page = self._direct.get((scope.get("method", ""), path), self._pages)
+                await page(scope, receive, _nosniff(send))
 
 
 class Protected:
@@ -265,6 +276,10 @@ class UntilExpiry:
         self._endpoint = endpoint
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        seconds = time_left(scope.get("midcall.principal"))
+        if seconds is None:
+            await self._endpoint(scope, receive, send)
+            return
         began = ended = False
 
         async def noted(message: Message) -> None:
@@ -274,7 +289,7 @@ class UntilExpiry:
             await send(message)
 
         try:
-            async with asyncio.timeout(time_left(scope.get("midcall.principal"))) as limit:
+            async with asyncio.timeout(seconds) as limit:
                 await self._endpoint(scope, receive, noted)
         except TimeoutError:
             if not limit.expired():

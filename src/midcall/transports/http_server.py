@@ -53,7 +53,7 @@ OWN_FILES = 100
 log = logging.getLogger("midcall.http")
 
 
-class Place(Protocol):
+class SharedPlace(Protocol):
     """Where a server stands among several that share their sockets; as a text, what its log calls it."""
 
     def listeners(self) -> list[socket.socket]:
@@ -74,7 +74,7 @@ def server(
     allow_public: bool = False,
     sse: bool = False,
     grace: float = GRACE,
-    place: Place | None = None,
+    place: SharedPlace | None = None,
     admin: bool = False,
     metrics: bool = False,
     rate_limit: float | None = None,
@@ -149,7 +149,7 @@ class _Server(uvicorn.Server):
         hub: Hub,
         together: Together,
         grace: float,
-        place: Place | None,
+        place: SharedPlace | None,
         config: uvicorn.Config,
     ) -> None:
         super().__init__(config)

@@ -20,8 +20,8 @@ from starlette.types import Receive, Scope, Send
 
 from midcall import jsonrpc
 from midcall.connection import MAX_MESSAGE
+from midcall.journal.bus import Channel
 from midcall.journal.contract import is_worker_name
-from midcall.journal.mail import Box
 from midcall.jsonrpc import Batch, BatchReply, Envelope, Fault
 from midcall.mcp import revisions
 from midcall.mcp.calls import PlainCall
@@ -81,7 +81,7 @@ class McpEndpoint:
         self._relay: Relay | None = None
         self._later = Later(WATCH_AFTER)
 
-    def share_sessions(self, post: Box) -> Callable[[bytes], None]:
+    def share_sessions(self, post: Channel) -> Callable[[bytes], None]:
         """From now on, requests for sessions of other workers are passed on; gives what takes theirs."""
         self._relay = Relay(post, self)
         self._sessions.home = post.worker
@@ -393,15 +393,15 @@ class Later:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._entries: deque[Entry] = deque()
+        self._entries: deque[Timer] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def call(self, function: Callable[[], None], loop: asyncio.AbstractEventLoop) -> "Entry":
+    def call(self, function: Callable[[], None], loop: asyncio.AbstractEventLoop) -> "Timer":
         """Call a function then; `cancel` what this gives if it is no longer to be called."""
         if loop is not self._loop:  # what a loop that is gone was to call is not called
             self._loop = loop
             self._entries.clear()
-        entry = Entry(loop.time() + self._seconds, function)
+        entry = Timer(loop.time() + self._seconds, function)
         if not self._entries:
             loop.call_at(entry.due, self._look, loop)
         self._entries.append(entry)
@@ -419,7 +419,7 @@ class Later:
             loop.call_at(self._entries[0].due, self._look, loop)
 
 
-class Entry:
+class Timer:
     """One call to come."""
 
     __slots__ = ("due", "function")

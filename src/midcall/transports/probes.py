@@ -6,8 +6,10 @@ remembered for a moment.
 
 import asyncio
 import logging
+import os
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 
 import msgspec
 from starlette.requests import Request
@@ -18,8 +20,7 @@ from midcall.hub import Hub
 from midcall.journal.admin import STATUSES
 from midcall.journal.durable import durable_calls
 from midcall.journal.measured import refused_lately
-from midcall.metrics import Family, by_label, families_of, render, single
-from midcall.transports.siblings import Siblings
+from midcall.metrics import FOLDER, Metrics
 from midcall.version import __version__
 
 PATIENCE = 2.0
@@ -39,11 +40,8 @@ COUNTED = 5.0
 
 log = logging.getLogger("midcall.journal")
 
-_PRESENT = {
-    "midcall_calls_active": "Calls that run, or wait in memory.",
-    "midcall_questions_open": "Open questions of those.",
-    "midcall_calls_parked": "Those of them that are in the journal, and wait.",
-}
+OFTEN = 2.0
+"""Seconds after which processes that serve together tell each other what there is."""
 
 TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -51,15 +49,15 @@ TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
 class Probes:
     """The probes of one hub."""
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: Hub, metrics: Metrics | None = None) -> None:
         self._hub = hub
+        self._metrics = metrics
         self._looking = asyncio.Lock()
         self._looked = 0.0
         self._fault: str | None = None
         self._counting = asyncio.Lock()
         self._counted = 0.0
         self._counts: Mapping[str, int] | None = None
-        self.siblings = Siblings(self.present)
 
     async def ready(self, request: Request) -> Response:
         """200, or 503 with the reason why no new call should come here."""
@@ -69,37 +67,52 @@ class Probes:
             msgspec.json.encode(body), 200 if fault is None else 503, media_type="application/json"
         )
 
-    def present(self) -> dict[str, int]:
-        """What there is at this moment."""
-        hub, durable = self._hub, self._hub.durable
-        return {
-            "midcall_calls_active": len(hub.calls),
-            "midcall_questions_open": hub.calls.open_questions,
-            "midcall_calls_parked": 0 if durable is None else durable.parked,
-        }
+    @asynccontextmanager
+    async def telling(self) -> AsyncIterator[None]:
+        """Let the processes that serve together know what there is, as long as this lasts."""
+        if self._metrics is None or FOLDER not in os.environ:
+            yield
+            return
+        telling = asyncio.ensure_future(self._tell(self._metrics))
+        try:
+            yield
+        finally:
+            telling.cancel()
+            await asyncio.wait((telling,))
+
+    async def _tell(self, metrics: Metrics) -> None:
+        while True:
+            self._look_here(metrics)
+            await asyncio.sleep(OFTEN)
+
+    def _look_here(self, metrics: Metrics) -> None:
+        """What there is in this process at this moment."""
+        calls, durable = self._hub.calls, self._hub.durable
+        metrics.active.set(len(calls))
+        metrics.open.set(calls.open_questions)
+        metrics.parked.set(0 if durable is None else durable.parked)
 
     async def metrics(self, request: Request) -> Response:
         """All figures, for Prometheus."""
-        hub, durable = self._hub, self._hub.durable
-        total, present = self.siblings.figures()
-        families = [
-            Family(
-                "midcall_info", "gauge", "What runs here.", [({"version": __version__, "hub": hub.name}, 1)]
-            ),
-            *(single(name, "gauge", help, present.get(name, 0)) for name, help in _PRESENT.items()),
-        ]
-        if durable is not None:
+        from prometheus_client.metrics_core import GaugeMetricFamily  # noqa: PLC0415  an extra
+
+        if self._metrics is None:
+            return PlainTextResponse("No figures are kept\n", 404)
+        self._look_here(self._metrics)
+        info = GaugeMetricFamily("midcall_info", "What runs here.", labels=("version", "hub"))
+        info.add_metric((__version__, self._hub.name), 1)
+        looked_up = [info]
+        if self._hub.durable is not None:
             fault = await self._fault_of_journal()
-            families.append(
-                single("midcall_journal_up", "gauge", "Whether the journal answers.", fault is None)
-            )
+            up = GaugeMetricFamily("midcall_journal_up", "Whether the journal answers.", value=fault is None)
+            looked_up.append(up)
             counts = None if fault is not None else await self._count()
             if counts is not None:
-                every: dict[str, float] = {status: counts.get(status, 0) for status in STATUSES}
-                families.append(
-                    by_label("midcall_calls_kept", "gauge", "Calls in the journal.", "status", every)
-                )
-        return PlainTextResponse(render((*families, *families_of(total))), media_type=TEXT_FORMAT)
+                kept = GaugeMetricFamily("midcall_calls_kept", "Calls in the journal.", labels=("status",))
+                for status in STATUSES:
+                    kept.add_metric((status,), counts.get(status, 0))
+                looked_up.append(kept)
+        return Response(self._metrics.text(looked_up), media_type=TEXT_FORMAT)
 
     async def _why_not(self) -> str | None:
         durable = self._hub.durable

@@ -16,7 +16,7 @@ from msgspec import Struct
 from starlette.types import ASGIApp, Receive, Send
 
 from midcall.errors import JournalError
-from midcall.journal.mail import Box
+from midcall.journal.bus import Channel
 from midcall.principal import Principal
 
 log = logging.getLogger("midcall.relay")
@@ -29,7 +29,7 @@ SILENCE = 5.0
 """Seconds of silence after which it is asked whether the home of a session is still there."""
 
 
-class Letter(Struct, omit_defaults=True):
+class RelayMessage(Struct, omit_defaults=True):
     """What one worker tells another of a request."""
 
     id: str
@@ -44,17 +44,17 @@ class Letter(Struct, omit_defaults=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Letter).decode
+_decode = msgspec.msgpack.Decoder(RelayMessage).decode
 
 
 class Relay:
     """The way to the other workers, and from them."""
 
-    def __init__(self, post: Box, endpoint: ASGIApp) -> None:
+    def __init__(self, post: Channel, endpoint: ASGIApp) -> None:
         self._post = post
         self._endpoint = endpoint
         self._count = 0
-        self._responses: dict[str, asyncio.Queue[Letter]] = {}
+        self._responses: dict[str, asyncio.Queue[RelayMessage]] = {}
         self._serving: dict[tuple[str, str], asyncio.Event] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -74,7 +74,7 @@ class Relay:
         self._count += 1
         id = f"{self._post.worker}-{self._count}"
         responses = self._responses[id] = asyncio.Queue(WAITING)
-        request = Letter(id, self._post.worker, "request", method, headers, body, principal=principal)
+        request = RelayMessage(id, self._post.worker, "request", method, headers, body, principal=principal)
         leaving: asyncio.Task[None] | None = None
         try:
             if not await self._post.post(home, _encode(request)):
@@ -103,15 +103,15 @@ class Relay:
             if leaving is not None:
                 leaving.cancel()
 
-    async def _next(self, home: str, id: str, responses: asyncio.Queue[Letter]) -> Letter:
+    async def _next(self, home: str, id: str, responses: asyncio.Queue[RelayMessage]) -> RelayMessage:
         """What comes next; `lost` if the home is gone."""
         while True:
             try:
                 async with asyncio.timeout(SILENCE):
                     return await responses.get()
             except TimeoutError:
-                if not await self._post.post(home, _encode(Letter(id, self._post.worker, "there?"))):
-                    return Letter(id, home, "lost")
+                if not await self._post.post(home, _encode(RelayMessage(id, self._post.worker, "there?"))):
+                    return RelayMessage(id, home, "lost")
 
     async def _watch(self, home: str, id: str, receive: Receive) -> None:
         """Tell the home when the client leaves."""
@@ -119,8 +119,8 @@ class Relay:
             pass
         responses = self._responses.get(id)
         if responses is not None:
-            await self._post.post(home, _encode(Letter(id, self._post.worker, "gone")))
-            responses.put_nowait(Letter(id, home, "end"))
+            await self._post.post(home, _encode(RelayMessage(id, self._post.worker, "gone")))
+            responses.put_nowait(RelayMessage(id, home, "end"))
 
     # --- where the session is ----------------------------------------------------------------
 
@@ -143,10 +143,10 @@ class Relay:
                 if responses is not None:
                     if responses.full():
                         responses.get_nowait()
-                        letter = Letter(letter.id, letter.sender, "end")  # too slow: it may resume
+                        letter = RelayMessage(letter.id, letter.sender, "end")  # too slow: it may resume
                     responses.put_nowait(letter)
 
-    async def _serve(self, letter: Letter) -> None:
+    async def _serve(self, letter: RelayMessage) -> None:
         gone = self._serving[letter.sender, letter.id] = asyncio.Event()
         scope: dict[str, Any] = {
             "type": "http",
@@ -171,16 +171,16 @@ class Relay:
         finally:
             del self._serving[letter.sender, letter.id]
 
-    def _answerer(self, letter: Letter, gone: asyncio.Event) -> Callable[[Any], Awaitable[None]]:
+    def _answerer(self, letter: RelayMessage, gone: asyncio.Event) -> Callable[[Any], Awaitable[None]]:
         async def send(message: Any) -> None:
             if message["type"] == "http.response.start":
                 headers = [(bytes(name), bytes(value)) for name, value in message["headers"]]
-                answer = Letter(
+                answer = RelayMessage(
                     letter.id, self._post.worker, "start", status=message["status"], headers=headers
                 )
             else:
                 kind = "body" if message.get("more_body") else "end"
-                answer = Letter(letter.id, self._post.worker, kind, body=message.get("body", b""))
+                answer = RelayMessage(letter.id, self._post.worker, kind, body=message.get("body", b""))
             if not await self._post.post(letter.sender, _encode(answer)):
                 gone.set()
                 raise OSError("The worker that has the client is gone")

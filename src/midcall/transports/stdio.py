@@ -1,9 +1,8 @@
 """stdio: one JSON-RPC message a line, in on standard input and out on standard output.
 
-Standard output carries messages and nothing else; logs go to standard error. Lines are split here,
-whatever pieces they come in; a line over the limit is thrown away and answered with an error, and
-the next one is read as ever. When the input ends, open questions fail, what runs may finish for a
-moment, and the server ends.
+Standard output carries messages and nothing else; logs go to standard error. A line over the limit is thrown
+away and answered with an error, and the next one is read as ever. When the input ends, open questions fail,
+what runs may finish for a moment, and the server ends.
 """
 
 import asyncio
@@ -14,6 +13,7 @@ from typing import BinaryIO, cast
 
 from midcall.connection import MAX_MESSAGE, Connection
 from midcall.hub import Hub
+from midcall.jsonrpc import Lines
 
 GRACE = 5.0
 """Seconds that running calls have to finish after the input has ended."""
@@ -25,46 +25,6 @@ READ_LIMIT = 8 * WRITE_LIMIT
 """Bytes that may wait before no more input is read."""
 
 CHUNK = 256 * 1024
-
-
-class Lines:
-    """Cuts bytes into lines, without keeping one that is too long. No I/O."""
-
-    __slots__ = ("_limit", "_parts", "_size")
-
-    def __init__(self, limit: int = MAX_MESSAGE) -> None:
-        self._limit = limit
-        self._parts: list[bytes] = []
-        self._size = 0
-
-    def feed(self, data: bytes) -> list[bytes | None]:
-        """The lines that these bytes complete; `None` stands for one that was too long."""
-        head, *rest = data.split(b"\n")
-        self._keep(head)
-        if not rest:
-            return []
-        lines = [self._complete()]
-        tail = rest.pop()
-        lines.extend(line if len(line) <= self._limit else None for line in rest)
-        self._keep(tail)
-        return lines
-
-    def end(self) -> list[bytes | None]:
-        """What stands after the last newline, when no more comes."""
-        return [self._complete()] if self._size else []
-
-    def _keep(self, part: bytes) -> None:
-        self._size += len(part)
-        if self._size > self._limit:
-            self._parts.clear()
-        elif part:
-            self._parts.append(part)
-
-    def _complete(self) -> bytes | None:
-        line = b"".join(self._parts) if self._size <= self._limit else None
-        self._parts.clear()
-        self._size = 0
-        return line
 
 
 class Output(asyncio.Protocol):
@@ -151,7 +111,7 @@ class Input(asyncio.Protocol):
     def __init__(self, connection: Connection, output: Output) -> None:
         self._connection = connection
         self._output = output
-        self._lines = Lines()
+        self._lines = Lines(MAX_MESSAGE)
         self._transport: asyncio.ReadTransport | None = None
         self._thread: asyncio.Task[None] | None = None
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()

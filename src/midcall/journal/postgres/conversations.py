@@ -1,17 +1,21 @@
 """Conversations and runs in the database of a journal. The clock of the database is the one that counts."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from midcall.errors import MidcallError
+from midcall.journal.commit import StoreAway
 from midcall.journal.contract import (
     LISTED,
+    CallWrite,
     Conflict,
     ConversationPage,
     ConversationRecord,
     JournalError,
     RunEnd,
     RunRecord,
+    Saved,
+    Settlement,
     new_lines,
 )
 from midcall.journal.postgres.reach import Reach, on_connection, transaction
@@ -20,7 +24,10 @@ from midcall.journal.postgres.sql import Statements
 from midcall.journal.seal import ConversationValues, Values
 
 if TYPE_CHECKING:
+    from midcall.journal.postgres.journal import PostgresJournal
     from midcall.journal.postgres.reach import Connection
+
+T = TypeVar("T")
 
 
 class _Lines(NamedTuple):
@@ -35,8 +42,9 @@ class _Lines(NamedTuple):
 class PostgresConversations:
     """The conversations of one schema."""
 
-    def __init__(self, reach: Reach, sql: Statements, values: Values) -> None:
+    def __init__(self, reach: Reach, sql: Statements, values: Values, journal: "PostgresJournal") -> None:
         self.reach = reach
+        self._journal = journal
         self._sql = sql
         self._values = ConversationValues(values)
 
@@ -48,8 +56,12 @@ class PostgresConversations:
         return None if row is None else self._values.record(id, principal, *row)
 
     async def save(
-        self, record: ConversationRecord, end: RunEnd | None = None, begins: str | None = None
-    ) -> bool:
+        self,
+        record: ConversationRecord,
+        end: RunEnd | None = None,
+        begins: str | None = None,
+        call: CallWrite[T] | None = None,
+    ) -> Saved[T]:
         values = self._row(record)
 
         async def write(connection: "Connection", again: bool) -> bool:
@@ -62,24 +74,37 @@ class PostgresConversations:
                 return bool(await connection.fetchval(self._sql.has_conversation, key, version, body))
             return bool(done)
 
-        async def write_both(connection: "Connection", again: bool) -> bool | None:
-            """Whether the run has ended; nothing if the conversation could not be written."""
-            if end is None and begins is None:
-                return await write(connection, again) or None
-            async with transaction(connection):
-                if not await write(connection, again):
-                    return None
-                if begins is not None:
-                    await connection.fetch(self._sql.begin_run, begins, record.id, record.principal)
-                if end is None:
-                    return True
-                last = _Lines(end.run, end.first, end.lines, ended=True)
-                (stop,) = await self._append(connection, [last], again)
-                return not isinstance(stop, MidcallError)
+        async def write_all(connection: "Connection", again: bool) -> Saved[T] | None:
+            """Nothing if the conversation could not be written."""
+            if end is None and begins is None and call is None:
+                return Saved(ended=True) if await write(connection, again) else None
+            came, ended = None, True
+            try:
+                async with transaction(connection):
+                    if not await write(connection, again):
+                        return None
+                    if begins is not None:
+                        await connection.fetch(self._sql.begin_run, begins, record.id, record.principal)
+                    if end is not None:
+                        last = _Lines(end.run, end.first, end.lines, ended=True)
+                        (stop,) = await self._append(connection, [last], again)
+                        ended = not isinstance(stop, MidcallError)
+                    if call is not None:
+                        came = await self._journal.write_call(connection, call, again)
+            except BaseException:
+                self._journal.undone(call, came)
+                raise
+            return Saved(ended, came)
 
-        saved = await self.reach.run(write_both)
+        try:
+            saved = await self.reach.run(write_all)
+        except StoreAway as error:
+            self._journal.in_doubt(call, error)
+            raise
         if saved is None:
             raise Conflict("The conversation was changed meanwhile")
+        if isinstance(call, Settlement) and saved.call is None:
+            self._journal.tell(call.call_id, call.segment, call.outcome)
         return saved
 
     async def delete(self, id: str, principal: str | None) -> bool:

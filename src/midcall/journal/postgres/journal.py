@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from msgspec.structs import replace
 
-from midcall.journal.commit import Unreachable
+from midcall.journal.commit import StoreAway
 from midcall.journal.contract import (
     ENDED,
+    Addition,
     Busy,
     CallRecord,
+    CallWrite,
     Claim,
     Claimed,
+    Creation,
     Entry,
     Fenced,
     Gone,
@@ -27,7 +30,9 @@ from midcall.journal.contract import (
     Page,
     Parking,
     Settled,
+    Settlement,
     Status,
+    Taking,
     from_export,
     is_worker_name,
     page_mark,
@@ -46,16 +51,12 @@ from midcall.journal.postgres.rows import (
     OWNER,
     SEGMENT,
     STATUS,
-    Addition,
-    Creation,
     Rows,
-    Settlement,
-    Taking,
     digest,
 )
 from midcall.journal.postgres.schema import check_name, migrate
 from midcall.journal.postgres.sql import Statements
-from midcall.journal.postgres.workers import Line, Posts, worker_name
+from midcall.journal.postgres.workers import Posts, WorkerSession, worker_name
 from midcall.journal.seal import KeyRing, Values
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ class PostgresJournal:
         self._running: dict[str, int] = {}
         """What this worker runs, with the fence."""
         self.reach = Reach(dsn, connections=connections, patience=patience, pooled=direct is not None)
-        self._line = Line(
+        self._line = WorkerSession(
             self.worker,
             direct or dsn,
             sql,
@@ -115,7 +116,7 @@ class PostgresJournal:
             renamed=self._on_renamed,
         )
         self._patience = patience
-        self.conversations = PostgresConversations(self.reach, sql, values)
+        self.conversations = PostgresConversations(self.reach, sql, values, self)
         self._posts = Posts(self.reach, sql, values, self._line)
         self._waiters: dict[str, set[_OutcomeWaiter]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -165,9 +166,8 @@ class PostgresJournal:
             taken: CallRecord | None = await self.reach.together(
                 self._create, creation, key=call.id, size=size, undo=undo if outcome is None else None
             )
-        except Unreachable as error:
-            if error.maybe and outcome is None:
-                self._spawn(self._until_done(lambda: self._uncreate(call)))
+        except StoreAway as error:
+            self.in_doubt(creation, error)
             raise
         return taken
 
@@ -206,9 +206,8 @@ class PostgresJournal:
             claim: Claim = await self.reach.together(
                 self._claim, taking, key=call_id, size=_size(answers), undo=undo
             )
-        except Unreachable as error:
-            if error.maybe:
-                self._spawn(self._until_done(lambda: self._unclaim(call_id, segment, None)))
+        except StoreAway as error:
+            self.in_doubt(taking, error)
             raise
         return claim
 
@@ -267,7 +266,7 @@ class PostgresJournal:
         settlement = Settlement(call_id, fence, segment, outcome, parking, entries)
         size = len(outcome) + _size(entries)
         await self.reach.together(self._settle, settlement, key=call_id, size=size)
-        self._tell(call_id, segment, outcome)
+        self.tell(call_id, segment, outcome)
 
     async def _settle(
         self, connection: "Connection", asked: Sequence[Settlement], again: bool
@@ -282,6 +281,35 @@ class PostgresJournal:
             else:
                 answers.append(self._fenced(settlement.call_id, settlement.fence))
         return answers
+
+    async def write_call(self, connection: "Connection", write: CallWrite[Any], again: bool) -> Any:
+        """Write something of a call, in a transaction that is about more than that."""
+        came: list[Any] = []
+        match write:
+            case Creation():
+                came += await self._create(connection, [write], again)
+            case Taking():
+                came += await self._claim(connection, [write], again)
+            case Addition():
+                came += await self._append(connection, [write], again)
+            case Settlement():
+                came += await self._settle(connection, [write], again)
+        return came[0]
+
+    def undone(self, write: CallWrite[Any] | None, came: Any) -> None:
+        """The transaction in which that came of it has failed."""
+        if isinstance(came, Claimed):
+            self._forget(came.call.id, came.call.fence)
+        elif isinstance(write, Settlement) and came is None:
+            self._running[write.call_id] = write.fence
+
+    def in_doubt(self, write: CallWrite[Any] | None, error: StoreAway) -> None:
+        """The database has gone away, and it may have been written that this worker runs a call."""
+        match write:
+            case Creation(call, _, None) if error.maybe:
+                self._spawn(self._until_done(lambda: self._uncreate(call)))
+            case Taking(call_id, segment) if error.maybe:
+                self._spawn(self._until_done(lambda: self._unclaim(call_id, segment, None)))
 
     # --- writing -----------------------------------------------------------------------------
 
@@ -305,7 +333,7 @@ class PostgresJournal:
             lambda connection, _: self._end(connection, call_id, status, outcome, expires)
         )
         if segment is not None:
-            self._tell(call_id, segment, outcome)
+            self.tell(call_id, segment, outcome)
         return segment is not None
 
     async def _end(
@@ -486,7 +514,7 @@ class PostgresJournal:
         closed, told = row
         return None if closed is None else self._rows.open_outcome(closed, call_id), told
 
-    def _tell(self, call_id: str, segment: int, outcome: bytes) -> None:
+    def tell(self, call_id: str, segment: int, outcome: bytes) -> None:
         for waiter in self._waiters.get(call_id, ()):
             if waiter.segment == segment:
                 waiter.outcome = outcome

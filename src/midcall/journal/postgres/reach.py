@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeAli
 import asyncpg
 
 from midcall.errors import JournalError
-from midcall.journal.commit import CommitTask, Unreachable
+from midcall.journal.commit import CommitTask, StoreAway
 from midcall.journal.trouble import trouble
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class Reach:
                     raise explain(error) from error
                 maybe = maybe or begun
                 if loop.time() > until:
-                    raise Unreachable(str(explain(error)), maybe=maybe) from error
+                    raise StoreAway(str(explain(error)), maybe=maybe) from error
             except asyncpg.PostgresError as error:
                 raise explain(error) from error
             await asyncio.sleep(pause)
@@ -171,11 +171,16 @@ class Reach:
     @contextlib.asynccontextmanager
     async def _connection(self) -> AsyncIterator["Connection"]:
         """A connection of the pool. One that is left in the middle of a statement is not used again."""
-        if self._pool is None:
+        pool = self._pool
+        if pool is None:
             raise _not_open()
-        async with self._pool.acquire() as connection:
+        async with asyncio.timeout(max(self._patience, CONNECTING)):  # all of them may stand still
+            connection = await pool.acquire()
+        try:
             with _dropped_midway(connection):
                 yield connection
+        finally:
+            await pool.release(connection)
 
     async def _set(self, connection: "Connection") -> None:
         """A pooler refuses settings that are made at the start, so they are made here."""

@@ -7,9 +7,9 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from msgspec import Struct, msgpack
+from msgspec import msgpack
 
-from midcall.journal.contract import CallRecord, Entry, Parking
+from midcall.journal.contract import Addition, CallRecord, Entry, Settlement
 from midcall.journal.seal import Values
 
 _encode = msgpack.Encoder().encode
@@ -21,35 +21,6 @@ APPENDS, ENTRIES, ALIVE, OUTCOME = range(15, 19)
 """What comes after a record in what a claim gives."""
 LOADED = 15
 """The entries, in what is loaded."""
-
-
-class Creation(Struct, frozen=True):
-    call: CallRecord
-    entries: Sequence[Entry]
-    outcome: bytes | None
-
-
-class Taking(Struct, frozen=True):
-    call_id: str
-    segment: int
-    answers: Sequence[Entry]
-    fence: int | None
-
-
-class Addition(Struct, frozen=True):
-    call_id: str
-    fence: int
-    entries: Sequence[Entry]
-    parking: Parking | None
-
-
-class Settlement(Struct, frozen=True):
-    call_id: str
-    fence: int
-    segment: int
-    outcome: bytes
-    parking: Parking
-    entries: Sequence[Entry]
 
 
 class Rows:

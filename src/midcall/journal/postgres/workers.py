@@ -1,6 +1,6 @@
 """The workers that share a journal in PostgreSQL: who is there, what has come to an outcome, and messages.
 
-A worker keeps one session for itself (`Line`). The session holds an advisory lock under the worker's
+A worker keeps one session for itself (`WorkerSession`). The session holds an advisory lock under the worker's
 number, which PostgreSQL lets go of when the session ends, however it ends. So others can tell at once that
 a worker is gone. While the worker runs something, it also writes the time now and then: one that stands
 still keeps its lock, but not its lease. `NOTIFY` says which calls have an outcome that somebody waits for.
@@ -49,7 +49,7 @@ POOLED = (
 )
 
 
-class Line:
+class WorkerSession:
     """The session of a worker, and what is known of the worker by it."""
 
     def __init__(
@@ -227,7 +227,7 @@ class Line:
         self._broken.set()
 
 
-class Letter(Struct, frozen=True):
+class Post(Struct, frozen=True):
     worker: str
     serial: int
     message: bytes
@@ -236,7 +236,7 @@ class Letter(Struct, frozen=True):
 class Posts:
     """What this worker posts, and what is posted to it."""
 
-    def __init__(self, reach: Reach, sql: Statements, values: Values, line: Line) -> None:
+    def __init__(self, reach: Reach, sql: Statements, values: Values, line: WorkerSession) -> None:
         self._reach = reach
         self._sql = sql
         self._values = values
@@ -248,14 +248,14 @@ class Posts:
 
     async def post(self, worker: str, message: bytes) -> bool:
         """Whether the reader is there."""
-        letter = Letter(worker, next(self._serials), self._values.close(message, "post", worker))
+        letter = Post(worker, next(self._serials), self._values.close(message, "post", worker))
         there: bool = await self._reach.together(
             self._send, letter, key=f"{letter.serial:020}", size=len(message)
         )
         return there
 
     async def _send(
-        self, connection: "Connection", letters: Sequence[Letter], again: bool
+        self, connection: "Connection", letters: Sequence[Post], again: bool
     ) -> list[bool | JournalError]:
         columns = zip(*((one.worker, one.serial, one.message) for one in letters), strict=True)
         rows = await connection.fetch(self._sql.post, *columns, self._line.number, self._line.trusted)

@@ -3,20 +3,28 @@
 import time
 from collections.abc import Sequence
 from sqlite3 import Connection
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from midcall.journal.contract import (
     KEEP_RUNS,
     LISTED,
+    CallWrite,
     Conflict,
     ConversationPage,
     ConversationRecord,
     RunEnd,
     RunRecord,
+    Saved,
+    Settlement,
     new_lines,
 )
 from midcall.journal.seal import ConversationValues, Values
 from midcall.journal.sqlite.file import Database, reading, writing
+
+if TYPE_CHECKING:
+    from midcall.journal.sqlite.journal import SqliteJournal
+
+T = TypeVar("T")
 
 _INSERT = (
     "INSERT INTO conversations (version, updated, waiting, run, title, body, id, principal)"
@@ -47,8 +55,9 @@ _LINES = (
 class SqliteConversations:
     """The conversations of one file, for one worker."""
 
-    def __init__(self, database: Database, values: Values) -> None:
+    def __init__(self, database: Database, values: Values, journal: "SqliteJournal") -> None:
         self.database = database
+        self._journal = journal
         self._values = ConversationValues(values)
 
     @reading
@@ -60,14 +69,26 @@ class SqliteConversations:
         ).fetchone()
         return None if row is None else self._values.record(id, principal, *row)
 
-    @writing
-    def save(
+    async def save(
         self,
-        db: Connection,
         record: ConversationRecord,
         end: RunEnd | None = None,
         begins: str | None = None,
-    ) -> bool:
+        call: CallWrite[T] | None = None,
+    ) -> Saved[T]:
+        saved = await self.database.write(lambda db: self._save(db, record, end, begins, call))
+        if isinstance(call, Settlement) and saved.call is None:
+            self._journal.tell(call.call_id, call.segment, call.outcome)
+        return saved
+
+    def _save(
+        self,
+        db: Connection,
+        record: ConversationRecord,
+        end: RunEnd | None,
+        begins: str | None,
+        call: CallWrite[T] | None,
+    ) -> Saved[T]:
         values = self._row(record)
         if record.version == 1:
             done = db.execute(_INSERT, values)
@@ -77,12 +98,13 @@ class SqliteConversations:
             raise Conflict("The conversation was changed meanwhile")
         if begins is not None:
             self._begin_run(db, begins, record.id, record.principal)
+        came = None if call is None else self._journal.write_call(db, call)
         try:
             if end is not None:
                 self._append(db, end.run, end.first, end.lines, ended=True)
         except Conflict:
-            return False
-        return True
+            return Saved(ended=False, call=came)
+        return Saved(ended=True, call=came)
 
     @writing
     def delete(self, db: Connection, id: str, principal: str | None) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from midcall.errors import JournalError, MidcallError
-from midcall.journal.commit import CommitThread, Unreachable
+from midcall.journal.commit import CommitThread, StoreAway
 from midcall.journal.files import PAUSE, WriteTurn, warn_if_exposed
 from midcall.journal.trouble import trouble
 
@@ -307,7 +307,7 @@ class Database:
         except Exception as error:
             told = file.explain(error)
             if connection is None or _code(error) == sqlite3.SQLITE_BUSY:  # no fault of one of them
-                away = Unreachable(str(told))
+                away = StoreAway(str(told))
                 away.__dict__.update(told.__dict__)
                 told = away
             if connection is not None:

@@ -30,10 +30,13 @@ from midcall.journal.contract import (
     ENDED,
     KEEP,
     MOST_CLAIMS,
+    Addition,
     Busy,
     CallRecord,
+    CallWrite,
     Claim,
     Claimed,
+    Creation,
     Entry,
     Fenced,
     Gone,
@@ -41,7 +44,9 @@ from midcall.journal.contract import (
     Page,
     Parking,
     Settled,
+    Settlement,
     Status,
+    Taking,
     from_export,
     page_start,
     to_export,
@@ -162,7 +167,7 @@ class SqliteJournal:
         self._sign = LifeSign(workers, self.worker, lease)
         self._turn = WriteTurn(workers / ".turn")
         self.database = Database(self.path, min(PATIENCE, lease * 2 / 3), self._turn)
-        self.conversations = SqliteConversations(self.database, self._values)
+        self.conversations = SqliteConversations(self.database, self._values, self)
         self._sockets: WorkerSockets | None = None
         self.on_post: Callable[[bytes], None] | None = None
         self._waiters: _Waiters = {}
@@ -183,7 +188,7 @@ class SqliteJournal:
         if self.database.writer is None:
             return
         for key in list(self._waiters):
-            self._tell(*key, None)
+            self.tell(*key, None)
         if self._sockets is not None:
             await self._sockets.close()
         await self.database.stop()
@@ -285,13 +290,22 @@ class SqliteJournal:
             return self._unclaim(call_id, claim.call.fence, before)
 
         claim, _ = await self.database.write(
-            lambda db: (
-                self._claim_parked(db, parked, segment, answers, fence)
-                or self._claim(db, call_id, segment, answers, fence)
-            ),
-            undo=undo,
+            lambda db: self._claim_one(db, call_id, segment, answers, fence, parked), undo=undo
         )
         return claim
+
+    def _claim_one(
+        self,
+        db: Connection,
+        call_id: str,
+        segment: int,
+        answers: Sequence[Entry],
+        fence: int | None,
+        parked: CallRecord | None,
+    ) -> tuple[Claim, Status | None]:
+        return self._claim_parked(db, parked, segment, answers, fence) or self._claim(
+            db, call_id, segment, answers, fence
+        )
 
     def _claim_parked(
         self,
@@ -355,14 +369,13 @@ class SqliteJournal:
         """Take back a claim that nobody waits for any more."""
         db.execute(_LET_GO, (time.time(), before, call_id, fence, self.worker))
 
-    @writing
-    def append(
-        self,
-        db: Connection,
-        call_id: str,
-        fence: int,
-        entries: Sequence[Entry],
-        parking: Parking | None = None,
+    async def append(
+        self, call_id: str, fence: int, entries: Sequence[Entry], parking: Parking | None = None
+    ) -> None:
+        await self.database.write(lambda db: self._append(db, call_id, fence, entries, parking))
+
+    def _append(
+        self, db: Connection, call_id: str, fence: int, entries: Sequence[Entry], parking: Parking | None
     ) -> None:
         row = db.execute(
             "SELECT n FROM calls WHERE id = ? AND fence = ?"
@@ -387,7 +400,7 @@ class SqliteJournal:
     ) -> None:
         await self.database.write(
             lambda db: self._settle(db, call_id, fence, segment, outcome, parking, entries),
-            told=lambda _: self._tell(call_id, segment, outcome),
+            told=lambda _: self.tell(call_id, segment, outcome),
         )
 
     def _settle(
@@ -407,6 +420,23 @@ class SqliteJournal:
         self._add_entries(db, entries, call_id)
         db.execute(_ADD_OUTCOME, (segment, self._values.close(outcome, "outcome", call_id), call_id))
 
+    def write_call(self, db: Connection, write: CallWrite[Any]) -> Any:
+        """Write something of a call, in a transaction that is about more than that."""
+        came: Any = None
+        try:
+            match write:
+                case Creation(call, entries, outcome):
+                    came = self._create(db, call, entries, outcome)
+                case Taking(call_id, segment, answers, fence, parked):
+                    came, _ = self._claim_one(db, call_id, segment, answers, fence, parked)
+                case Addition(call_id, fence, entries, parking):
+                    self._append(db, call_id, fence, entries, parking)
+                case Settlement(call_id, fence, segment, outcome, parking, entries):
+                    self._settle(db, call_id, fence, segment, outcome, parking, entries)
+        except JournalError as error:
+            return error
+        return came
+
     @writing
     def release(self, db: Connection, call_id: str, fence: int, *, diverged: bool = False) -> None:
         lets_go = (time.time(), "diverged" if diverged else "running")
@@ -416,7 +446,7 @@ class SqliteJournal:
     async def end(self, call_id: str, status: Status, outcome: bytes, expires: float) -> bool:
         def told(segment: int | None) -> None:
             if segment is not None:
-                self._tell(call_id, segment, outcome)
+                self.tell(call_id, segment, outcome)
 
         work = partial(self._end, call_id=call_id, status=status, outcome=outcome, expires=expires)
         return await self.database.write(work, told=told) is not None
@@ -593,7 +623,7 @@ class SqliteJournal:
             if not waiters and self._waiters.get(key) is waiters:
                 del self._waiters[key]
 
-    def _tell(self, call_id: str, segment: int, outcome: bytes | None) -> None:
+    def tell(self, call_id: str, segment: int, outcome: bytes | None) -> None:
         for waiter in self._waiters.pop((call_id, segment), ()):
             if not waiter.done():
                 waiter.set_result(outcome)
@@ -625,7 +655,7 @@ class SqliteJournal:
             return  # who writes or reads is told; who waits goes on waiting
         for key, outcome in looked:
             if outcome is not None and self.database.writer is not None:
-                self.database.writer.call_soon(self._tell, *key, outcome)
+                self.database.writer.call_soon(self.tell, *key, outcome)
 
     # inside
 

@@ -17,7 +17,7 @@ from mcp_app import make_hub
 from mcp_peers import FORMS, LATEST, LEGACY, Client, Response, hang_up, text
 from midcall import Ask, Hub, method
 from midcall.connection import MAX_MESSAGE
-from midcall.transports import http_sse
+from midcall.transports import legacy_sse
 from midcall.transports.auth import StaticKeys
 from midcall.transports.http_server import server
 from peers import LARGE, close_pipes, command, environment, free_port, http_server, wait_for
@@ -392,7 +392,7 @@ def test_a_message_that_arrives_as_the_stream_closes_starts_nothing() -> None:
 
 def test_a_quiet_stream_is_kept_alive_by_comments(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
-        monkeypatch.setattr(http_sse, "KEEP_ALIVE", 0.05)
+        monkeypatch.setattr(legacy_sse, "KEEP_ALIVE", 0.05)
         async with serving(make_hub()) as port:
             stream = await http(port, "GET", "/sse")
             chunks = stream._chunks()
@@ -407,7 +407,7 @@ def test_one_stream_too_many_ends_the_one_that_was_silent_for_longest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def run() -> None:
-        monkeypatch.setattr(http_sse, "LIMIT", 2)
+        monkeypatch.setattr(legacy_sse, "LIMIT", 2)
         hub = make_hub()
         async with serving(hub) as port, client(port) as first, client(port) as second:
             await second.begin("give.slow", seconds=60)
@@ -484,8 +484,8 @@ def test_a_slow_reader_slows_its_tool_and_nobody_else() -> None:
 
 def test_of_a_client_that_does_not_read_no_more_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
-        monkeypatch.setattr(http_sse, "OUTBOX_LIMIT", 100_000)
-        monkeypatch.setattr(http_sse, "READ_LIMIT", 200_000)
+        monkeypatch.setattr(legacy_sse, "OUTBOX_LIMIT", 100_000)
+        monkeypatch.setattr(legacy_sse, "READ_LIMIT", 200_000)
         hub = make_hub()
         async with serving(hub) as port:
             slow = await http(port, "GET", "/sse")

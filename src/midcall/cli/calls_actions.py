@@ -1,4 +1,4 @@
-"""Office: what each action of `midcall calls` does, and how it is shown.
+"""What each action of `midcall calls` does, and how it is shown.
 
 Lists and calls go to standard output; what is said beside them, to standard error.
 """
@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text as RichText
 
 from midcall.cli.answers import Answers
-from midcall.cli.calls import Office
+from midcall.cli.calls import CallsAdmin
 from midcall.cli.exits import Exit, Interrupted, UsageError
 from midcall.cli.screens import has_person, readable, say, write_out
 from midcall.cli.terminal import styled
@@ -51,13 +51,13 @@ _ENDED = ("completed", "failed", "aborted", "expired", "poisoned")
 _FAILED = ("failed", "poisoned", "diverged", "expired")
 
 
-async def list_calls(office: Office, args: argparse.Namespace) -> Exit:
+async def list_calls(admin: CallsAdmin, args: argparse.Namespace) -> Exit:
     """`midcall calls list`."""
     calls: list[dict[str, Any]] = []
     after: str | None = None
     while True:
         left = args.limit - len(calls)
-        page = await office.list(
+        page = await admin.list(
             status=args.status, name=args.name, principal=args.principal, after=after, limit=min(left, PAGE)
         )
         calls += page["calls"]
@@ -78,9 +78,9 @@ async def list_calls(office: Office, args: argparse.Namespace) -> Exit:
     return Exit.SUCCESS
 
 
-async def show_calls(office: Office, args: argparse.Namespace) -> Exit:
+async def show_calls(admin: CallsAdmin, args: argparse.Namespace) -> Exit:
     """`midcall calls show`."""
-    call = await office.show(args.id, values=args.values)
+    call = await admin.show(args.id, values=args.values)
     if args.json:
         _write_json(call)
     else:
@@ -88,31 +88,31 @@ async def show_calls(office: Office, args: argparse.Namespace) -> Exit:
     return Exit.SUCCESS
 
 
-async def abort_calls(office: Office, args: argparse.Namespace) -> Exit:
+async def abort_calls(admin: CallsAdmin, args: argparse.Namespace) -> Exit:
     """`midcall calls abort`."""
-    call = await office.abort(args.id, args.reason)
+    call = await admin.abort(args.id, args.reason)
     say(f"Call {args.id} is {call['status']}.")
     return Exit.SUCCESS
 
 
-async def export_calls(office: Office, args: argparse.Namespace) -> Exit:
+async def export_calls(admin: CallsAdmin, args: argparse.Namespace) -> Exit:
     """`midcall calls export`."""
     if args.all == (args.id is not None):
         raise UsageError("Export what? Give an ID, or --all")
     running = count = 0
     if args.id is not None:
-        _write_json(await office.export(args.id))
+        _write_json(await admin.export(args.id))
         return Exit.SUCCESS
-    keys = await office.export_keys()
+    keys = await admin.export_keys()
     if keys:
         _write_json(keys)
-    async for exported in office.export_all(args.status):
+    async for exported in admin.export_all(args.status):
         _write_json(exported)
         count += 1
         running += exported["call"]["status"] == "running" and exported["call"]["owner"] is not None
     talks = 0
     if not args.status:
-        async for exported in office.export_conversations():
+        async for exported in admin.export_conversations():
             _write_json(exported)
             talks += 1
     told = f"{_calls(count)}{f' and {_conversations(talks)}' if talks else ''}"
@@ -122,19 +122,19 @@ async def export_calls(office: Office, args: argparse.Namespace) -> Exit:
     return Exit.SUCCESS
 
 
-async def import_calls(office: Office, args: argparse.Namespace) -> Exit:
+async def import_calls(admin: CallsAdmin, args: argparse.Namespace) -> Exit:
     """`midcall calls import`."""
     if args.file == "-":
-        return await _import_from(office, sys.stdin)
+        return await _import_from(admin, sys.stdin)
     try:
         file = Path(args.file).open(encoding="utf-8", errors="surrogateescape")  # noqa: ASYNC230, SIM115  nothing else runs
     except OSError as error:
         raise UsageError(f"Cannot read {args.file}: {error.strerror or error}") from None
     with file:
-        return await _import_from(office, file)
+        return await _import_from(admin, file)
 
 
-async def _import_from(office: Office, lines: Iterable[str]) -> Exit:
+async def _import_from(admin: CallsAdmin, lines: Iterable[str]) -> Exit:
     taken = known = talks = 0
     left_out = False
 
@@ -142,13 +142,13 @@ async def _import_from(office: Office, lines: Iterable[str]) -> Exit:
         nonlocal talks, left_out
         exported = msgspec.json.decode(line, type=dict[str, Any])
         if "conversation" in exported:
-            new = await office.restore_conversation(exported)
+            new = await admin.restore_conversation(exported)
             talks += new is True
             left_out = left_out or new is None
             return None if new else new
         if "keys" not in exported:
-            return await office.restore(exported)
-        if not await office.restore_keys(exported):
+            return await admin.restore(exported)
+        if not await admin.restore_keys(exported):
             say("This journal has keys of its own: who waits for an imported call cannot come back to it.")
         return None
 
@@ -173,9 +173,9 @@ async def _import_from(office: Office, lines: Iterable[str]) -> Exit:
 # --- answering ----------------------------------------------------------------------------------
 
 
-async def answer_calls(office: Office, args: argparse.Namespace) -> Exit:
+async def answer_calls(admin: CallsAdmin, args: argparse.Namespace) -> Exit:
     """`midcall calls answer`."""
-    call = await office.show(args.id)
+    call = await admin.show(args.id)
     refusal = DECLINED if args.decline else CANCELLED if args.cancel else None
     asks = not args.answers and refusal is None
     if asks and not has_person():
@@ -193,12 +193,12 @@ async def answer_calls(office: Office, args: argparse.Namespace) -> Exit:
                 return Exit.CANCELLED
         else:
             answers = _given(questions, args.answers, refusal)
-        call = await office.answer(args.id, {key: answer_to_wire(one) for key, one in answers.items()})
+        call = await admin.answer(args.id, {key: answer_to_wire(one) for key, one in answers.items()})
         if person is not None and call["status"] == "running":
             say("The call runs on.")
             while call["status"] == "running":
                 await asyncio.sleep(LOOK)
-                call = await office.show(args.id)
+                call = await admin.show(args.id)
         if person is None or call["status"] != "waiting":
             break
     if args.json:

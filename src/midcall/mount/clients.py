@@ -7,16 +7,17 @@ is for one caller only. A modern server does say, and remembers nothing: there o
 import asyncio
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from midcall.client.answering import Answering
 from midcall.client.client import Client
 from midcall.client.keeping import STARTING
-from midcall.client.mount_talk import Talk
 from midcall.client.options import Options
 from midcall.client.responses import Waiter
-from midcall.client.session import Session
+from midcall.client.rounds import Exchange
+from midcall.client.session import ClientSession
 from midcall.client.targets import Target
+from midcall.client.tool_call import ClientCall
 from midcall.errors import MidcallError, TooManyCalls, Unreachable
 from midcall.mcp.elicitation import ROOTS, SAMPLE
 from midcall.mcp.request import TASKS
@@ -29,13 +30,6 @@ IDLE = 300.0
 """Seconds after which a client is closed that nobody uses."""
 
 _FORM = frozenset(("confirm", "prompt", "select", "form", "custom"))
-
-
-class Watcher(Protocol):
-    """The mount, as far as it is known here."""
-
-    def opened(self, client: "MountClient") -> None:
-        """There is a new session."""
 
 
 class PassingOn(Answering):
@@ -68,10 +62,17 @@ class PassingOn(Answering):
 class MountClient(Client):
     """A client whose server's questions go to its calls."""
 
-    def __init__(self, target: Target, answering: PassingOn, options: Options, watcher: Watcher) -> None:
+    def __init__(
+        self,
+        target: Target,
+        answering: PassingOn,
+        options: Options,
+        opened: "Callable[[MountClient], None]",
+    ) -> None:
+        """`opened` is told when there is a new session."""
         super().__init__(target, answering, options)
         self._passing_on = answering
-        self._watcher = watcher
+        self._tell_opened = opened
         self._heads: dict[tuple[frozenset[str], str | None], bytes] = {}
         self._down_since = self._began = time.monotonic()
         self._was_open = False
@@ -83,7 +84,7 @@ class MountClient(Client):
         super().keep_open()
 
     @property
-    def live(self) -> Session | None:
+    def live(self) -> ClientSession | None:
         """The session, if there is one now."""
         session = self._keeper.current
         return session if session is not None and session.ended is None else None
@@ -96,7 +97,7 @@ class MountClient(Client):
     @property
     def idle(self) -> bool:
         """Whether nobody waits for it, nor for what is under way."""
-        return not self.starting and not any(self.talks)
+        return not self.starting and not any(self.exchanges)
 
     @property
     def has_headers(self) -> bool:
@@ -107,12 +108,14 @@ class MountClient(Client):
         return self._headers(tool, arguments)
 
     @property
-    def talks(self) -> Iterator[Talk]:
-        """What is under way, the newest last."""
+    def exchanges(self) -> Iterator[Exchange]:
+        """What is under way of calls that are passed on, the newest last."""
         session = self.live
-        return (one for one in (session.waiting if session is not None else ()) if isinstance(one, Talk))
+        for one in session.waiting if session is not None else ():
+            if isinstance(one, Exchange) and not isinstance(one.owner, ClientCall):
+                yield one
 
-    async def reach(self, patience: float) -> Session:
+    async def reach(self, patience: float) -> ClientSession:
         """The session, for which it waits while the server is not away for longer than this, or starts.
 
         Raises `Unreachable`.
@@ -130,7 +133,7 @@ class MountClient(Client):
         except TimeoutError:
             raise Unreachable(str(self.failure or "it has not answered yet")) from None
 
-    def head(self, session: Session, kinds: frozenset[str], log_level: str | None) -> bytes | None:
+    def head(self, session: ClientSession, kinds: frozenset[str], log_level: str | None) -> bytes | None:
         """The start of `_meta` for a caller who can answer these kinds; a legacy server needs none."""
         if not session.modern:
             return None
@@ -143,33 +146,34 @@ class MountClient(Client):
 
     # --- as a client -------------------------------------------------------------------------
 
-    async def _opened(self, session: Session) -> None:
+    async def _opened(self, session: ClientSession) -> None:
         self._heads.clear()
         self._was_open = True
         await super()._opened(session)
-        self._watcher.opened(self)
+        self._tell_opened(self)
 
-    def lost(self, session: Session, error: MidcallError) -> None:
+    def lost(self, session: ClientSession, error: MidcallError) -> None:
         if session is self._keeper.current:
             self._down_since = time.monotonic()
         super().lost(session, error)
 
     async def asked(self, method: str, params: dict[str, Any], related: Waiter | None) -> dict[str, Any]:
-        talk = related if isinstance(related, Talk) else self._newest()
-        if talk is None or self._passing_on.answers(method):
+        exchange = related if isinstance(related, Exchange) else self._newest()
+        if exchange is None or self._passing_on.answers(method) or isinstance(exchange.owner, ClientCall):
             return await self._passing_on.asked(method, params)
-        return await talk.asked(method, params)
+        with exchange.asking(method, params) as question:
+            return await question.answer
 
     def noticed(self, method: str, params: dict[str, Any]) -> None:
-        talk = self._newest() if method == "notifications/message" else None
-        if talk is not None:
-            talk.noticed(method, params)
+        exchange = self._newest() if method == "notifications/message" else None
+        if exchange is not None:
+            exchange.noticed(method, params)
         else:
             super().noticed(method, params)
 
-    def _newest(self) -> Talk | None:
+    def _newest(self) -> Exchange | None:
         """The call that something belongs to, where the server does not say: all are of one principal."""
-        return next(reversed(list(self.talks)), None)
+        return next(reversed(list(self.exchanges)), None)
 
 
 class Clients:
@@ -189,13 +193,14 @@ class Clients:
     def live(self, principal: str | None) -> MountClient | None:
         """The client of a principal, if it has a session now."""
         client = self.base
-        if principal is not None and not client.modern:
+        session = client.live
+        if principal is not None and (session is None or not session.modern):
             found = self._named.get(principal)
             if found is None:
                 return None
             found.used = time.monotonic()
-            client = found
-        return client if client.live is not None else None
+            client, session = found, found.live
+        return client if session is not None else None
 
     async def reach(self, principal: str | None, patience: float) -> MountClient:
         """The client of a principal, connected. Raises `Unreachable` or `TooManyCalls`."""

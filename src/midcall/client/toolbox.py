@@ -1,4 +1,4 @@
-"""Native: the tools of MCP servers, in the forms in which model providers take tools and give calls.
+"""Toolbox: the tools of MCP servers, in the forms in which model providers take tools and give calls.
 
 Providers allow only letters, digits, `_` and `-` in a name, and 64 of them. A tool is called `server__tool`
 there; what does not fit is changed, and found again on the way back.

@@ -9,14 +9,14 @@ import pytest
 from driving import drive
 from midcall import Hub, InvalidArguments, MethodNotFound, connect, method, prompt, resource
 from midcall.client import Toolbox
-from midcall.client.native import (
+from midcall.client.request_schema import request_schema
+from midcall.client.toolbox import (
     anthropic_results,
     calls_from_anthropic,
     calls_from_openai,
     native_name,
     openai_results,
 )
-from midcall.client.request_schema import request_schema
 
 
 class Shop:

@@ -1,8 +1,7 @@
-"""Mount: an MCP server as a part of a hub (`Hub.mount`).
+"""Mount: an MCP server as a part of a hub, and what it offers as an activation of that.
 
 It stays connected from the opening of the hub to its end, and keeps the list of what the server offers up to
-date. Whatever is called goes through here: `mount_methods` is what the hub knows of it, `mount_run` a call,
-`mount_clients` who speaks to the server for whom.
+date. Everything is listed as the server gave it.
 """
 
 import asyncio
@@ -11,34 +10,53 @@ import logging
 import os
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
-from midcall.activation import check_namespace
+from midcall.activation import (
+    Activation,
+    Method,
+    RemoteMethod,
+    check_namespace,
+    digest,
+    own_method,
+    plugin_id,
+)
 from midcall.calls import Owned, Shares
 from midcall.client.answering import Folders, Sampler
 from midcall.client.client import SILENCE
 from midcall.client.greeting import Era
-from midcall.client.mount_clients import Clients, MountClient, PassingOn
-from midcall.client.mount_methods import Listed, Mounted
-from midcall.client.mount_talk import Talk
 from midcall.client.options import INFO, Options
+from midcall.client.rounds import Exchange
 from midcall.client.targets import Target, target_of
-from midcall.errors import MidcallError, RemoteError
+from midcall.decorators import Kind
+from midcall.errors import MidcallError, RemoteError, TimedOut
+from midcall.limits import MAX_NAME, MAX_URI
+from midcall.mount.call import Runner
+from midcall.mount.clients import Clients, MountClient, PassingOn
 
 log = logging.getLogger("midcall.mount")
 
 LOOK = 15.0
 """Seconds between two looks at what is idle, silent, or listed for so long that it may have changed."""
 
-MOST_TALKS = 10_000
+MOST_WAITING = 10_000
 """How many requests wait for the answer of somebody whose call is not in memory; of a caller with a name, a
 tenth."""
 
 MOST_WATCHED = 10_000
 """How many resources of one server are watched; for a caller with a name, a tenth."""
+
+
+Listed: TypeAlias = dict[str, Any]
+"""What a server says of one thing that it offers."""
+
+_ANY: Listed = {"type": "object", "properties": {}}
+
+_PICTURES = ("http://", "https://", "data:image/")
+"""Where icons may be."""
 
 
 class MountOptions(Struct, frozen=True):
@@ -99,6 +117,8 @@ class Mount:
         self.name = namespace or "The server behind"
         """How messages name it."""
         self.scopes = tuple(options.scopes)
+        self.silence = options.timeout
+        """For how many seconds the server may say nothing about a call."""
         self.loop: asyncio.AbstractEventLoop | None = None
         """In which it is connected, while it is."""
         self._target = target
@@ -108,7 +128,7 @@ class Mount:
         self.answering = PassingOn(None, options.sample, options.roots, by_hand=True)
         self.clients = Clients(self._make_client)
         self.activation = Mounted(self, namespace)
-        self.talks: Owned[Talk] = Owned()
+        self.waiting: Owned[Exchange] = Owned()
         """Requests of legacy servers that wait for an answer, by the id of the call in the journal."""
         self._watched: set[str] = set()
         self._watched_by = Shares()
@@ -119,7 +139,7 @@ class Mount:
     def _make_client(self) -> MountClient:
         chosen = self._options
         options = Options(chosen.era, chosen.revision, chosen.log_level, None, None, chosen.info)
-        return MountClient(self._target, self.answering, options, self)
+        return MountClient(self._target, self.answering, options, self._opened)
 
     # --- life --------------------------------------------------------------------------------
 
@@ -152,7 +172,7 @@ class Mount:
         self._stale = asyncio.Event()  # what waits in one event loop is of no use in another
         self._watched.clear()
         self._watched_by = Shares()
-        self.talks = Owned()
+        self.waiting = Owned()
         await clients.close()
 
     async def _keep(self) -> None:
@@ -196,13 +216,14 @@ class Mount:
 
     def _look(self) -> None:
         """Give up what is silent, and close what is idle."""
-        now = time.monotonic()
+        now, limit = time.monotonic(), self.silence
         for client in self.clients:
-            for talk in list(client.talks):
-                talk.check(self._options.timeout, now)
+            for exchange in list(client.exchanges):
+                if exchange.silent_for(now) > limit:
+                    exchange.give_up(TimedOut(f"No sign of life within {limit:g} seconds"))
         self.clients.close_idle()
 
-    def opened(self, client: MountClient) -> None:
+    def _opened(self, client: MountClient) -> None:
         """There is a new session: what it offers may be something else."""
         if client is self.clients.base:
             self._stale.set()
@@ -215,12 +236,12 @@ class Mount:
             return ()
         return self.clients.base.headers_of(tool, msgspec.json.decode(arguments))
 
-    def keep(self, principal: str | None, call_id: str, talk: Talk) -> None:
+    def keep(self, principal: str | None, call_id: str, exchange: Exchange) -> None:
         """A request waits for an answer, whether or not its call stays in memory."""
-        self.talks.remove(principal, call_id)
-        for oldest in self.talks.make_room(principal, MOST_TALKS):
+        self.waiting.remove(principal, call_id)
+        for oldest in self.waiting.make_room(principal, MOST_WAITING):
             oldest.cancel("Too many calls wait")
-        self.talks.use(principal, call_id, talk)
+        self.waiting.use(principal, call_id, exchange)
 
     def watch(self, uri: str, principal: str | None) -> None:
         """Hear of updates of a resource, from now on; a caller that watches too many does not."""
@@ -240,3 +261,115 @@ async def _suppressed(work: Coroutine[Any, Any, Any]) -> None:
         await work
     except MidcallError as error:
         log.info("%s", error)
+
+
+# --- what the server offers -------------------------------------------------------------------------
+
+
+class Mounted(Activation):
+    """What a mounted server offers."""
+
+    __slots__ = ("_mount", "instructions", "known")
+
+    def __init__(self, mount: Mount, namespace: str) -> None:
+        self._mount = mount
+        self.source = mount
+        self.namespace = namespace
+        self.known = False
+        """Whether the server has told what it has."""
+        self.instructions: str | None = None
+        self.description = ""
+        self.version = "0"
+        self.read({}, {})
+
+    def read(self, info: Mapping[str, Any], lists: Mapping[str, list[Listed]]) -> None:
+        """Take over what the server says of itself, and its lists, without what nobody could name."""
+        mount = self._mount
+        self.version = _text(info.get("version")) or "0"
+        self.description = _text(info.get("description")) or _text(info.get("title"))
+        self.plugin_id = plugin_id(self.namespace, self.version)
+        self.methods = {}
+        for one in lists.get("tools", ()):
+            name = one.get("name")
+            if isinstance(name, str) and 0 < len(name) <= MAX_NAME:
+                self.methods.setdefault(name, _remote(mount, "method", name, one))
+        self.prompts = {}
+        for one in lists.get("prompts", ()):
+            name = one.get("name")
+            if isinstance(name, str) and 0 < len(name) <= MAX_NAME:
+                self.prompts.setdefault(name, _remote(mount, "prompt", name, one))
+        self.resources = [
+            _remote(mount, "resource", str(one.get("name") or one[key]), _named(one, key), uri=one[key])
+            for part, key in (("resources", "uri"), ("templates", "uriTemplate"))
+            for one in lists.get(part, ())
+            if _is_uri(one.get(key))
+        ]
+        offers_resources = "resources" in lists or not lists
+        self.reader = _remote(mount, "resource", "resource", {}, uri="") if offers_resources else None
+        self.completions = self._completers(lists) if "completions" in lists else []
+        offers = (*self.methods.values(), *self.prompts.values(), *self.resources)
+        self.hash = digest([self.version, self.description, [one.hash for one in offers]])
+        if self.namespace and "schema" not in self.methods:
+            self.methods["schema"] = own_method(self.schema, "The schema of this server.")
+
+    def _completers(self, lists: Mapping[str, list[Listed]]) -> list[Method]:
+        refs = [(name, {"type": "ref/prompt", "name": name}) for name in self.prompts]
+        key = "uriTemplate"
+        templates = [one[key] for one in lists.get("templates", ()) if _is_uri(one.get(key))]
+        refs += [(uri, {"type": "ref/resource", "uri": uri}) for uri in templates]
+        return [_remote(self._mount, "completion", of, {}, ref, of=of, argument="") for of, ref in refs]
+
+    def unlisted(self, name: str, kind: Kind = "method") -> Method | None:
+        return None if self.known else _remote(self._mount, kind, name, {})
+
+
+def _remote(
+    mount: Mount, kind: Kind, name: str, listed: Listed, ref: Listed | None = None, **extras: Any
+) -> RemoteMethod:
+    """Something that the server offers. A tool has at least what clients rely on."""
+    if kind == "method" and not isinstance(listed.get("inputSchema"), dict):
+        listed = {**listed, "inputSchema": _ANY}
+    params = listed["inputSchema"] if kind == "method" else _schema_of(kind, listed)
+    runner = Runner(mount, kind, name, params, ref)
+    return RemoteMethod(kind, name, _with_safe_icons(listed), params, runner, scopes=mount.scopes, **extras)
+
+
+def _with_safe_icons(listed: Listed) -> Listed:
+    """Without icons at addresses that a client must not open."""
+    icons = listed.get("icons")
+    if icons is None:
+        return listed
+    safe = [
+        icon
+        for icon in (icons if isinstance(icons, list) else ())
+        if isinstance(icon, dict) and str(icon.get("src")).lower().startswith(_PICTURES)
+    ]
+    return {**listed, "icons": safe}
+
+
+def _named(listed: Listed, key: str) -> Listed:
+    return listed if isinstance(listed.get("name"), str) else {**listed, "name": listed[key]}
+
+
+def _schema_of(kind: Kind, listed: Listed) -> Listed:
+    """A schema of the arguments of what is no tool."""
+    if kind == "completion":
+        return {"type": "object", "properties": {"value": {}, "arguments": {}, "argument": {}}}
+    if kind == "resource":
+        return {"type": "object", "properties": {"uri": {"type": "string"}}}
+    arguments = [one for one in listed.get("arguments") or () if isinstance(one, dict) and "name" in one]
+    return {
+        "type": "object",
+        "properties": {
+            one["name"]: {"type": "string", "description": _text(one.get("description"))} for one in arguments
+        },
+        "required": [one["name"] for one in arguments if one.get("required")],
+    }
+
+
+def _is_uri(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= MAX_URI
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""

@@ -1,7 +1,7 @@
-"""Mail: what workers post to each other through their journal, told apart by what it is about.
+"""Bus: what workers post to each other through their journal, told apart by what it is about.
 
-Whoever has something to post has a **box**, under a word that the other workers know it by; what is posted
-for a word that nobody has a box for is thrown away. Knows no message.
+Whoever has something to post has a **channel**, under a word that the other workers know it by; what is
+posted on one that a worker does not have is thrown away there. Knows no message.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from midcall.journal.contract import Journal
 
 
-class Box:
+class Channel:
     """What workers post to each other about one thing."""
 
     def __init__(self, journal: Journal, word: str, take: Callable[[bytes], None] | None = None) -> None:
@@ -28,24 +28,24 @@ class Box:
         return await self._journal.post(worker, self._word + message)
 
 
-class Mail:
-    """The boxes of this worker."""
+class Bus:
+    """The channels of this worker."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._boxes: dict[bytes, Box] = {}
+        self._channels: dict[bytes, Channel] = {}
 
     def open(self) -> None:
         """From now on, what is posted to this worker is taken."""
         self._journal.on_post = self._take
 
-    def box(self, word: str, take: Callable[[bytes], None] | None = None) -> Box:
-        """A box for what is posted under this word."""
-        box = self._boxes[word.encode()] = Box(self._journal, word, take)
-        return box
+    def channel(self, word: str, take: Callable[[bytes], None] | None = None) -> Channel:
+        """A channel for what is posted under this word."""
+        channel = self._channels[word.encode()] = Channel(self._journal, word, take)
+        return channel
 
     def _take(self, message: bytes) -> None:
         word, _, rest = message.partition(b" ")
-        box = self._boxes.get(word)
-        if box is not None and box.take is not None:
-            box.take(rest)
+        channel = self._channels.get(word)
+        if channel is not None and channel.take is not None:
+            channel.take(rest)
