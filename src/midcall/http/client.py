@@ -188,7 +188,8 @@ class HttpClient:
         except _FAILURES as error:
             why = self._why(error, turn, origin.proxy)
             turn.end()
-            if not turn.sent and not origin.reached:
+            own = isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ConnectionTimeoutError)
+            if not (own or turn.sent or origin.reached):
                 origin.give_up(why)
             raise HttpError(f"{url} {why}", sent=turn.sent) from error
         except BaseException:
