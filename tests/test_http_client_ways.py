@@ -125,6 +125,21 @@ def test_those_who_wait_do_not_try_one_after_another_what_has_failed_for_the_fir
     drive(main())
 
 
+def test_one_whose_time_is_up_takes_nobody_along(drive: Run) -> None:
+    async def main() -> None:
+        async with playing([STAY]) as server, HttpClient(max_connections=1, connect_timeout=0.5) as client:
+            url = Url(str(server.url).replace("http:", "https:"))  # it never says hello
+            first, second = post(client, url), post(client, url)
+            with pytest.raises(HttpError, match="did not answer in time"):
+                await client.request("GET", url, timeout=0.05)
+            assert not first.ended.is_set()
+            assert not second.ended.is_set()
+            for record in (first, second):
+                assert "no connection within" in str((await record.whole()).error)
+
+    drive(main())
+
+
 def test_a_server_that_speaks_first_is_no_server(drive: Run) -> None:
     async def handler(played: Played, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"220 mail.test ready\r\n")

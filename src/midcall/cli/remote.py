@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from midcall.cli.exits import UsageError
 from midcall.errors import MidcallError
-from midcall.http.client import HttpClient, Response
+from midcall.http.client import HttpClient, HttpResponse
 from midcall.http.message import HttpError, Url
 
 LARGEST = 1024 * 1024 * 1024
@@ -106,7 +106,7 @@ class RemoteOperations:
     @asynccontextmanager
     async def _sent(
         self, verb: str, path: str, body: Any = None, kind: str = "application/json"
-    ) -> AsyncIterator[Response]:
+    ) -> AsyncIterator[HttpResponse]:
         """Send a request. It is never redirected: a token goes to the server that is meant, and no other."""
         headers = [] if self._token is None else [("Authorization", f"Bearer {self._token}")]
         if body is not None:
@@ -122,7 +122,7 @@ class RemoteOperations:
             except HttpError as error:
                 raise Refused(f"{self._url} does not answer: {error}", "no_server") from None
 
-    async def _next(self, response: Response) -> bytes | None:
+    async def _next(self, response: HttpResponse) -> bytes | None:
         """The next piece of a body without a known end."""
         try:
             async with asyncio.timeout(SECONDS):

@@ -16,7 +16,7 @@ from midcall.client.events import EventReader, EventTooLarge
 from midcall.client.responses import Unusable
 from midcall.client.wire import MAX_MESSAGE, About
 from midcall.errors import MidcallError, RemoteError, TransportLost, Unreachable
-from midcall.http.client import Prepared, Response, prepare
+from midcall.http.client import HttpResponse, Prepared, prepare
 from midcall.http.message import Headers, HttpError
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class Post:
 
     # --- what comes back ---------------------------------------------------------------------
 
-    async def _take_events(self, response: Response) -> None:
+    async def _take_events(self, response: HttpResponse) -> None:
         events, why = EventReader(MAX_MESSAGE), f"{self._wire.url} ended the stream"
         try:
             async for data in response:

@@ -7,5 +7,7 @@ server. It follows no redirect unless told to. This package knows nothing of MCP
     message.py      URLs, headers, errors
     coding.py       compressed bodies
     proxies.py      which proxy the environment names
-    client.py       the client, and its responses: the only module that imports aiohttp, so import it late
+    slots.py        how many requests an origin has at once
+    connections.py  what is changed of aiohttp, and its errors in our words
+    client.py       the client, and its responses. It imports aiohttp, which takes a while: import it late
 """

@@ -17,7 +17,7 @@ from midcall.http.message import HttpError, Url
 from midcall.models.base import ModelError
 
 if TYPE_CHECKING:
-    from midcall.http.client import HttpClient, Response
+    from midcall.http.client import HttpClient, HttpResponse
 
 TRIES = 4
 FIRST_PAUSE = 0.5
@@ -107,7 +107,7 @@ class Streamed:
         if http is not None:
             await http.close()
 
-    async def _send(self, body: bytes) -> "Response":
+    async def _send(self, body: bytes) -> "HttpResponse":
         if self._http is None:
             from midcall.http.client import HttpClient  # noqa: PLC0415  aiohttp takes a while to import
 
@@ -133,7 +133,7 @@ class Streamed:
             pause = min(pause * 2, LONGEST_PAUSE)
         raise AssertionError("the last try returns or raises")
 
-    async def _refusal(self, response: "Response") -> ModelError:
+    async def _refusal(self, response: "HttpResponse") -> ModelError:
         try:
             text = self._shown(_message_in(await response.read()))
         except HttpError:
@@ -176,7 +176,7 @@ def _message_in(body: bytes) -> str:
     return str(error)
 
 
-def _retry_after(response: "Response") -> float | None:
+def _retry_after(response: "HttpResponse") -> float | None:
     given = response.headers.get("retry-after") or ""
     try:
         return min(max(float(given), 0.0), LONGEST_PAUSE)
