@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from driving import drive, until
-from http1_peers import read_request
+from http_peers import read_request
 from mcp_peers import mcp_environment
 from midcall import Client, connect
 from peers import HERE, command

@@ -29,9 +29,10 @@ from starlette.routing import Route
 
 from driving import LIMIT, drive
 from midcall import Hub, method
-from midcall.client.http1 import HttpClient, Url
 from midcall.client.oauth import Auth, MemoryStore, OAuth
 from midcall.errors import LoginFailed
+from midcall.http.client import HttpClient
+from midcall.http.message import Url
 from midcall.transports.auth import OAuthResourceServer
 
 META = "io.modelcontextprotocol/"

@@ -14,7 +14,7 @@ import pytest
 
 from client_peers import calls, children, run, said, scripted
 from driving import LIMIT, until
-from http1_peers import loops, run_in
+from http_peers import loops, run_in
 from midcall import Client, Hub, TransportLost, Unreachable, connect
 from midcall.client import child, keeping
 from peers import HERE

@@ -9,11 +9,11 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from driving import drive
-from midcall.client.http1 import HttpClient
 from midcall.client.oauth import MemoryStore, OAuth
 from midcall.client.oauth.challenge import Challenge, read_challenge
 from midcall.client.oauth.discovery import covers, issuer_places, resource_places
 from midcall.errors import LoginFailed
+from midcall.http.client import HttpClient
 from midcall.transports.auth import challenge as written
 from oauth_world import Issuer, Person, World, in_world, request, serving, world
 

@@ -15,7 +15,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from driving import drive
-from midcall.client.http1 import HttpClient, Url
 from midcall.client.oauth import (
     ClientCredentials,
     EnterpriseManaged,
@@ -27,6 +26,8 @@ from midcall.client.oauth import (
 )
 from midcall.client.oauth.signing import ClientKey
 from midcall.errors import LoginFailed
+from midcall.http.client import HttpClient
+from midcall.http.message import Url
 from oauth_world import JWT_BEARER, TOKEN_EXCHANGE, Issuer, World, in_world, request, serving, world
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from driving import drive
-from midcall.client.http1 import Url
 from midcall.client.oauth import ClientCredentials, MemoryStore, OAuth
 from midcall.errors import LoginFailed
+from midcall.http.message import Url
 
 PUBLIC = "https://93.184.216.34"
 OTHER = "https://1.1.1.1"

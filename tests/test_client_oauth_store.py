@@ -258,7 +258,7 @@ def test_who_is_alone_keeps_other_processes_out_until_it_leaves_or_dies(tmp_path
 
 ASKS = """
 import asyncio, sys
-from midcall.client.http1 import HttpClient
+from midcall.http.client import HttpClient
 from midcall.client.oauth import FileStore, OAuth
 from oauth_world import request
 

@@ -15,8 +15,8 @@ from mcp_oracle import MODERN
 from mcp_peers import FORMS, over_stdio
 from midcall import Hub, MethodNotFound, method
 from midcall.activations.flights_plugin import RULES
-from midcall.client.http1.message import HttpError, Url
 from midcall.client.toolbox import check_call
+from midcall.http.message import HttpError, Url
 from midcall.limits import MAX_KEY, MAX_NAME, MAX_URI
 from midcall.mcp import mcp_of
 from midcall.models.base import Message, ModelRequest, ToolCall, ToolDefinition

@@ -211,9 +211,11 @@ def test_a_call_of_which_a_part_is_missing_is_not_made(arguments: str) -> None:
     async def main() -> None:
         async with answering(chunks(piece(arguments, index=0, id="a"))) as base:
             events = []
+            model = OpenAI("gpt-5", base=base)
             with pytest.raises(ModelError, match="broke off"):
-                async for event in OpenAI("gpt-5", base=base).stream(ModelRequest((user("go"),))):
+                async for event in model.stream(ModelRequest((user("go"),))):
                     events.append(event)  # noqa: PERF401  there may be none of those before the error
+            await model.close()
             assert events == []
 
     drive(main())

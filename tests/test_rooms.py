@@ -9,7 +9,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "midcall"
 # From the inside out. The modules of the core are rooms of their own, so their order is kept too.
 ROOMS = [
     "version", "errors", "limits", "printable", "schema_parts", "telemetry", "principal", "docstrings", "questions", "metrics", "decorators", "content", "items", "outlet", "json_schema", "schema", "open_questions", "replay", "logs", "steps", "dev", "reports", "call", "calls", "branch", "ask", "activation",
-    "registry", "invocation", "hub", "testing", "jsonrpc", "raw_params", "connection",
+    "registry", "invocation", "hub", "testing", "jsonrpc", "raw_params", "connection", "http",
     "journal", "plexus", "mcp", "transports", "client", "mount", "models", "chat", "fsm", "activations", "cli",
 ]  # fmt: skip
 

@@ -230,8 +230,8 @@ class TurnCalls:
         if not pending.call_id:  # of a conversation that was written before calls were known by their ids
             pending.call_id = await calls.find(principal, key)
         self._tool(call)
-        self._status(call, "running")
         await self._answer(pending, together)
+        self._status(call, "running")
         return await calls.current(pending.call_id, report)
 
     def _tool(self, call: ToolCall) -> Tool:

@@ -179,13 +179,13 @@ class Turn:
             if responses:
                 # What was answered is not lost if the process dies now: the tool call takes it only once.
                 await self._save()
-            self._unsaved = True
             try:
                 await self._tools.go_on(ready, None if self.begun.done() else self._together)
             except NotAllowed:
                 if not unsaid:
                     raise
                 # What the person says instead ends the calls that they may not go on with.
+            self._unsaved = True
 
     async def _process_message(self) -> None:
         await self._tools.make(self._tools.unmade)  # left over by a crash: they have a result first
@@ -273,8 +273,8 @@ class Turn:
         together = len(calls) == 1 and self._engine.one_journal
         if not together:
             await self._save()
-        self._unsaved = True
         await self._tools.make(calls, self._together if together else None)
+        self._unsaved = True
 
     # --- the end -----------------------------------------------------------------------------
 

@@ -5,16 +5,19 @@ as `Refused`, with the server's own words.
 """
 
 import asyncio
-import http.client
 import json
-import socket
-import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from midcall.cli.exits import UsageError
 from midcall.errors import MidcallError
+from midcall.http.client import HttpClient, HttpResponse
+from midcall.http.message import HttpError, Url
+
+LARGEST = 1024 * 1024 * 1024
+"""Bytes of an answer: calls may have large values."""
 
 SECONDS = 60.0
 """How long the server may take; an answer waits up to 20 seconds there for what the call does with it."""
@@ -32,15 +35,12 @@ class RemoteOperations:
     """The calls of the server at a URL."""
 
     def __init__(self, url: str, token: str | None) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if urlsplit(url).scheme not in ("http", "https"):
             raise UsageError(f"--url is the address of a server, as http://127.0.0.1:8000, not {url!r}")
-        self._secure = parts.scheme == "https"
         try:
-            self._address = (parts.hostname, parts.port)
-        except ValueError:
-            raise UsageError(f"--url: {url!r} has no port that there is") from None
-        self._path = parts.path.rstrip("/") + "/admin"
+            self._admin = Url(url.partition("?")[0].rstrip("/") + "/admin")
+        except HttpError as error:
+            raise UsageError(f"--url: {error}") from None
         self._url = url
         self._token = token
 
@@ -73,10 +73,12 @@ class RemoteOperations:
         return {}  # they are not given away
 
     async def export_all(self, status: Sequence[str] = ()) -> AsyncIterator[dict[str, Any]]:
-        response = await asyncio.to_thread(self._send, "GET", f"/export?{urlencode(_statuses(status))}")
-        with response:
-            while line := await asyncio.to_thread(response.readline):
-                yield json.loads(line)
+        rest = b""
+        async with self._sent("GET", f"/export?{urlencode(_statuses(status))}") as response:
+            while (piece := await self._next(response)) is not None:
+                *lines, rest = (rest + piece).split(b"\n")
+                for line in lines:
+                    yield json.loads(line)
 
     async def export_conversations(self) -> AsyncIterator[dict[str, Any]]:
         given: tuple[dict[str, Any], ...] = ()  # as with keys
@@ -97,37 +99,36 @@ class RemoteOperations:
     async def _json(
         self, verb: str, path: str, body: Any = None, kind: str = "application/json"
     ) -> dict[str, Any]:
-        def fetch() -> Any:
-            with self._send(verb, path, body, kind) as response:
-                return response.read()
-
-        found: dict[str, Any] = json.loads(await asyncio.to_thread(fetch))
+        async with self._sent(verb, path, body, kind) as response:
+            found: dict[str, Any] = json.loads(await response.read(LARGEST))
         return found
 
-    def _send(
+    @asynccontextmanager
+    async def _sent(
         self, verb: str, path: str, body: Any = None, kind: str = "application/json"
-    ) -> http.client.HTTPResponse:
+    ) -> AsyncIterator[HttpResponse]:
         """Send a request. It is never redirected: a token goes to the server that is meant, and no other."""
-        headers = {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
+        headers = [] if self._token is None else [("Authorization", f"Bearer {self._token}")]
         if body is not None:
-            headers["Content-Type"] = kind
+            headers.append(("Content-Type", kind))
             body = body if isinstance(body, bytes) else json.dumps(body).encode()
-        connection = (
-            http.client.HTTPSConnection(*self._address, timeout=SECONDS, context=ssl.create_default_context())
-            if self._secure
-            else http.client.HTTPConnection(*self._address, timeout=SECONDS)
-        )
+        async with HttpClient() as http:
+            try:
+                url = Url(self._admin.full + path)
+                response = await http.request(verb, url, headers, body or b"", timeout=SECONDS)
+                if response.status >= 300:
+                    raise self._refused(response.status, await response.read())
+                yield response
+            except HttpError as error:
+                raise Refused(f"{self._url} does not answer: {error}", "no_server") from None
+
+    async def _next(self, response: HttpResponse) -> bytes | None:
+        """The next piece of a body without a known end."""
         try:
-            connection.request(verb, self._path + path, body, {**headers, "Connection": "close"})
-            response = connection.getresponse()
-        except (OSError, socket.gaierror, http.client.HTTPException) as error:
-            raise Refused(
-                f"{self._url} does not answer: {error or type(error).__name__}", "no_server"
-            ) from None
-        if response.status >= 300:
-            with response:
-                raise self._refused(response.status, response.read())
-        return response
+            async with asyncio.timeout(SECONDS):
+                return await anext(response, None)
+        except TimeoutError:
+            raise Refused(f"{self._url} stopped in the middle of its answer", "no_server") from None
 
     def _refused(self, status: int, body: bytes) -> Refused:
         try:

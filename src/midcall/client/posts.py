@@ -7,16 +7,17 @@ to what a legacy server says by itself. What they need of the connection is the 
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from midcall import jsonrpc
 from midcall.client.events import EventReader, EventTooLarge
-from midcall.client.http1 import HeaderBlock, Headers, HttpError, Sending, encode_headers
 from midcall.client.responses import Unusable
 from midcall.client.wire import MAX_MESSAGE, About
 from midcall.errors import MidcallError, RemoteError, TransportLost, Unreachable
+from midcall.http.client import HttpResponse, Prepared, prepare
+from midcall.http.message import Headers, HttpError
 
 if TYPE_CHECKING:
     from midcall.client.streamable import HttpWire
@@ -48,20 +49,13 @@ MAX_CHALLENGES = 3
 
 
 class Post:
-    """One message on its way, and what comes back on its response. The sink of its HTTP request."""
+    """One message on its way, and what comes back on its response."""
 
     __slots__ = (
-        "_access",
-        "_body",
         "_challenges",
-        "_events",
-        "_headers",
         "_lingering",
         "_moves",
-        "_resuming",
-        "_sending",
-        "_size",
-        "_status",
+        "_task",
         "_wire",
         "about",
         "cancelled",
@@ -74,216 +68,156 @@ class Post:
         self.ids = ids
         self.message = message
         self.about = about
-        self._access: list[tuple[str, str]] = []
-        """The headers that gave it access."""
         self._challenges = 0
         self._moves = 0
-        self._sending: Sending | None = None
-        self._resuming: asyncio.Task[None] | None = None
         self._lingering = False
+        self._task: asyncio.Task[Any] | None = None
         self.cancelled = False
-        self._reset()
-
-    def _reset(self) -> None:
-        self._status = 0
-        self._headers: Headers | None = None
-        self._events: EventReader | None = None
-        self._body: list[bytes] = []
-        self._size = 0
 
     def send(self) -> None:
-        """Send it, at once if no access is to be asked for."""
+        """Send it."""
         if self._wire.old is not None:
             self._wire.settled(self)
             self._wire.forget(self.ids)
             self._wire.old.post(self.ids, self.message)
-        elif self._wire.needs_access:
-            self._wire.spawn(self._send_with_access())
         else:
-            self._post()
-
-    async def _send_with_access(self) -> None:
-        try:
-            self._access = await self._wire.access("POST")
-        except MidcallError as error:
-            self._fail(error)
-        else:
-            self._post()
-
-    def _post(self) -> None:
-        if self.cancelled:
-            return
-        try:
-            block = self._wire.block(self.about)
-            if self._access:
-                block = HeaderBlock(block + encode_headers(self._access))
-            self._sending = self._wire.http.send("POST", self._wire.url, block, self.message, self)
-        except HttpError as error:
-            self._fail(_lost(error))
+            self._wire.queue(self)
 
     def cancel(self) -> None:
         """Nobody waits for it."""
         self.cancelled = True
         self._wire.forget(self.ids)
-        if self._sending is not None:
-            self._sending.cancel()
-        if self._resuming is not None:
-            self._resuming.cancel()
+        if self._task is not None and self._task is not asyncio.current_task():
+            self._task.cancel()
 
-    # --- as a sink ---------------------------------------------------------------------------
-
-    def head(self, status: int, headers: Headers) -> None:
-        self._status, self._headers = status, headers
-        if self.about is not None and self.about.method == "initialize" and status == 200:
-            self._wire.named(headers)
-        if 200 <= status < 300 and _is_stream(headers):
-            self._events = EventReader(MAX_MESSAGE)
-
-    def body(self, data: bytes) -> None:
-        if self._events is not None:
-            self._take_events(self._events, data)
-            return
-        self._size += len(data)
-        if self._size > MAX_MESSAGE:
-            self._fail(TransportLost(f"{self._wire.url} sent more than {MAX_MESSAGE} bytes at once"))
-            self.cancel()
-        else:
-            self._body.append(data)
-
-    def _take_events(self, events: EventReader, data: bytes) -> None:
+    async def run(self) -> None:
+        """Send it, and take what comes back."""
+        self._task = asyncio.current_task()
         try:
-            found = events.feed(data)
-        except EventTooLarge as error:
-            self._fail(TransportLost(f"{self._wire.url}: {error}"))
-            self.cancel()
-            return
-        for event in found:
-            if event.data and event.event == "message":
-                self._wire.reader.receive(event.data, self.ids[0] if self.ids else None)
-        if self.ids and not self._lingering and not self._waited_for():
-            self._lingering = True
-            asyncio.get_running_loop().call_later(LINGER, self._linger)
-
-    def _waited_for(self) -> bool:
-        return any(self._wire.reader.waits(id) for id in self.ids)
-
-    def _linger(self) -> None:
-        if self._sending is not None and not self._waited_for():
-            self.cancel()
-
-    def end(self, error: HttpError | None) -> None:
-        self._sending = None
-        self._wire.settled(self)
-        if self._events is not None:
-            self._stream_ended(self._events, error)
-        elif error is not None:
+            while await self._sent_for_nothing():
+                pass
+        except HttpError as error:
             self._fail(_lost(error))
-        elif 200 <= self._status < 300:
-            self._complete()
-        else:
-            self._refused()
+        except MidcallError as error:
+            self._fail(error)
+        except Exception:
+            log.exception("the answer of %s could not be taken", self._wire.url)
+            self._fail(TransportLost(f"{self._wire.url} gave an answer that could not be taken"))
+        finally:
+            self._task = None
+            self._wire.settled(self)
 
-    def _complete(self) -> None:
-        if not self.ids:
-            self._wire.accepted()
-            return
-        body = b"".join(self._body).strip()
-        if body[:1] in (b"{", b"["):
-            self._wire.reader.receive(body, self.ids[0])
-        if self._waited_for():
-            kind = (self._headers.get("content-type") if self._headers is not None else None) or "nothing"
-            said = f"HTTP {self._status} and {kind if body else 'nothing'}"
-            text = f"{self._wire.url} gave no response, but {said}"
-            self._fail(self._error() or Unusable(text, rpc_code=jsonrpc.INTERNAL_ERROR))
-        else:
-            self._wire.forget(self.ids)
+    async def _sent_for_nothing(self) -> bool:
+        """Send it and take what comes back. True if it has to be sent again."""
+        wire = self._wire
+        headers, access = wire.headers(self.about), []
+        if wire.needs_access:
+            access = await wire.access("POST")
+            headers = headers.copy()
+            headers.extend(prepare(access))
+        response = await wire.http.request("POST", wire.url, headers, self.message, timeout=None)
+        try:
+            status = response.status
+            if status == 200 and self._greets:
+                wire.named(response.headers)
+            if not 200 <= status < 300:
+                return await self._refused(status, response.headers, await response.read(MAX_MESSAGE), access)
+            if _is_stream(response.headers):
+                with wire.listening():
+                    await self._take_events(response)
+            else:
+                self._complete(status, response.headers, await response.read(MAX_MESSAGE))
+            return False
+        finally:
+            response.close()
 
-    def _stream_ended(self, events: EventReader, error: HttpError | None) -> None:
+    # --- what comes back ---------------------------------------------------------------------
+
+    async def _take_events(self, response: HttpResponse) -> None:
+        events, why = EventReader(MAX_MESSAGE), f"{self._wire.url} ended the stream"
+        try:
+            async for data in response:
+                for event in events.feed(data):
+                    if event.data and event.event == "message":
+                        self._wire.reader.receive(event.data, self.ids[0] if self.ids else None)
+                if self.cancelled:
+                    return
+                if self.ids and not self._lingering and not self._waited_for():
+                    self._lingering = True
+                    asyncio.get_running_loop().call_later(LINGER, self._linger)
+        except HttpError as error:
+            why = str(error)
+        except EventTooLarge as error:
+            raise TransportLost(f"{self._wire.url}: {error}") from None
         if not self.ids:
             self._wire.accepted()
         elif not self._waited_for():
             self._wire.forget(self.ids)
         elif events.id and self._wire.resumes:
-            self._resuming = self._wire.spawn(self._resume(events.id, events.retry))
+            await Stream(self._wire, self, events.retry).follow(events.id)
         else:
-            why = str(error) if error is not None else f"{self._wire.url} ended the stream"
-            self._fail(TransportLost(f"{why}, before the response came"))
+            raise TransportLost(f"{why}, before the response came")
 
-    async def _resume(self, last: str, retry: int | None) -> None:
-        try:
-            await Stream(self._wire, self, retry).follow(last)
-        except MidcallError as error:
-            self._fail(error)
+    def _waited_for(self) -> bool:
+        return any(self._wire.reader.waits(id) for id in self.ids)
 
-    def _refused(self) -> None:
-        status, headers = self._status, self._headers
-        allowed = self._wire.needs_access and self._challenges < MAX_CHALLENGES
-        if status in (401, 403) and headers is not None and allowed:
-            self._challenges += 1
-            self._wire.spawn(self._challenged(status, headers))
-            return
+    def _linger(self) -> None:
+        if self._task is not None and not self._waited_for():
+            self.cancel()
+
+    def _complete(self, status: int, headers: Headers, body: bytes) -> None:
         if not self.ids:
+            self._wire.accepted()
+            return
+        body = body.strip()
+        if body[:1] in (b"{", b"["):
+            self._wire.reader.receive(body, self.ids[0])
+        if self._waited_for():
+            kind = headers.get("content-type") or "nothing"
+            text = f"{self._wire.url} gave no response, but HTTP {status} and {kind if body else 'nothing'}"
+            raise _error_in(body) or Unusable(text, rpc_code=jsonrpc.INTERNAL_ERROR)
+        self._wire.forget(self.ids)
+
+    async def _refused(
+        self, status: int, headers: Headers, body: bytes, access: Sequence[tuple[str, str]]
+    ) -> bool:
+        """The server has refused it. True if it is to be sent again."""
+        allowed = self._wire.needs_access and self._challenges < MAX_CHALLENGES
+        if status in (401, 403) and allowed:
+            self._challenges += 1
+            if await self._wire.challenged(status, headers, access):
+                return True
+        elif not self.ids:
             log.warning("%s did not take a message: HTTP %d", self._wire.url, status)
             self._wire.release()
-            return
-        error = self._error()
+            return False
+        error = _error_in(body)
         if self._wire.in_session and _knows_no_session(status, error):
             self._fail(Unreachable(f"{self._wire.url} has ended the session"))
             self._wire.expired()
-        elif status in FALL_BACK and error is None and self._greets:
-            self._wire.spawn(self._wire.fall_back(self))
-        elif (
-            status in MOVED and headers is not None and self._moves < MAX_MOVES and self._wire.moved(headers)
-        ):
+            return False
+        if status in FALL_BACK and error is None and self._greets and await self._wire.fall_back(self):
+            return False
+        if status in MOVED and self._moves < MAX_MOVES and self._wire.moved(headers):
             self._moves += 1
-            self._reset()
-            self.send()
-        else:
-            self.refuse()
+            return True
+        raise error or self._refusal(status, headers, body)
 
     @property
     def _greets(self) -> bool:
         return self.about is not None and self.about.method == "initialize"
 
-    async def _challenged(self, status: int, headers: Headers) -> None:
-        try:
-            again = await self._wire.challenged(status, headers, self._access)
-        except MidcallError as error:
-            self._fail(error)
-            return
-        if again:
-            self._reset()
-            await self._send_with_access()
-        else:
-            self.refuse()
-
-    def refuse(self) -> None:
-        """The server has refused it: in its own words, if it has said any."""
-        error = self._error()
-        if error is not None:
-            self._fail(error)
-        elif self._status == 429 or (self._status == 503 and "retry-after" in (self._headers or ())):
-            self._fail(Unreachable(f"{self._wire.url} is busy: HTTP {self._status}"))
-        else:
-            there = self._headers.get("location") if self._headers is not None else None
-            text = b"".join(self._body)[:200].decode(errors="replace").strip()
-            said = f"{self._wire.url} answered HTTP {self._status}" + (f", see {there}" if there else "")
-            said += f": {text}" if text else ""
-            self._fail(Unusable(said, rpc_code=jsonrpc.INTERNAL_ERROR, rpc_data={"status": self._status}))
-
-    def _error(self) -> RemoteError | None:
-        """The JSON-RPC error in the body of a refusal."""
-        try:
-            found = jsonrpc.decode(b"".join(self._body))
-        except jsonrpc.Fault:
-            return None
-        if not isinstance(found, jsonrpc.Envelope) or found.error is msgspec.UNSET:
-            return None
-        return RemoteError(found.error.message, rpc_code=found.error.code, rpc_data=found.error.data)
+    def _refusal(self, status: int, headers: Headers, body: bytes) -> MidcallError:
+        if status == 429 or (status == 503 and "retry-after" in headers):
+            return Unreachable(f"{self._wire.url} is busy: HTTP {status}")
+        there = headers.get("location")
+        text = body[:200].decode(errors="replace").strip()
+        said = f"{self._wire.url} answered HTTP {status}" + (f", see {there}" if there else "")
+        said += f": {text}" if text else ""
+        return Unusable(said, rpc_code=jsonrpc.INTERNAL_ERROR, rpc_data={"status": status})
 
     def _fail(self, error: MidcallError) -> None:
         """Whoever still waits for it gets this."""
-        self._wire.settled(self)
         self._wire.forget(self.ids)
         if self.ids:
             self._wire.reader.failed(self.ids, error)
@@ -314,12 +248,12 @@ class Stream:
             if self._post is not None and not self._waited_for():
                 return
             access = await self._wire.access("GET")
-            pairs = [*self._wire.pairs(), ("Accept", "text/event-stream")]
+            headers = prepare([*access, *self._wire.pairs(), ("Accept", "text/event-stream")])
             if last:
-                pairs.append(("Last-Event-ID", last.encode().decode("latin-1")))  # it goes out as UTF-8
+                headers["Last-Event-ID"] = last  # it goes out as UTF-8
             events = EventReader(MAX_MESSAGE)
             try:
-                new = await self._read(access, pairs, events)
+                new = await self._read(access, headers, events)
             except HttpError as error:
                 new = False
                 log.debug("a stream was lost: %s", error)
@@ -340,11 +274,9 @@ class Stream:
             wanted = max(wanted, 0.1) * 2 ** min(tries, MAX_RETRIES)
         return min(wanted, LONGEST_RETRY)
 
-    async def _read(
-        self, access: Sequence[tuple[str, str]], pairs: Sequence[tuple[str, str]], events: EventReader
-    ) -> bool:
+    async def _read(self, access: Sequence[tuple[str, str]], headers: Prepared, events: EventReader) -> bool:
         """Read it to its end. True if anything came."""
-        response = await self._wire.http.request("GET", self._wire.url, [*access, *pairs], timeout=None)
+        response = await self._wire.http.request("GET", self._wire.url, headers, timeout=None)
         try:
             if response.status == 404 and self._wire.in_session:
                 self._wire.expired()
@@ -371,6 +303,17 @@ class Stream:
 
     def _waited_for(self) -> bool:
         return self._post is not None and any(self._wire.reader.waits(id) for id in self._post.ids)
+
+
+def _error_in(body: bytes) -> RemoteError | None:
+    """The JSON-RPC error in the body of a response."""
+    try:
+        found = jsonrpc.decode(body)
+    except jsonrpc.Fault:
+        return None
+    if not isinstance(found, jsonrpc.Envelope) or found.error is msgspec.UNSET:
+        return None
+    return RemoteError(found.error.message, rpc_code=found.error.code, rpc_data=found.error.data)
 
 
 def _is_stream(headers: Headers) -> bool:

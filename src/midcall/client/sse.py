@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from midcall.client.events import Event, EventReader
-from midcall.client.http1 import HttpError, Response, Url
 from midcall.client.wire import MAX_MESSAGE
 from midcall.errors import MidcallError, TransportLost, Unreachable
+from midcall.http.client import HttpResponse
+from midcall.http.message import HttpError, Url
 
 if TYPE_CHECKING:
     from midcall.client.streamable import HttpWire
@@ -28,7 +29,7 @@ PATIENCE = 10.0
 class OldTransport:
     """The stream of a server, and the address that it has named."""
 
-    def __init__(self, wire: "HttpWire", response: Response) -> None:
+    def __init__(self, wire: "HttpWire", response: HttpResponse) -> None:
         self._wire = wire
         self._response = response
         self._endpoint: Url | None = None

@@ -9,19 +9,24 @@ spoken to by `sse`.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine, Mapping, Sequence
+from collections import deque
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from midcall.client.http1 import HeaderBlock, Headers, HttpClient, HttpError, Url, encode_headers
 from midcall.client.mirrored import header_value
 from midcall.client.posts import Post, Stream
 from midcall.client.wire import About, Reader
 from midcall.errors import MidcallError, TransportLost
+from midcall.http.client import HttpClient, Prepared, prepare
+from midcall.http.message import Headers, HttpError, Url, checked_headers
 
 log = logging.getLogger("midcall.client")
 
 MAX_UNSENT = 1000
 """How many answers to a server may wait until it takes them; those beyond are dropped."""
+
+MAX_SENDING = 100
+"""How many messages are sent at once."""
 
 GREETING = 5.0
 """Seconds that a server has to take the end of the greeting before requests are sent anyway."""
@@ -74,17 +79,24 @@ class HttpWire:
         self._given = list((headers or {}).items())
         self._auth = auth
         self._sse = sse
-        self.http = HttpClient()
+        self.http = HttpClient(max_connections=MAX_SENDING)
         self.reader: Reader
         self._modern = False
         self._revision = ""
         self._session_id: str | None = None
-        self._blocks: dict[tuple[str, str], HeaderBlock] = {}
+        self._prepared: dict[tuple[str, str], Prepared] = {}
         """The headers of requests of one kind, made once."""
         self._posts: dict[int, Post] = {}
         """The requests that are under way."""
         self._answers: set[Post] = set()
         """The answers and notifications that are under way."""
+        self._queue: deque[Post] = deque()
+        """The messages that are to be sent."""
+        self._senders: set[asyncio.Task[None]] = set()
+        self._sending = 0
+        """How many of them send; the others listen to a stream."""
+        self._starting = 0
+        """How many of them have not taken a message yet."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._old: Any = None
         """The transport of before, if that is what the server has."""
@@ -107,7 +119,7 @@ class HttpWire:
 
     def agreed(self, revision: str, *, modern: bool) -> None:
         self._revision, self._modern = revision, modern
-        self._blocks.clear()
+        self._prepared.clear()
 
     def request(self, ids: Sequence[int], message: bytes, about: About) -> None:
         post = Post(self, ids, message, about)
@@ -145,13 +157,13 @@ class HttpWire:
         if self._closed:
             return
         self._closed = True
-        for post in list(self._posts.values()):
-            post.cancel()
-        for task in list(self._tasks):
+        self._queue.clear()
+        tasks = self._senders | self._tasks
+        for task in tasks:
             task.cancel()
         try:
-            if self._tasks:
-                await asyncio.wait(self._tasks)
+            if tasks:
+                await asyncio.wait(tasks)
             if self.in_session and not self._over:
                 await self._leave()
         finally:
@@ -175,22 +187,23 @@ class HttpWire:
             pairs.append(("Mcp-Session-Id", self._session_id))
         return pairs
 
-    def block(self, about: About | None) -> HeaderBlock:
+    def headers(self, about: About | None) -> Prepared:
         """The headers of a message, without those that give access."""
         method, name = ("", "") if about is None else (about.method, about.name)
-        block = self._blocks.get((method, name))
-        if block is None:
+        prepared = self._prepared.get((method, name))
+        if prepared is None:
             pairs = [*self.pairs(), _ACCEPT, _JSON]
             if self._modern and method:
                 pairs.append(("Mcp-Method", method))
                 if name and method in _NAMED:
                     pairs.append(("Mcp-Name", header_value(name)))
-            if len(self._blocks) > 1000:
-                self._blocks.clear()
-            block = self._blocks[method, name] = encode_headers(pairs)
+            if len(self._prepared) > 1000:
+                self._prepared.clear()
+            prepared = self._prepared[method, name] = prepare(pairs)
         if about is not None and about.headers and self._modern:
-            return HeaderBlock(block + encode_headers(about.headers))
-        return block
+            prepared = prepared.copy()
+            prepared.extend(prepare(about.headers))
+        return prepared
 
     @property
     def needs_access(self) -> bool:
@@ -233,8 +246,43 @@ class HttpWire:
         """Whether somebody is logging in."""
         return self._logins > 0
 
+    def queue(self, post: Post) -> None:
+        """Send a message as soon as it has its turn."""
+        self._queue.append(post)
+        self._start_senders()
+
+    def _start_senders(self) -> None:
+        while self._queue and self._sending < MAX_SENDING and len(self._queue) > self._starting:
+            self._sending += 1
+            self._starting += 1
+            task = asyncio.get_running_loop().create_task(self._send_queued())
+            self._senders.add(task)
+            task.add_done_callback(self._senders.discard)
+
+    async def _send_queued(self) -> None:
+        """Send one message after another: a task for each of ten thousand would cost more than sending it."""
+        self._starting -= 1
+        try:
+            while self._queue:
+                post = self._queue.popleft()
+                if not post.cancelled:
+                    await post.run()
+        finally:
+            self._sending -= 1
+            self._start_senders()
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Meanwhile, a message that was sent only waits for events, and does not hold up the others."""
+        self._sending -= 1
+        self._start_senders()
+        try:
+            yield
+        finally:
+            self._sending += 1
+
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Do something for a message, owned by the wire."""
+        """Do something else, owned by the wire."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -245,7 +293,7 @@ class HttpWire:
         session_id = headers.get("mcp-session-id")
         if session_id is not None and not self._modern:
             self._session_id = session_id
-            self._blocks.clear()
+            self._prepared.clear()
 
     def moved(self, headers: Headers) -> bool:
         """The server wants messages at another address. True if that is on the same host, and as safe."""
@@ -307,16 +355,16 @@ class HttpWire:
 
     # --- the transport of before -------------------------------------------------------------
 
-    async def fall_back(self, post: Post) -> None:
-        """The first message was refused: try the transport of before."""
+    async def fall_back(self, post: Post) -> bool:
+        """Try the transport of before. False if the server has not that either."""
         try:
             await self._open_old()
         except MidcallError as error:
             log.debug("no HTTP+SSE either: %s", error)
-            post.refuse()
-            return
+            return False
         self._old.post(post.ids, post.message)
         self.forget(post.ids)
+        return True
 
     async def _open_old(self) -> None:
         from midcall.client.sse import OldTransport  # noqa: PLC0415  seldom needed
@@ -333,7 +381,7 @@ def check(url: str, headers: Mapping[str, str] | None) -> None:
     """Raise `ValueError` for what cannot be a URL, or headers."""
     try:
         Url(url)
-        encode_headers((headers or {}).items())
+        checked_headers((headers or {}).items())
     except HttpError as error:
         raise ValueError(str(error)) from None
 

@@ -8,13 +8,16 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from midcall.client.events import Event, EventReader
-from midcall.client.http1 import HttpClient, HttpError, Response, Url
+from midcall.http.message import HttpError, Url
 from midcall.models.base import ModelError
+
+if TYPE_CHECKING:
+    from midcall.http.client import HttpClient, HttpResponse
 
 TRIES = 4
 FIRST_PAUSE = 0.5
@@ -104,8 +107,10 @@ class Streamed:
         if http is not None:
             await http.close()
 
-    async def _send(self, body: bytes) -> Response:
+    async def _send(self, body: bytes) -> "HttpResponse":
         if self._http is None:
+            from midcall.http.client import HttpClient  # noqa: PLC0415  aiohttp takes a while to import
+
             self._http = HttpClient()
         pause = FIRST_PAUSE
         for number in range(TRIES):
@@ -128,7 +133,7 @@ class Streamed:
             pause = min(pause * 2, LONGEST_PAUSE)
         raise AssertionError("the last try returns or raises")
 
-    async def _refusal(self, response: Response) -> ModelError:
+    async def _refusal(self, response: "HttpResponse") -> ModelError:
         try:
             text = self._shown(_message_in(await response.read()))
         except HttpError:
@@ -171,7 +176,7 @@ def _message_in(body: bytes) -> str:
     return str(error)
 
 
-def _retry_after(response: Response) -> float | None:
+def _retry_after(response: "HttpResponse") -> float | None:
     given = response.headers.get("retry-after") or ""
     try:
         return min(max(float(given), 0.0), LONGEST_PAUSE)

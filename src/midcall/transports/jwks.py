@@ -8,8 +8,6 @@ made-up keys cannot make this server bother that one. If they cannot be read aga
 import asyncio
 import logging
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,6 +15,7 @@ from urllib.parse import urlsplit
 import jwt
 import msgspec
 
+from midcall.http.message import HttpError, Url
 from midcall.transports.security import is_loopback
 
 log = logging.getLogger("midcall.auth")
@@ -87,11 +86,11 @@ class Keys:
             if self._tried_at != before or time.monotonic() - self._tried_at < self._pause:
                 return  # somebody else has just done it
             try:
-                data = await asyncio.to_thread(_read, self._source)
+                data = await _read(self._source)
                 self._keys = _read_keys(data)
                 self._made = {}
                 self._read_at = time.monotonic()
-            except (OSError, ValueError) as error:
+            except (HttpError, OSError, ValueError) as error:
                 self._failure = str(error)
                 log.warning("Cannot read the keys at %s: %s", self._source, error)
             finally:
@@ -129,20 +128,16 @@ def _checked(source: str | Path) -> str | Path:
     return Path(source)
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Keys come from where they were said to be, and from nowhere else."""
-
-    def redirect_request(self, *_: Any, **__: Any) -> None:
-        return None
-
-
-def _read(source: str | Path) -> bytes:
+async def _read(source: str | Path) -> bytes:
+    """The keys, from where they were said to be: no redirect is followed."""
     if isinstance(source, Path):
-        return source.read_bytes()
-    opener = urllib.request.build_opener(_NoRedirect)
-    request = urllib.request.Request(source, headers={"Accept": "application/json"})  # noqa: S310  checked
-    with opener.open(request, timeout=TIME_LIMIT) as response:
-        data: bytes = response.read(LARGEST + 1)
-    if len(data) > LARGEST:
-        raise ValueError(f"more than {LARGEST} bytes")
-    return data
+        return await asyncio.to_thread(source.read_bytes)
+    from midcall.http.client import HttpClient  # noqa: PLC0415  aiohttp takes a while to import
+
+    async with HttpClient() as http:
+        response = await http.request(
+            "GET", Url(source), [("Accept", "application/json")], timeout=TIME_LIMIT
+        )
+        if response.status != 200:
+            raise ValueError(f"HTTP {response.status}")
+        return await response.read(LARGEST)

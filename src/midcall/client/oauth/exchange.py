@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from midcall.client.http1 import Url
 from midcall.errors import LoginFailed, MidcallError
+from midcall.http.message import Url
 from midcall.mcp import revisions
 from midcall.transports.security import is_loopback
 

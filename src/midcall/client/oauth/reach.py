@@ -10,9 +10,9 @@ import socket
 from collections.abc import Collection, Sequence
 from enum import IntEnum
 
-from midcall.client.http1 import Url
 from midcall.client.oauth.exchange import Fetch, Reply, origin_of
 from midcall.errors import LoginFailed
+from midcall.http.message import Url
 
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 

@@ -6,18 +6,16 @@ put a header or a request of its own into it. This module knows no sockets.
 
 import re
 from base64 import b64encode
-from collections.abc import Iterable, Iterator
-from typing import NewType, Self
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Self
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from midcall.errors import MidcallError
 
-HeaderBlock = NewType("HeaderBlock", bytes)
-"""The lines of some headers, as `encode_headers` makes them."""
-
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _OWN = frozenset({"host", "content-length", "transfer-encoding"})
 _BAD_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_LATIN = re.compile(r"[\x00-\xff]*")
 _BAD_URL = re.compile(r"[\x00-\x1f\x7f]")
 _PLACE = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]\\/?#@<>^`{|}\"]+)(:[0-9]*)?")
 """A host and a port. Stricter than the standard library, which takes `[::1]evil` for `::1`."""
@@ -46,7 +44,7 @@ class Headers:
 
     __slots__ = ("_pairs",)
 
-    def __init__(self, pairs: list[tuple[bytes, bytes]]) -> None:
+    def __init__(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
         self._pairs = pairs
 
     def get(self, name: str) -> str | None:
@@ -78,12 +76,15 @@ class Headers:
 
 
 def _text(value: bytes) -> str:
-    return value.decode("latin-1").strip(" \t")  # the parser leaves what follows a value
+    try:
+        return value.decode().strip(" \t")
+    except UnicodeDecodeError:
+        return value.decode("latin-1").strip(" \t")
 
 
-def encode_headers(pairs: Iterable[tuple[str, str]]) -> HeaderBlock:
-    """Headers as they are sent. Raises `HttpError` for what cannot be one. Worth keeping if used again."""
-    lines = []
+def checked_headers(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Headers that can be sent. Raises `HttpError` for those that cannot, or would change the request."""
+    checked = []
     for name, value in pairs:
         if not _NAME.fullmatch(name):
             raise HttpError(f"{name!r} cannot be the name of a header", sent=False)
@@ -91,13 +92,12 @@ def encode_headers(pairs: Iterable[tuple[str, str]]) -> HeaderBlock:
             raise HttpError(f"The header {name} cannot be given: the client sets it", sent=False)
         if _BAD_VALUE.search(value):
             raise HttpError(f"The header {name} cannot have a value with control characters", sent=False)
-        try:
-            lines.append(b"%b: %b\r\n" % (name.encode(), value.strip(" \t").encode("latin-1")))
-        except UnicodeEncodeError:
+        if not _LATIN.fullmatch(value):
             raise HttpError(
                 f"The header {name} cannot have a value with characters beyond Latin-1", sent=False
-            ) from None
-    return HeaderBlock(b"".join(lines))
+            )
+        checked.append((name, value.strip(" \t")))
+    return checked
 
 
 class Url:
@@ -111,12 +111,10 @@ class Url:
         "credentials",
         "full",
         "host",
-        "host_line",
         "origin",
         "port",
         "scheme",
         "shown",
-        "target",
     )
 
     def __init__(self, text: str) -> None:
@@ -146,13 +144,11 @@ class Url:
         self.authority: str = bracketed if self.port == _PORTS[parts.scheme] else f"{bracketed}:{self.port}"
         """What the `Host` header says."""
         self.origin: str = f"{self.scheme}://{self.authority}"
-        self.target: bytes = (path + query).encode()
         self.full: str = self.origin + path + query
         """The whole URL, but for credentials and fragment."""
         self.shown: str = self.origin + path
-        self.host_line: bytes = b"host: %b\r\n" % self.authority.encode()
-        self.credentials: bytes = b"" if user is None else basic("authorization", user, password)
-        """The line of the header that the credentials in the URL stand for."""
+        self.credentials: str = "" if user is None else _basic(user, password or "")
+        """The `Authorization` that the credentials in the URL stand for."""
 
     def join(self, reference: str) -> Self:
         """The URL that a reference in a response from this one means."""
@@ -177,9 +173,5 @@ def _no_url(text: str, why: str) -> HttpError:
     return HttpError(f"{public!r} is no URL: {why}", sent=False)
 
 
-def basic(header: str, user: str, password: str | None) -> bytes:
-    """The line of a header with basic credentials, as they stand in a URL."""
-    return b"%b: Basic %b\r\n" % (
-        header.encode(),
-        b64encode(f"{unquote(user)}:{unquote(password or '')}".encode()),
-    )
+def _basic(user: str, password: str) -> str:
+    return "Basic " + b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode()

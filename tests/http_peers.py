@@ -19,7 +19,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from driving import LIMIT
-from midcall.client.http1 import Headers, HttpClient, HttpError, Sending, Url
+from midcall.http.client import HttpClient
+from midcall.http.message import Headers, HttpError, Url
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 STAY = None
@@ -59,34 +60,30 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 class Record:
-    """A sink that keeps everything, and notices what must not happen."""
+    """What becomes of a request that is sent in a task of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, client: HttpClient, verb: str, url: Url, body: bytes) -> None:
         self.status = 0
         self.headers: Headers | None = None
         self.pieces: list[bytes] = []
         self.error: HttpError | None = None
-        self.ends = 0
         self.began = asyncio.Event()
         self.grew = asyncio.Event()
         self.ended = asyncio.Event()
-        self.sending: Sending
+        self.task = asyncio.create_task(self._run(client, verb, url, body))
 
-    def head(self, status: int, headers: Headers) -> None:
-        assert self.headers is None and not self.ends
-        self.status, self.headers = status, headers
-        self.began.set()
-
-    def body(self, data: bytes) -> None:
-        assert self.headers is not None and not self.ends
-        assert data
-        self.pieces.append(data)
-        self.grew.set()
-
-    def end(self, error: HttpError | None) -> None:
-        assert not self.ends
-        self.ends += 1
-        self.error = error
+    async def _run(self, client: HttpClient, verb: str, url: Url, body: bytes) -> None:
+        try:
+            headers = [("content-type", "application/json")]
+            async with await client.request(verb, url, headers, body, timeout=None) as response:
+                self.status, self.headers = response.status, response.headers
+                self.began.set()
+                async for piece in response:
+                    assert piece
+                    self.pieces.append(piece)
+                    self.grew.set()
+        except HttpError as error:
+            self.error = error
         self.ended.set()
 
     @property
@@ -106,9 +103,7 @@ class Record:
 
 def post(client: HttpClient, url: Url, body: bytes = b"{}", verb: str = "POST") -> Record:
     """Send a request; give what becomes of it."""
-    record = Record()
-    record.sending = client.send(verb, url, [("content-type", "application/json")], body, record)
-    return record
+    return Record(client, verb, url, body)
 
 
 def get(client: HttpClient, url: Url, verb: str = "GET") -> Record:
@@ -341,18 +336,19 @@ def make_certificate(file: Path) -> Certificate:
 # --- a proxy -------------------------------------------------------------------------------------
 
 
-def proxy(target: Url, refusal: bytes = b"") -> Any:
-    """A proxy for which every name leads to the target; or one that refuses."""
+async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    except (ConnectionError, ssl.SSLError):
+        pass
+    finally:
+        writer.close()
 
-    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while data := await reader.read(65536):
-                writer.write(data)
-                await writer.drain()
-        except (ConnectionError, ssl.SSLError):
-            pass
-        finally:
-            writer.close()
+
+def proxy(target: Url, refusal: bytes = b"", **options: Any) -> Any:
+    """A proxy for which every name leads to the target; or one that refuses."""
 
     async def handler(played: Played, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         request = await read_request(reader)
@@ -365,6 +361,30 @@ def proxy(target: Url, refusal: bytes = b"") -> Any:
             writer.write(b"HTTP/1.1 200 Connection established\r\nvia: test\r\n\r\n")
         else:
             inner_writer.write(request)
+        await asyncio.gather(copy(reader, inner_writer), copy(inner_reader, writer))
+
+    return serving(handler, **options)
+
+
+def socks_proxy(target: Url) -> Any:
+    """A SOCKS proxy (4a and 5) for which every name leads to the target; keeps the names."""
+
+    async def handler(played: Played, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if await reader.readexactly(1) == b"\x05":
+            await reader.readexactly((await reader.readexactly(1))[0])
+            writer.write(b"\x05\x00")
+            await reader.readexactly(4)
+            name = await reader.readexactly((await reader.readexactly(1))[0])
+            await reader.readexactly(2)
+            answer = b"\x05\x00\x00\x01" + bytes(6)
+        else:
+            await reader.readexactly(7)
+            await reader.readuntil(b"\0")
+            name = (await reader.readuntil(b"\0"))[:-1]
+            answer = b"\x00\x5a" + bytes(6)
+        played.requests.append(name)
+        inner_reader, inner_writer = await asyncio.open_connection(target.host, target.port)
+        writer.write(answer)
         await asyncio.gather(copy(reader, inner_writer), copy(inner_reader, writer))
 
     return serving(handler)

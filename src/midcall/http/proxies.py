@@ -7,28 +7,41 @@ them. What is on this machine is never reached through a proxy, as in Go: a prox
 import ipaddress
 import os
 from collections.abc import Mapping
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
-from midcall.client.http1.message import HttpError, Url, basic
+from midcall.http.message import HttpError, Url
+
+KINDS = frozenset({"http", "https", "socks4", "socks4a", "socks5", "socks5h"})
 
 
 class Proxy:
-    """An HTTP proxy. It is spoken to in plain HTTP; what goes through it to https is encrypted end to end."""
+    """A proxy. What goes through it to https is encrypted end to end."""
 
-    __slots__ = ("credentials", "url")
+    __slots__ = ("host", "password", "port", "scheme", "url", "user")
 
     def __init__(self, text: str) -> None:
+        """Raises `HttpError` for what is no proxy."""
         text = text if "://" in text else f"http://{text}"
         parts = urlsplit(text)
-        if parts.scheme != "http":
+        if parts.scheme not in KINDS:
             raise HttpError(
-                f"Proxies of the kind {parts.scheme}:// are not supported, only http://", sent=False
+                f"Proxies of the kind {parts.scheme}:// are not supported: use http, https, socks4 or socks5",
+                sent=False,
             )
-        self.url = Url(text)
-        self.credentials = (
-            b"" if parts.username is None else basic("proxy-authorization", parts.username, parts.password)
-        )
-        """The line of the header with them, or nothing."""
+        self.scheme = parts.scheme
+        self.host = Url(f"http://{parts.netloc.rpartition('@')[2]}").host  # which checks it, and the port
+        self.port = parts.port or {"http": 80, "https": 443}.get(parts.scheme, 1080)
+        self.user = unquote(parts.username or "")
+        self.password = unquote(parts.password or "")
+        self.url = text
+
+    @property
+    def socks(self) -> bool:
+        return self.scheme.startswith("socks")
+
+    def __str__(self) -> str:
+        """Fit to be shown: without credentials."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 class Proxies:

@@ -6,12 +6,27 @@ import socket
 import struct
 import zlib
 from functools import partial
-from typing import Any
 
 import pytest
 
-from http1_peers import OK, STAY, Played, Record, Run, dripping, get, loops, playing, post, run_in, serving
-from midcall.client.http1 import HttpClient, HttpError, Url, coding, encode_headers
+from http_peers import (
+    OK,
+    STAY,
+    Played,
+    Record,
+    Run,
+    dripping,
+    get,
+    loops,
+    playing,
+    post,
+    run_in,
+    serving,
+    until,
+)
+from midcall.http import coding
+from midcall.http.client import HttpClient
+from midcall.http.message import HttpError, Url, checked_headers
 
 
 @pytest.fixture(params=loops(), ids=lambda factory: factory.__module__)
@@ -24,26 +39,26 @@ def drive(request: pytest.FixtureRequest) -> Run:
 
 
 @pytest.mark.parametrize(
-    ("text", "origin", "target", "shown"),
+    ("text", "full", "shown"),
     [
-        ("http://a.test", "http://a.test", b"/", "http://a.test/"),
-        ("HTTP://A.test:80/x", "http://a.test", b"/x", "http://a.test/x"),
+        ("http://a.test", "http://a.test/", "http://a.test/"),
+        ("HTTP://A.test:80/x", "http://a.test/x", "http://a.test/x"),
         (
             "https://a.test:8443/x?k=1&l=%20#part",
-            "https://a.test:8443",
-            b"/x?k=1&l=%20",
+            "https://a.test:8443/x?k=1&l=%20",
             "https://a.test:8443/x",
         ),
-        ("http://[::1]:9/x", "http://[::1]:9", b"/x", "http://[::1]:9/x"),
-        ("http://ann:secret@a.test/x?key=secret", "http://a.test", b"/x?key=secret", "http://a.test/x"),
-        ("http://a.test/ä b?c=ü", "http://a.test", b"/%C3%A4%20b?c=%C3%BC", "http://a.test/%C3%A4%20b"),
-        ("http://bücher.test/", "http://xn--bcher-kva.test", b"/", "http://xn--bcher-kva.test/"),
-        ("http://a.test?q", "http://a.test", b"/?q", "http://a.test/"),
+        ("http://[::1]:9/x", "http://[::1]:9/x", "http://[::1]:9/x"),
+        ("http://ann:secret@a.test/x?key=secret", "http://a.test/x?key=secret", "http://a.test/x"),
+        ("http://a.test/ä b?c=ü", "http://a.test/%C3%A4%20b?c=%C3%BC", "http://a.test/%C3%A4%20b"),
+        ("http://bücher.test/", "http://xn--bcher-kva.test/", "http://xn--bcher-kva.test/"),
+        ("http://a.test?q", "http://a.test/?q", "http://a.test/"),
     ],
 )
-def test_a_url_is_taken_apart(text: str, origin: str, target: bytes, shown: str) -> None:
+def test_a_url_is_taken_apart(text: str, full: str, shown: str) -> None:
     url = Url(text)
-    assert (url.origin, url.target, str(url)) == (origin, target, shown)
+    assert (url.full, str(url)) == (full, shown)
+    assert shown.startswith(url.origin + "/")
     assert "secret" not in repr(url)
 
 
@@ -110,26 +125,35 @@ def test_a_reference_is_resolved_against_the_url_it_came_from() -> None:
 )
 def test_a_header_that_would_change_the_request_is_refused(name: str, value: str) -> None:
     with pytest.raises(HttpError, match="header") as caught:
-        encode_headers([(name, value)])
+        checked_headers([(name, value)])
     assert caught.value.sent is False
 
 
 def test_a_request_goes_out_as_it_was_meant(drive: Run) -> None:
     async def main() -> None:
         async with playing([OK, OK, STAY]) as server, HttpClient() as client:
-            url = Url(f"http://ann:s%3Acret@127.0.0.1:{server.url.port}/mcp?a=1")
+            url = Url(f"http://ann:s%3Acret@127.0.0.1:{server.url.port}/mcp?a=%2F")
             assert await post(client, url, b'{"a":1}').text() == b"ok"
-            headers = encode_headers([("X-Tab", " a\tü "), ("Authorization", "Bearer t")])
-            record = Record()
-            client.send("DELETE", url, headers, b"", record)
-            assert await record.text() == b"ok"
-        host = b"host: 127.0.0.1:%d\r\n" % server.url.port
-        assert server.requests == [
-            b"POST /mcp?a=1 HTTP/1.1\r\n" + host + b"accept-encoding: identity\r\n"
-            b"authorization: Basic YW5uOnM6Y3JldA==\r\ncontent-type: application/json\r\n"
-            b'content-length: 7\r\n\r\n{"a":1}',
-            b"DELETE /mcp?a=1 HTTP/1.1\r\n" + host + b"accept-encoding: identity\r\n"
-            b"X-Tab: a\t\xfc\r\nAuthorization: Bearer t\r\n\r\n",
+            headers = [("X-Tab", " a\tü "), ("Authorization", "Bearer t")]
+            assert await (await client.request("DELETE", url, headers)).read() == b"ok"
+        host = b"host: 127.0.0.1:%d" % server.url.port
+        first, second = ([*head.lower().split(b"\r\n")] for head in server.requests)
+        assert first[0] == b"post /mcp?a=%2f http/1.1"
+        assert sorted(first[1:-2]) == [
+            b"accept-encoding: identity",
+            b"authorization: basic yw5uonm6y3jldA==".lower(),
+            b"content-length: 7",
+            b"content-type: application/json",
+            host,
+        ]
+        assert first[-1] == b'{"a":1}'
+        assert second[0] == b"delete /mcp?a=%2f http/1.1"
+        assert sorted(second[1:-2]) == [
+            b"accept-encoding: identity",
+            b"authorization: bearer t",
+            b"content-length: 0",
+            host,
+            b"x-tab: a\t\xc3\xbc",
         ]
 
     drive(main())
@@ -140,7 +164,18 @@ def test_a_verb_that_would_be_more_than_one_is_refused(drive: Run) -> None:
         async with HttpClient() as client:
             for verb in ("GET /evil HTTP/1.1\r\nx:", "", "GÉT"):
                 with pytest.raises(HttpError, match="no verb"):
-                    client.send(verb, Url("http://127.0.0.1:9/"), [], b"", Record())
+                    await client.request(verb, Url("http://127.0.0.1:9/"))
+
+    drive(main())
+
+
+def test_cookies_are_not_kept(drive: Run) -> None:
+    async def main() -> None:
+        baking = OK.replace(b"content-length", b"set-cookie: a=1; Path=/\r\ncontent-length")
+        async with playing([baking, OK, STAY]) as server, HttpClient() as client:
+            assert await get(client, server.url).text() == b"ok"
+            assert await get(client, server.url).text() == b"ok"
+            assert b"cookie" not in server.requests[1].lower()
 
     drive(main())
 
@@ -196,7 +231,6 @@ def test_a_response_that_breaks_off_anywhere_is_an_error_and_may_have_been_meant
         async with playing(*([answer[:place]] for place in places)) as server, HttpClient() as client:
             for place in places:
                 record = await post(client, server.url).whole()
-                assert record.ends == 1
                 assert record.error is not None, answer[:place]
                 assert record.error.sent is True
                 assert str(server.url) in str(record.error)
@@ -334,7 +368,7 @@ def test_a_head_without_an_end_is_given_up(drive: Run, kind: str) -> None:
         async with serving(handler) as server, HttpClient() as client:
             record = await post(client, server.url).whole()
             assert record.error is not None
-            assert "its head is larger than 65536 bytes" in str(record.error)
+            assert "its head is too large" in str(record.error)
 
     drive(main())
 
@@ -390,67 +424,17 @@ def test_a_body_that_unfolds_to_very_much_comes_in_pieces_and_can_be_stopped(dri
         packed,
     )
 
-    class Wary(Record):
-        def body(self, data: bytes) -> None:
-            super().body(data)
-            if len(self.pieces) == 3:
-                self.sending.cancel()
-                asyncio.get_running_loop().call_soon(self.ended.set)
-
     async def main() -> None:
         async with playing([answer, STAY]) as server, HttpClient() as client:
-            record = Wary()
-            record.sending = client.send("GET", server.url, [], b"", record)
-            await record.whole()
-            assert len(record.pieces) == 3
-            assert len(record.content) < 1024 * 1024
+            async with await client.request("GET", server.url) as response:
+                pieces = [await anext(response) for _ in range(3)]
+            assert sum(map(len, pieces)) < 1024 * 1024
             response = await client.request("GET", server.url)
             with pytest.raises(HttpError, match="more than 1000000 bytes"):
                 await response.read(1_000_000)
-            response = await client.request("GET", server.url)
-            with pytest.raises(HttpError, match="more than 16777216 bytes at once"):
-                await response.read(2**30)
+            await until(lambda: server.open == 0)
 
     drive(main())
-
-
-def test_a_sink_that_fails_harms_its_own_request_only() -> None:
-    class Faulty(Record):
-        def __init__(self, where: str) -> None:
-            super().__init__()
-            self.where = where
-
-        def head(self, status: int, headers: Any) -> None:
-            super().head(status, headers)
-            if self.where == "head":
-                raise RuntimeError("head")
-
-        def body(self, data: bytes) -> None:
-            super().body(data)
-            if self.where == "body":
-                raise RuntimeError("body")
-
-        def end(self, error: HttpError | None) -> None:
-            super().end(error)
-            if self.where == "end":
-                raise RuntimeError("end")
-
-    async def main() -> None:
-        reported: list[str] = []
-        asyncio.get_running_loop().set_exception_handler(
-            lambda _, context: reported.append(str(context["exception"]))
-        )
-        async with playing([OK] * 10) as server, HttpClient(max_connections=1) as client:
-            for where in ("head", "body", "end"):
-                faulty = Faulty(where)
-                client.send("GET", server.url, [], b"", faulty)
-                after = get(client, server.url)
-                await faulty.whole()
-                assert (faulty.error is None) == (where == "end")
-                assert await after.text() == b"ok"
-        assert reported == ["head", "body", "end"]
-
-    asyncio.run(main())
 
 
 # --- responses as objects ------------------------------------------------------------------------
@@ -467,7 +451,8 @@ def test_a_request_gives_a_response_to_read(drive: Run) -> None:
                 assert [piece async for piece in response] == [b"ok"]
             assert await (await client.request("GET", server.url)).read(2) == b"ok"
             assert server.connections == 1
-            assert server.requests[0].endswith(b"x: 1\r\ncontent-length: 4\r\n\r\nbody")
+            assert b"x: 1\r\n" in server.requests[0]
+            assert server.requests[0].endswith(b"\r\n\r\nbody")
 
     drive(main())
 

@@ -3,7 +3,7 @@
 import zlib
 from collections.abc import Iterator
 
-from midcall.client.http1.message import Headers
+from midcall.http.message import Headers
 
 PIECE = 256 * 1024
 """The largest piece that is given on at once, however much a few bytes unfold to."""
