@@ -356,13 +356,13 @@ def walks(tree: Path) -> dict[str, Walk]:
             plain = _common(server, once)
             asking = _common(server, mrtr)
             turn = _common(server, chat)
-            with _running(Caller(tree, folder, server.port)) as caller:
-                calling = _common(caller, once)
             asked = [_new_walk() for _ in range(TIMES)]
             answers = []
             for walk in asked:
                 with server.observed(walk):
                     answers.append(server.ask())
+            with _running(Caller(tree, folder, server.port)) as caller:
+                calling = _common(caller, once)
         with _running(Server(tree, folder)) as server:
             mrtr(server, _new_walk())  # what is loaded and opened once
             for walk, answer in zip(asked, answers, strict=True):
