@@ -12,17 +12,20 @@ from typing import Any, Literal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Struct, to_builtins
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from driving import drive
 from journal_contract import Store
 from midcall.journal.contract import (
+    Addition,
     Busy,
     CallRecord,
+    CallWrite,
     Claimed,
     Conflict,
     ConversationRecord,
     Conversations,
+    Creation,
     Entry,
     Gone,
     Journal,
@@ -30,7 +33,9 @@ from midcall.journal.contract import (
     Page,
     Parking,
     Settled,
+    Settlement,
     Status,
+    Taking,
 )
 from midcall.journal.memory import MemoryJournal
 from midcall.journal.state import MOVES
@@ -261,6 +266,7 @@ class Side:
         self.late: Journal | None = None
         self.names: dict[str | None, str | None] = {None: None}
         self.fences: dict[tuple[str, str], int] = {}
+        self.writes = 0
         self.before: dict[int, CallRecord] = {}
         """Calls as they stood when they were claimed, or could have been."""
 
@@ -280,6 +286,18 @@ class Side:
         except (JournalError, Conflict) as error:
             return type(error).__name__
 
+    async def _write(self, worker: Journal, write: CallWrite[Any]) -> Any:
+        """Write something of a call: each second time in one with a conversation."""
+        self.writes += 1
+        if self.writes % 2:
+            return await getattr(worker, write.operation)(*astuple(write))
+        talk = ConversationRecord(id=f"with {self.writes}", principal="bob", version=1, updated=0.0)
+        came = (await worker.conversations.save(talk, call=write)).call
+        assert await worker.conversations.load(talk.id, talk.principal) == talk
+        if isinstance(came, JournalError):
+            raise came
+        return came
+
     async def _do(self, operation: Operation) -> Any:
         worker = self.workers[operation.worker]
         match operation:
@@ -297,11 +315,12 @@ class Side:
                     wake=wake,
                 )
                 self.fences[worker.worker, record.id] = 0
-                return await worker.create(record, given, outcome)
+                return await self._write(worker, Creation(record, given, outcome))
             case TakeSegment(_, call, offset, answers, parked):
                 segment = await self._segment(call) + offset
                 at_hand = await self._at_hand(worker, call, parked)
-                claim = await worker.claim(f"call {call}", segment, answers, parked=at_hand)
+                taking = Taking(f"call {call}", segment, answers, parked=at_hand)
+                claim = await self._write(worker, taking)
                 if isinstance(claim, Claimed):
                     self.fences[worker.worker, claim.call.id] = claim.call.fence
                     if claim.entries is None:
@@ -312,12 +331,13 @@ class Side:
             case Append(_, call, late, held, given, parking):
                 worker = self._actor(worker, late)
                 fence = await self._fence(worker, call, held)
-                return await worker.append(f"call {call}", fence, given, parking)
+                return await self._write(worker, Addition(f"call {call}", fence, given, parking))
             case Settle(_, call, late, held, offset, outcome, parking, given):
                 worker = self._actor(worker, late)
                 fence = await self._fence(worker, call, held)
                 segment = await self._segment(call) + offset
-                return await worker.settle(f"call {call}", fence, segment, outcome, parking, given)
+                settlement = Settlement(f"call {call}", fence, segment, outcome, parking, given)
+                return await self._write(worker, settlement)
             case Release(_, call, late, held, diverged):
                 worker = self._actor(worker, late)
                 fence = await self._fence(worker, call, held)
