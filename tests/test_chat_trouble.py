@@ -21,12 +21,20 @@ from midcall import Ask, Hub, Question, method
 from midcall.activations.flights import Flights, search
 from midcall.activations.flights_plugin import RULES, flights_plugin
 from midcall.chat import ChatEngine, Plugin, PluginContext, PluginQuestion, runs
-from midcall.chat.conversation import ChatRequest, Conversation, Text, load, save
+from midcall.chat.conversation import (
+    ChatRequest,
+    Conversation,
+    ElicitResponse,
+    ElicitResult,
+    Text,
+    load,
+    save,
+)
 from midcall.chat.dialect import ToolEnded
 from midcall.chat.plugins import Handler
 from midcall.chat.runs import FarRun, Run
 from midcall.chat.turn import joined
-from midcall.errors import JournalError
+from midcall.errors import Conflict, JournalError
 from midcall.journal.contract import CallWrite, ConversationRecord, Creation, RunEnd, RunRecord, Saved
 from midcall.journal.durable import DurableCalls
 from midcall.journal.memory import MemoryConversations, MemoryJournal
@@ -1031,5 +1039,43 @@ def test_a_turn_that_has_ended_is_freed_without_the_collector() -> None:
                 gc.set_debug(0)
                 gc.garbage.clear()
                 gc.enable()
+
+    drive(main())
+
+
+def test_of_two_tabs_that_answer_at_the_same_moment_one_goes_on_and_nothing_comes_of_the_other(
+    tmp_path: Path,
+) -> None:
+    class Two:
+        @method
+        async def two(self, ask: Ask) -> str:
+            """Ask two things at once."""
+            name, sure = await ask.all(ask.prompt("Name?"), ask.confirm("Sure?"))
+            return f"{name} {sure}"
+
+    async def main() -> None:
+        hub = Hub("h").register(Two())
+        hub.durable = DurableCalls(hub, SqliteJournal(tmp_path / "journal.db"))
+        engine = ChatEngine(hub, Puppet(call("two__two")))
+        await engine.open()
+        run = await engine.post(ChatRequest(message="go"))
+        told = [json.loads(line)["event"] async for line in run.lines()]
+        answers = [
+            ChatRequest(
+                conversation_id=told[0]["conversationId"],
+                plugin_elicit_responses=(
+                    ElicitResponse(asked["sessionId"], asked["elicitId"], ElicitResult("accept", content)),
+                ),
+            )
+            for asked, content in zip(questions(told), ({"text": "Ann"}, {"confirmed": True}), strict=True)
+        ]
+        went_on, refused = await asyncio.gather(*map(engine.post, answers), return_exceptions=True)
+        assert isinstance(refused, Conflict)
+        assert isinstance(went_on, Run)
+        events = [json.loads(line)["event"] async for line in went_on.lines()]
+        assert kinds(events)[-1] == "conversation_state", "it is not refused for the other one"
+        assert [asked["message"] for asked in questions(events)] == ["Sure?"], "that was refused"
+        await engine.close()
+        await hub.close()
 
     drive(main())

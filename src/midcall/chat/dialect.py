@@ -135,7 +135,8 @@ class ChatCall(Detached):
         self._newest: tuple[str, float | None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._told: Told | None = None
-        self._together: JointSave | None = None
+        self._together: dict[object, JointSave] = {}
+        """By the tasks that write: two turns may answer at the same moment, and one of them is refused."""
 
     @property
     def runs(self) -> bool:
@@ -156,11 +157,11 @@ class ChatCall(Detached):
         if together is None:
             return await work
         with together.not_cut_off():
-            self._together = together
+            self._together[asyncio.current_task()] = together
             try:
                 done = await work
             finally:
-                left, self._together = self._together, None
+                left = self._together.pop(asyncio.current_task(), None)
             if left is not None:
                 await left.save(None)
             return done
@@ -222,10 +223,11 @@ class ChatCall(Detached):
     # --- what the base calls -----------------------------------------------------------------
 
     async def write(self, write: CallWrite[T]) -> T:
-        together = self._together
-        if together is None or isinstance(write, Settlement):
+        together = None
+        if not isinstance(write, Settlement):
+            together = self._together.pop(asyncio.current_task(), None)
+        if together is None:
             return await super().write(write)
-        self._together = None
         came: T = await together.save(write)
         return came
 

@@ -248,8 +248,8 @@ class Turn:
     def _model_is_waited_for(self, lsn: int) -> None:
         """Tell what there is, and save it."""
         self._run.wake()
-        if self._unsaved:
-            self._begin_save(lsn)
+        if self._unsaved and (self._saving is None or self._saving.done()):
+            self._begin_save(lsn)  # else with the next one: two at once would be of the same version
 
     def _own(self, call: ToolCall, calls: Sequence[ToolCall]) -> ToolCall:
         """A call whose id no other call of the conversation has, as some models count anew each time.

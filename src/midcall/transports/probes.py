@@ -112,7 +112,8 @@ class Probes:
                 for status in STATUSES:
                     kept.add_metric((status,), counts.get(status, 0))
                 looked_up.append(kept)
-        return Response(self._metrics.text(looked_up), media_type=TEXT_FORMAT)
+        text = await asyncio.to_thread(self._metrics.text, looked_up)  # of many workers it takes a while
+        return Response(text, media_type=TEXT_FORMAT)
 
     async def _why_not(self) -> str | None:
         durable = self._hub.durable

@@ -12,6 +12,7 @@ from midcall.journal.contract import (
     Conflict,
     ConversationPage,
     ConversationRecord,
+    JournalError,
     RunEnd,
     RunRecord,
     Saved,
@@ -102,7 +103,7 @@ class SqliteConversations:
         try:
             if end is not None:
                 self._append(db, end.run, end.first, end.lines, ended=True)
-        except Conflict:
+        except (Conflict, JournalError):  # if it were raised, the rest would be kept all the same
             return Saved(ended=False, call=came)
         return Saved(ended=True, call=came)
 
