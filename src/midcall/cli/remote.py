@@ -39,9 +39,10 @@ class RemoteOperations:
             raise UsageError(f"--url is the address of a server, as http://127.0.0.1:8000, not {url!r}")
         try:
             self._admin = Url(url.partition("?")[0].rstrip("/") + "/admin")
+            shown = str(Url(url))
         except HttpError as error:
             raise UsageError(f"--url: {error}") from None
-        self._url = url
+        self._url = shown
         self._token = token
 
     async def list(
@@ -114,7 +115,7 @@ class RemoteOperations:
             body = body if isinstance(body, bytes) else json.dumps(body).encode()
         async with HttpClient() as http:
             try:
-                url = Url(self._admin.full + path)
+                url = self._admin.join(self._admin.full + path)
                 response = await http.request(verb, url, headers, body or b"", timeout=SECONDS)
                 if response.status >= 300:
                     raise self._refused(response.status, await response.read())

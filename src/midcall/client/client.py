@@ -192,6 +192,9 @@ class Client:
             self._farewells.add(task)
             task.add_done_callback(self._farewells.discard)
 
+    shared = False
+    """Whether its calls are of several callers, none of whom may see what belongs to another."""
+
     # --- what the server is ------------------------------------------------------------------
 
     @property

@@ -25,11 +25,15 @@ if TYPE_CHECKING:
 log = logging.getLogger("midcall.client")
 
 RETRY = 1.0
+SHORTEST_RETRY = 0.1
 LONGEST_RETRY = 300.0
 """Seconds before a lost stream is taken up again: if the server does not say, and at most."""
 
 MAX_RETRIES = 5
 """How often a stream is taken up again without anything new on it."""
+
+TAKING = 60.0
+"""Seconds that a server has to take an answer or a notification; a call has its own limit."""
 
 LINGER = 1.0
 """Seconds that a server has to close a stream after its response."""
@@ -115,7 +119,8 @@ class Post:
             access = await wire.access("POST")
             headers = headers.copy()
             headers.extend(prepare(access))
-        response = await wire.http.request("POST", wire.url, headers, self.message, timeout=None)
+        http, timeout = (wire.http, None) if self.ids else (wire.back, TAKING)
+        response = await http.request("POST", wire.url, headers, self.message, timeout=timeout)
         try:
             status = response.status
             if status == 200 and self._greets:
@@ -269,10 +274,8 @@ class Stream:
 
     def _pause(self, tries: int) -> float:
         """Seconds before it is taken up again: as the server wants it, and longer if that is no use."""
-        wanted = RETRY if self._retry is None else self._retry / 1000
-        if tries:
-            wanted = max(wanted, 0.1) * 2 ** min(tries, MAX_RETRIES)
-        return min(wanted, LONGEST_RETRY)
+        wanted = RETRY if self._retry is None else max(self._retry / 1000, SHORTEST_RETRY)
+        return min(wanted * float(2 ** min(tries, MAX_RETRIES)), LONGEST_RETRY)
 
     async def _read(self, access: Sequence[tuple[str, str]], headers: Prepared, events: EventReader) -> bool:
         """Read it to its end. True if anything came."""

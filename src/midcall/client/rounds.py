@@ -36,6 +36,9 @@ from midcall.mcp.request import LEVELS
 if TYPE_CHECKING:
     from midcall.client.client import Client
 
+MOST_QUESTIONS = 100
+"""How many a server may ask at once."""
+
 MAX_ROUNDS = 100
 """How often a server may ask in one call."""
 
@@ -282,6 +285,8 @@ def _leave_out_server(result: dict[str, Any]) -> None:
 def _unfinished(kind: Any, result: dict[str, Any]) -> Reply:
     questions, state = result.get("inputRequests"), result.get("requestState")
     match kind:
+        case "input_required" if isinstance(questions, dict) and len(questions) > MOST_QUESTIONS:
+            text = f"The server asks more than {MOST_QUESTIONS} questions at once"
         case "input_required" if isinstance(questions, dict) and questions and isinstance(state, str | None):
             return {"questions": questions, "state": state}
         case "input_required" if isinstance(state, str) and questions in (None, {}):
@@ -594,6 +599,9 @@ class Rounds:
                         text = "The task's questions cannot be read"
                         return self._task_ended({"error": [INTERNAL_ERROR, text, None]})
                     asked = {key: one for key, one in asked.items() if key not in answered}
+                    if len(asked) > MOST_QUESTIONS:
+                        text = f"The task asks more than {MOST_QUESTIONS} questions at once"
+                        return self._task_ended({"error": [INTERNAL_ERROR, text, None]})
                     if asked:
                         return {"questions": asked, "task": id}
                 case "working":
@@ -646,7 +654,7 @@ def _pages(data: Any) -> dict[str, Any]:
     wanted = data.get("elicitations") if isinstance(data, dict) else None
     return {
         str(one.get("elicitationId") or number): {"method": ELICIT, "params": {**one, "mode": "url"}}
-        for number, one in enumerate(wanted if isinstance(wanted, list) else (), 1)
+        for number, one in enumerate(wanted[:MOST_QUESTIONS] if isinstance(wanted, list) else (), 1)
         if isinstance(one, dict)
     }
 

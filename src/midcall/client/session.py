@@ -7,6 +7,7 @@ business of the `Keeper` above.
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from msgspec import UNSET, Raw
 
 from midcall import jsonrpc
 from midcall.client.greeting import Era, Greeting, greet
-from midcall.client.responses import Loose, ResponseFuture, Waiter
+from midcall.client.responses import Loose, ResponseFuture, Waiter, result_of
 from midcall.client.serving import Serving
 from midcall.client.wire import About, Wire
 from midcall.errors import MidcallError, RemoteError, TimedOut, TransportLost, Unreachable
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("midcall.client")
 
+MAX_CANCELLED = 1000
 MAX_DIGITS = 18
 """The longest id that is taken for a number, if a server gives it back as text."""
 
@@ -41,6 +43,8 @@ class ClientSession:
         self._log_level = log_level
         self._pending: Pending[Waiter] = Pending()
         self._serving = Serving(self._respond)
+        self._cancelled: deque[int] = deque(maxlen=MAX_CANCELLED)
+        """Requests whose response may have crossed their cancellation."""
         self._meta = b""
         """The start of `_meta` of each request: without its last brace, or nothing."""
         self._spoken = ""
@@ -161,6 +165,7 @@ class ClientSession:
     def cancel(self, id: int, reason: str) -> None:
         """Stop waiting for a response, and tell the server."""
         if self._pending.take(id) is not None and not self._wire.cancel(id):
+            self._cancelled.append(id)
             self.notify("notifications/cancelled", {"requestId": id, "reason": reason})
 
     def notify(self, method: str, params: dict[str, Any] | None = None) -> None:
@@ -212,6 +217,8 @@ class ClientSession:
             waiter = self._pending.take(_number(message.id))
             if waiter is not None:
                 _hand_over(waiter, message)
+            elif self.modern and _number(message.id) in self._cancelled:
+                self._cancel_task(message)
             else:
                 log.debug("dropped a response that nobody waits for: %.100r", message.id)
         elif message.id is UNSET:
@@ -221,6 +228,17 @@ class ClientSession:
         else:
             cause = self._pending.get(related) or self._host.cause()
             self._serving.start(message, lambda method, params: self._host.asked(method, params, cause))
+
+    def _cancel_task(self, message: Envelope) -> None:
+        """A request was cancelled while it became a task: that ends too."""
+        self._cancelled.remove(_number(message.id))
+        try:
+            result = result_of(message)
+        except RemoteError:
+            return
+        task = result.get("taskId")
+        if result.get("resultType") == "task" and isinstance(task, str):
+            self.start(Waiter(), About("tasks/cancel", task), to_json({"taskId": task})[1:-1])
 
     def _unreadable(self, fault: Fault, data: bytes) -> None:
         """What is no message may still tell which request it answers, and how."""
@@ -248,7 +266,7 @@ class ClientSession:
                     return  # it is late
             case "notifications/message" if related is not None:
                 waiter = self._pending.get(related)
-            case "notifications/message" if len(self._pending) == 1:
+            case "notifications/message" if len(self._pending) == 1 and not self._host.shared:
                 (waiter,) = self._pending.all()
             case "notifications/subscriptions/acknowledged":
                 waiter = self._pending.get(_subscription(params))

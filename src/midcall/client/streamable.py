@@ -80,6 +80,8 @@ class HttpWire:
         self._auth = auth
         self._sse = sse
         self.http = HttpClient(max_connections=MAX_SENDING)
+        self.back = HttpClient(max_connections=MAX_SENDING)
+        """For answers and notifications: they do not wait behind the calls that wait for them."""
         self.reader: Reader
         self._modern = False
         self._revision = ""
@@ -167,7 +169,7 @@ class HttpWire:
             if self.in_session and not self._over:
                 await self._leave()
         finally:
-            await self.http.close()
+            await asyncio.gather(self.http.close(), self.back.close())
 
     async def _leave(self) -> None:
         """Tell the server that the session is over."""
@@ -247,7 +249,12 @@ class HttpWire:
         return self._logins > 0
 
     def queue(self, post: Post) -> None:
-        """Send a message as soon as it has its turn."""
+        """Send a message as soon as it has its turn; an answer at once, as calls wait for it."""
+        if not post.ids:
+            task = asyncio.get_running_loop().create_task(post.run())
+            self._senders.add(task)
+            task.add_done_callback(self._senders.discard)
+            return
         self._queue.append(post)
         self._start_senders()
 

@@ -100,10 +100,13 @@ def _command(
 
 def _url(url: str, headers: Mapping[str, str] | None, auth: Any, *, sse: bool = False) -> Target:
     from midcall.client.streamable import HttpWire, authorizer, check  # noqa: PLC0415  as above
+    from midcall.http.message import Url  # noqa: PLC0415  as above
 
     allowed = authorizer(auth)
     check(url, headers)
-    return Target(url, lambda: HttpWire(url, headers=headers, auth=allowed, sse=sse), has_headers=True)
+    return Target(
+        str(Url(url)), lambda: HttpWire(url, headers=headers, auth=allowed, sse=sse), has_headers=True
+    )
 
 
 def _hub(hub: Hub) -> Target:

@@ -333,6 +333,7 @@ class HttpResponse:
         try:
             while True:
                 for piece in self._pieces:
+                    await asyncio.sleep(0)  # a few bytes may unfold to very many: others have their turn
                     return piece
                 data = await self._reply.content.readany()
                 if not data:

@@ -9,6 +9,10 @@ PIECE = 256 * 1024
 """The largest piece that is given on at once, however much a few bytes unfold to."""
 
 
+MAX_EMPTY = 100
+"""How many gzip files without a content may follow each other."""
+
+
 class Decoder:
     """Undoes `gzip` or `deflate`. Raises `zlib.error` for what is neither."""
 
@@ -22,14 +26,19 @@ class Decoder:
             # "deflate" should be zlib's format, but some servers send the bare one, which has no header.
             zlib_format = data[0] & 0x0F == 8
             self._stream = zlib.decompressobj(zlib.MAX_WBITS if zlib_format else -zlib.MAX_WBITS)
+        empty = 0
         while True:
             piece = self._stream.decompress(data, PIECE)
             if piece:
+                empty = 0
                 yield piece
             if self._stream.eof:
                 data = self._stream.unused_data
                 if not self._gzip or not data.strip(b"\0"):
                     return  # the rest is padding
+                empty += 1
+                if empty > MAX_EMPTY:
+                    raise zlib.error("nothing but empty parts")
                 self._stream = zlib.decompressobj(zlib.MAX_WBITS | 16)  # one gzip file may follow another
             else:
                 data = self._stream.unconsumed_tail

@@ -152,7 +152,10 @@ class Url:
 
     def join(self, reference: str) -> Self:
         """The URL that a reference in a response from this one means."""
-        return type(self)(urljoin(self.full, reference))
+        there = type(self)(urljoin(self.full, reference))
+        if there.origin == self.origin and not there.credentials:
+            there.credentials = self.credentials
+        return there
 
     def __str__(self) -> str:
         return self.shown

@@ -77,6 +77,13 @@ class MountClient(Client):
         self._was_open = False
         self.used = self._began
         """When it was last used."""
+        self._users: set[str | None] = set()
+
+    def used_by(self, principal: str | None) -> None:
+        """A call of somebody goes this way. Once they are two, nothing is guessed of whose something is."""
+        if not self.shared:
+            self._users.add(principal)
+            self.shared = len(self._users) > 1
 
     def keep_open(self) -> None:
         self._began = time.monotonic()
@@ -164,7 +171,8 @@ class MountClient(Client):
             return await question.answer
 
     def noticed(self, method: str, params: dict[str, Any]) -> None:
-        exchange = self._newest() if method == "notifications/message" else None
+        guessed = method == "notifications/message" and not self.shared
+        exchange = self._newest() if guessed else None
         if exchange is not None:
             exchange.noticed(method, params)
         else:
@@ -199,7 +207,10 @@ class Clients:
                 return None
             found.used = time.monotonic()
             client, session = found, found.live
-        return client if session is not None else None
+        if session is None:
+            return None
+        client.used_by(principal)
+        return client
 
     async def reach(self, principal: str | None, patience: float) -> MountClient:
         """The client of a principal, connected. Raises `Unreachable` or `TooManyCalls`."""
@@ -213,6 +224,7 @@ class Clients:
             client.used = time.monotonic()
             await client.reach(patience)
             client.used = time.monotonic()
+        client.used_by(principal)
         return client
 
     def _add(self, principal: str) -> MountClient:

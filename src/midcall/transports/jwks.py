@@ -50,7 +50,8 @@ class Keys:
         self._read_at = float("-inf")
         self._tried_at = float("-inf")
         self._failure = "they were never read"
-        self._reading = asyncio.Lock()
+        self._reading: asyncio.Task[None] | None = None
+        """It is for all who wait: who leaves does not end it."""
 
     async def find(self, kid: str | None, algorithm: str) -> jwt.PyJWK:
         """The key of this id for this algorithm. Raises `UnknownKey` or `KeysUnavailable`."""
@@ -81,20 +82,24 @@ class Keys:
         return made
 
     async def _read_again(self) -> None:
-        before = self._tried_at
-        async with self._reading:
-            if self._tried_at != before or time.monotonic() - self._tried_at < self._pause:
+        if self._reading is None:
+            if time.monotonic() - self._tried_at < self._pause:
                 return  # somebody else has just done it
-            try:
-                data = await _read(self._source)
-                self._keys = _read_keys(data)
-                self._made = {}
-                self._read_at = time.monotonic()
-            except (HttpError, OSError, ValueError) as error:
-                self._failure = str(error)
-                log.warning("Cannot read the keys at %s: %s", self._source, error)
-            finally:
-                self._tried_at = time.monotonic()
+            self._reading = asyncio.get_running_loop().create_task(self._read_now())
+        await asyncio.shield(self._reading)
+
+    async def _read_now(self) -> None:
+        try:
+            data = await _read(self._source)
+            self._keys = _read_keys(data)
+            self._made = {}
+            self._read_at = time.monotonic()
+        except (HttpError, OSError, ValueError) as error:
+            self._failure = str(error)
+            log.warning("Cannot read the keys at %s: %s", self._source, error)
+        finally:
+            self._tried_at = time.monotonic()
+            self._reading = None
 
 
 def _fits(key: dict[str, Any], kid: str | None, algorithm: str) -> bool:
