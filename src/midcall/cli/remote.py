@@ -39,7 +39,7 @@ class RemoteOperations:
             raise UsageError(f"--url is the address of a server, as http://127.0.0.1:8000, not {url!r}")
         try:
             self._admin = Url(url.partition("?")[0].rstrip("/") + "/admin")
-            shown = str(Url(url))
+            shown = str(Url(url)).rstrip("/")
         except HttpError as error:
             raise UsageError(f"--url: {error}") from None
         self._url = shown
