@@ -951,6 +951,61 @@ def test_a_tool_call_is_never_kept_without_the_message_that_makes_it(
     drive(main())
 
 
+class LateReply(MemoryConversations):
+    """Tells that the first save is done only when others have had time to begin."""
+
+    def __init__(self, journal: MemoryJournal) -> None:
+        super().__init__(journal)
+        self.under_way = self.most = self.saves = 0
+
+    async def save(
+        self,
+        record: ConversationRecord,
+        end: RunEnd | None = None,
+        begins: str | None = None,
+        call: CallWrite[T] | None = None,
+    ) -> Saved[T]:
+        self.saves += 1
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        try:
+            saved = await super().save(record, end, begins, call)
+            if self.saves == 1:
+                for _ in range(100):
+                    await asyncio.sleep(0)
+            return saved
+        finally:
+            self.under_way -= 1
+
+
+class Pausing(Puppet):
+    """Keeps everybody waiting before each answer."""
+
+    async def stream(self, request: ModelRequest) -> Any:
+        for _ in range(5):
+            await asyncio.sleep(0)
+        async for event in super().stream(request):
+            yield event
+
+
+def test_a_save_does_not_begin_while_another_one_of_the_conversation_is_under_way() -> None:
+    async def main() -> None:
+        journal = MemoryJournal()
+        store = journal.conversations = LateReply(journal)
+        hub = Hub("h").register(Desk())
+        hub.durable = DurableCalls(hub, journal)
+        engine = ChatEngine(hub, Pausing(call("desk__nothing"), "Fine."))
+        await engine.open()
+        run = await engine.post(ChatRequest(message="go"))
+        events = [json.loads(line)["event"] async for line in run.lines()]
+        assert kinds(events)[-1] == "complete"
+        assert store.most == 1
+        await engine.close()
+        await hub.durable.close()
+
+    drive(main())
+
+
 class Full(MemoryConversations):
     """Refuses what the model has said, or everything."""
 

@@ -5,6 +5,8 @@ import gzip
 import json
 import sys
 import zlib
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from midcall import Hub
 from midcall.client import connect, posts, rounds, streamable
 from midcall.client.targets import target_of
 from midcall.content import Passed
+from midcall.http.client import HttpClient
 from midcall.http.coding import MAX_EMPTY, Decoder
 from midcall.http.message import Url
 from midcall.transports.jwks import Keys
@@ -190,3 +193,117 @@ def test_credentials_of_a_url_stay_with_its_origin_and_are_not_shown() -> None:
     assert url.join("http://two.test/").credentials == ""
     assert url.join("https://one.test/").credentials == ""
     assert "secret" not in target_of("http://ada:secret@one.test/mcp?key=secret").label
+
+
+# --- questions on streams -------------------------------------------------------------------------
+
+
+def test_answers_are_sent_however_many_calls_wait_for_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = partial(HttpClient, max_streams=2)
+    monkeypatch.setattr(streamable, "HttpClient", few)
+    monkeypatch.setattr(streamable, "MAX_SENDING", 3)
+
+    async def main() -> None:
+        asked: dict[str, tuple[Any, asyncio.StreamWriter]] = {}
+        all_asked = asyncio.Event()
+
+        def send(writer: asyncio.StreamWriter, **message: Any) -> None:
+            writer.write(b"data: " + json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n\n")
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                while True:
+                    verb, body = await read_request(reader)
+                    message = json.loads(body or b"{}")
+                    match message.get("method"):
+                        case "initialize":
+                            writer.write(result(message["id"], HELLO))
+                        case "tools/call":
+                            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
+                            question = f"q{message['id']}"
+                            asked[question] = message["id"], writer
+                            schema = {"type": "object", "properties": {}}
+                            params = {"message": "Well?", "requestedSchema": schema}
+                            send(writer, id=question, method="elicitation/create", params=params)
+                            if len(asked) == 5:
+                                all_asked.set()
+                        case None if message.get("id") in asked:
+                            writer.write(response(b"", "202 Accepted"))
+                            id, stream = asked[message["id"]]
+                            send(stream, id=id, result={"content": [{"type": "text", "text": "done"}]})
+                            stream.close()
+                        case _:
+                            writer.write(response(b"", "202 Accepted" if verb == "POST" else "405 No"))
+            except (asyncio.IncompleteReadError, ConnectionError):
+                pass
+            finally:
+                writer.close()
+
+        async def answer(*_: Any) -> Any:
+            await all_asked.wait()  # as many streams as there may be
+            return {}
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp"
+        async with connect(url, era="legacy", answer=answer) as client:
+            results = await asyncio.gather(*(_result(client.call("t", {})) for _ in range(5)))
+            assert [one.text for one in results] == ["done"] * 5
+        server.close()
+        await server.wait_closed()
+
+    drive(main())
+
+
+def test_a_task_that_was_made_while_its_call_was_cancelled_is_cancelled_too(tmp_path: Path) -> None:
+    async def main() -> None:
+        log = tmp_path / "log"
+        async with connect(
+            [sys.executable, str(HERE / "crossing_server.py"), str(log)], era="modern"
+        ) as client:
+            call = asyncio.ensure_future(_result(client.call("t", {})))
+            while not (log.exists() and "tools/call" in log.read_text()):
+                await asyncio.sleep(0.01)
+            call.cancel()
+            await asyncio.wait((call,))
+            while "tasks/cancel T1" not in log.read_text():
+                await asyncio.sleep(0.01)
+
+    drive(main())
+
+
+def test_a_body_that_unfolds_to_very_much_leaves_others_their_turn() -> None:
+    async def main() -> None:
+        packed = gzip.compress(b"x" * 64 * 256 * 1024)
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await read_request(reader)
+            writer.write(
+                b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(packed)
+            )
+            writer.write(packed)
+            await writer.drain()
+            writer.close()
+
+        turns = 0
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        async with HttpClient() as http:
+            url = Url(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
+            reply = await http.request("GET", url)
+            beside = asyncio.ensure_future(others())
+            await asyncio.sleep(0.1)  # all of it has come
+            before = turns
+            async for _ in reply:
+                pass
+            assert turns - before >= 60, "one for each of the 64 pieces, or nearly"
+            beside.cancel()
+        server.close()
+        await server.wait_closed()
+
+    drive(main())

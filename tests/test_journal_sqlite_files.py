@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
+from conversations_contract import changed, talk
 from driving import drive
 from journal_contract import claimed, new_call, parked, step, waiting_call, written
-from midcall.journal.contract import JournalError, Parking
+from midcall.journal.contract import JournalError, Parking, RunEnd
 from midcall.journal.seal import KeyRing
 from midcall.journal.sqlite import SqliteJournal
 from midcall.journal.sqlite import file as sqlite_file
@@ -508,5 +509,24 @@ def test_a_sealed_value_does_not_open_in_another_place(path: Path) -> None:
             assert await journal.wait(one, 0, 0) == b"asked"
             with pytest.raises(JournalError, match="changed"):
                 await journal.wait(two, 0, 0)
+
+    drive(main())
+
+
+def test_a_conversation_is_saved_as_it_is_told_also_where_the_lines_of_its_run_are_damaged(
+    path: Path,
+) -> None:
+    async def main() -> None:
+        async with opened(path, seal=KeyRing([NEW])) as journal:
+            store, first = journal.conversations, talk()
+            await store.save(first, begins="r")
+            await store.append("r", 1, [b"1"], ended=False)
+            with contextlib.closing(sqlite3.connect(path)) as file, file:
+                file.execute("UPDATE lines SET data = x'00112233'")
+            saved = await store.save(changed(first, body=b"new"), RunEnd("r", 1, [b"1", b"2"]))
+            assert not saved.ended, "the run is left as it is"
+            kept = await store.load(first.id, first.principal)
+            assert kept is not None
+            assert (kept.version, kept.body) == (2, b"new")
 
     drive(main())

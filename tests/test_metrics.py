@@ -1,6 +1,7 @@
 """Metrics and readiness: what monitors and load balancers see of real servers."""
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -164,6 +165,19 @@ def test_the_figures_of_all_workers_are_told_together(tmp_path: Path) -> None:
         server.kill_workers()
         until(lambda: figures(server)["midcall_calls_parked"] == 0)
         assert figures(server)["midcall_questions_asked_total prompt"] == 8, "what was counted stays"
+
+
+def test_workers_start_again_when_temporary_files_were_tidied_away(tmp_path: Path) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    with Server(tmp_path, "--metrics", "--workers", "2", TMPDIR=str(temporary)) as server:
+        folders = list(temporary.glob("midcall-*"))
+        assert folders
+        for folder in folders:
+            shutil.rmtree(folder)
+        server.kill_workers()
+        server.call("shop.order", item="tea")
+        until(lambda: figures(server).get("midcall_questions_asked_total prompt") == 1)
 
 
 def test_without_the_library_it_is_said_what_to_install() -> None:

@@ -13,6 +13,7 @@ import pytest
 from driving import drive
 from midcall.cli.install import merge
 from midcall.client.oauth.store import FileStore
+from midcall.journal.files import private_folder
 from midcall.journal.seal import default_ring
 from midcall.journal.sqlite import SqliteJournal
 
@@ -54,6 +55,21 @@ def path(use: Use, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     else:
         drive(use(path))
     return path
+
+
+def test_a_folder_is_for_this_user_alone_or_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    private_folder(folder)
+    private_folder(folder)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    link, file, open_one = tmp_path / "link", tmp_path / "file", tmp_path / "open"
+    link.symlink_to(folder)
+    file.touch(0o600)
+    open_one.mkdir()
+    open_one.chmod(0o755)
+    for other in (link, file, open_one):
+        with pytest.raises(OSError, match="not a folder of this user alone"):
+            private_folder(other)
 
 
 def test_a_file_that_is_for_this_user_alone_is_not_warned_of(

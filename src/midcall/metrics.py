@@ -9,7 +9,6 @@ import os
 import sys
 import time
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from midcall.questions import KINDS, PERSON_KINDS
@@ -61,11 +60,6 @@ class Metrics:
 
         self._all = own = CollectorRegistry()
         if FOLDER in os.environ:
-            # What tidies up temporary files may have taken it away since the first process began.
-            folder = Path(os.environ[FOLDER])
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if os.name == "posix" and folder.stat().st_uid != os.getuid():
-                raise ValueError(f"The folder of the figures, {folder}, is somebody else's")
             self._all = CollectorRegistry()
             MultiProcessCollector(self._all)  # type: ignore[no-untyped-call]
 

@@ -79,7 +79,7 @@ def serve(args: argparse.Namespace, load: "Callable[[], Hub]") -> int:
     if args.cwd is not None:
         _work_in(args.cwd)
     if args.metrics:
-        _check_metrics()
+        _check_metrics(is_worker=place is not None)
     if args.workers is not None and args.as_worker is None:
         return _run_workers(args, folder)
     hub = load()
@@ -226,13 +226,21 @@ def _check_engine(args: argparse.Namespace) -> None:
         raise UsageError("--engine dbos needs `pip install midcall[dbos]`")
 
 
-def _check_metrics() -> None:
+def _check_metrics(*, is_worker: bool) -> None:
+    """Say why figures cannot be kept. Raises `UsageError`."""
     from importlib.util import find_spec
+    from pathlib import Path
 
-    from midcall.metrics import NEEDS
+    from midcall.journal.files import private_folder
+    from midcall.metrics import FOLDER, NEEDS
 
     if find_spec("prometheus_client") is None:
         raise UsageError(f"--metrics: {NEEDS}")
+    if is_worker:  # what tidies up temporary files may have taken away what its parent has made
+        try:
+            private_folder(Path(os.environ[FOLDER]))
+        except OSError as error:
+            raise UsageError(f"--metrics: {error}") from None
 
 
 def _leave_behind_what_cannot_be_stopped() -> None:

@@ -9,8 +9,10 @@ the one who has just written finds the turn taken, and lets the other go first. 
 not get the turn in time tries its luck without it.
 """
 
+import contextlib
 import logging
 import os
+import stat
 import sys
 import time
 from pathlib import Path
@@ -56,6 +58,16 @@ else:
     def unlock(fd: int) -> None:
         """Let go of it."""
         fcntl.flock(fd, fcntl.LOCK_UN)
+
+
+def private_folder(path: Path) -> None:
+    """Make a folder for this user alone, if there is none. Raises `OSError` if it is anybody else's too."""
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    found = path.lstat()
+    own = os.name != "posix" or (found.st_uid == os.getuid() and not found.st_mode & 0o077)
+    if not stat.S_ISDIR(found.st_mode) or not own:
+        raise OSError(f"{path} is not a folder of this user alone: remove it")
 
 
 def warn_if_exposed(path: Path) -> None:

@@ -18,7 +18,6 @@ import contextlib
 import errno
 import hashlib
 import os
-import stat
 import struct
 import tempfile
 import time
@@ -142,7 +141,7 @@ class WorkerSockets:
                 writer.close()
 
         while self._server is None:
-            self._make_directory()
+            files.private_folder(self._directory)
             with contextlib.suppress(FileNotFoundError):  # the last worker takes it with it, just now
                 sockets = {path.name for path in self._directory.iterdir() if is_worker_name(path.name)}
                 for dead in sockets - known():  # a worker is known before it has a socket
@@ -197,13 +196,6 @@ class WorkerSockets:
 
     def _path(self, worker: str) -> Path:
         return self._directory / worker
-
-    def _make_directory(self) -> None:
-        with contextlib.suppress(FileExistsError):
-            self._directory.mkdir(mode=0o700)
-        found = self._directory.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-            raise OSError(f"{self._directory} is not a folder of this user alone: remove it")
 
 
 def _is_at(path: Path, fd: int) -> bool:
