@@ -7,7 +7,7 @@ dialects sit above it and hand it names, raw arguments and an outlet.
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -89,6 +89,28 @@ class Hub(Registry):
         self._changed()
         for mount in gone:
             await mount.close()
+
+    def register_machine(
+        self,
+        machine: Any,
+        *,
+        namespace: str = "machines",
+        functions: Mapping[str, Callable[..., Any]] | None = None,
+        model: Any = None,
+        time_limit: float | None = None,
+        max_transitions: int | None = None,
+    ) -> Self:
+        """Make a state machine a method: `hub.register_machine(machine)` gives `machines.{id}`.
+
+        It is a `midcall.fsm.MachineBuilder` or `Machine`, or its definition in JSON. `functions` are those
+        that its definition names. `model` drives states that name none; without it, that of the chat does,
+        or the caller's. A run ends after `time_limit` seconds, or `max_transitions`. Raises `MachineError`.
+        """
+        from midcall.fsm.serve import machines_of  # noqa: PLC0415  a step up the rooms, as in `mount`
+
+        machines_of(self, namespace).add(machine, functions or {}, model, time_limit, max_transitions)
+        self._changed()
+        return self
 
     # --- calling -----------------------------------------------------------------------------
 

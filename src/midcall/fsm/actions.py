@@ -150,7 +150,7 @@ class ModelAction(Action):
 
     def check(self, path: str) -> None:
         try:
-            self.machines.model(self.config.model)
+            self.machines.model(self.machine, self.config.model)
         except ValueError as error:
             raise MachineError(f"{path}.config.model: {error}") from None
 
@@ -166,7 +166,7 @@ class ModelAction(Action):
 
     async def _say(self, moment: Moment, ways: tuple[Transition, ...]) -> str:
         request = conversation(moment, ways, self.config.max_tokens, self.config.temperature)
-        model = self.machines.model(self.config.model)
+        model = self.machines.model(self.machine, self.config.model)
         if model is None:
             return await _sampled(moment, request)
 

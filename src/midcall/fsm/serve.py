@@ -2,7 +2,7 @@
 
 import fnmatch
 import re
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -22,7 +22,7 @@ from midcall.fsm.definition import (
     did_you_mean,
     read_machine,
 )
-from midcall.fsm.run import Entry, Limits, Run
+from midcall.fsm.run import MAX_TRANSITIONS, TIME_LIMIT, Entry, Limits, Run
 from midcall.hub import Hub
 from midcall.json_schema import compiled
 from midcall.models.base import Model
@@ -69,8 +69,10 @@ class Registered:
         machine: Machine,
         functions: Mapping[str, Callable[..., Any]],
         limits: Limits,
+        model: Model | None,
     ) -> None:
         self.machine = machine
+        self.model = model
         self.functions = functions
         self.limits = limits
         self.actions: dict[str, Action] = {}
@@ -98,8 +100,10 @@ class Registered:
     def output_schema(self) -> dict[str, Any]:
         """What a run ends with."""
         ways = self.machine.ways_to(END)
-        ends = self.machine.event_schema(*ways) if ways else _BAIL_OUT
-        return {"type": "object", "anyOf": [ends, _BAIL_OUT]}
+        ends = dict(self.machine.event_schema(*ways)) if ways else {}
+        named = ends.pop("$defs", None)
+        schema = {"type": "object", "anyOf": [ends, _BAIL_OUT] if ends else [_BAIL_OUT]}
+        return schema if named is None else {**schema, "$defs": named}
 
     def first_event(self, given: Any) -> Event:
         """The event that begins a run. Raises `InvalidArguments`."""
@@ -141,8 +145,8 @@ class MachineMethod(Method):
     def output(self) -> dict[str, Any] | None:
         return self.registered.output_schema
 
-    def result(self, contents: list[Any]) -> Any:
-        """What a run came to, where only that is told: the event that led to `end`."""
+    def whole(self, contents: Sequence[Any]) -> Any:
+        """The event that led to `end`."""
         last = contents[-1]
         return last.event if isinstance(last, Entry) else last["event"]
 
@@ -162,10 +166,9 @@ class MachineMethod(Method):
 class Machines(Activation):
     """The machines of a hub, in one namespace."""
 
-    __slots__ = ("_model", "_models", "hub", "making", "registered")
+    __slots__ = ("_models", "hub", "making", "registered")
 
-    def __init__(self, hub: Hub, namespace: str = NAMESPACE, model: Model | None = None) -> None:
-        """`model` is for states that name none; without it, that of the hub's chat, or the caller's."""
+    def __init__(self, hub: Hub, namespace: str = NAMESPACE) -> None:
         self.source = self
         self.hub = hub
         self.namespace = namespace
@@ -178,7 +181,6 @@ class Machines(Activation):
         self.completions = []
         self.reader = None
         self.hash = ""
-        self._model = model
         self._models: dict[str, Model | None] = {}
         self.registered: dict[str, Registered] = {}
         self.making: dict[str, Registered] = {}
@@ -186,13 +188,15 @@ class Machines(Activation):
 
     def add(
         self,
-        given: Machine | MachineBuilder | Any,
+        given: Any,
         functions: Mapping[str, Callable[..., Any]],
-        limits: Limits,
+        model: Model | None = None,
+        time_limit: float | None = None,
+        max_transitions: int | None = None,
         *,
         checked: bool = True,
     ) -> Machine:
-        """Register a machine. Raises `MachineError`; then nothing has changed."""
+        """Register a machine (see `Hub.register_machine`). Raises `MachineError`; then nothing has changed."""
         if isinstance(given, MachineBuilder):
             functions = {**given.functions, **functions}
             given = given.build()
@@ -202,7 +206,8 @@ class Machines(Activation):
         if machine.id in self.registered:
             raise MachineError(f"id: there is a machine {machine.id!r} already")
         self.making = dict(self.registered)
-        made = Registered(self, machine, functions, limits)
+        limits = Limits(max_transitions or MAX_TRANSITIONS, time_limit or TIME_LIMIT)
+        made = Registered(self, machine, functions, limits, model)
         if checked:
             check_machine(machine, made.actions)
         self.registered[machine.id] = made
@@ -225,10 +230,10 @@ class Machines(Activation):
         acts = {state: action.act for state, action in found.actions.items()}
         return Run(found.machine, acts, call, found.limits, path)
 
-    def model(self, name: str | None) -> Model | None:
+    def model(self, machine: Machine, name: str | None) -> Model | None:
         """A model by its name, or the usual one; nothing if that is the caller's. Raises `ValueError`."""
         if name is None:
-            return self._model or (None if self.hub.chat is None else self.hub.chat.chosen_model)
+            return self.get(machine.id).model or (None if self.hub.chat is None else self.hub.chat.chosen_model)
         if name not in self._models:
             self._models[name] = choose_model(name)
         return self._models[name]
