@@ -24,7 +24,7 @@ from midcall.client.oauth import (
     Token,
     WorkloadIdentity,
 )
-from midcall.client.oauth.signing import ClientKey
+from midcall.client.oauth.registration import ClientKey
 from midcall.errors import LoginFailed
 from midcall.http.client import HttpClient
 from midcall.http.message import Url
