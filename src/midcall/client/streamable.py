@@ -11,7 +11,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from midcall.client.mirrored import header_value
 from midcall.client.posts import Post, Stream
@@ -19,6 +19,9 @@ from midcall.client.wire import About, Reader
 from midcall.errors import MidcallError, TransportLost
 from midcall.http.client import HttpClient, Prepared, prepare
 from midcall.http.message import Headers, HttpError, Url, checked_headers
+
+if TYPE_CHECKING:
+    from midcall.client.oauth.access import Auth
 
 log = logging.getLogger("midcall.client")
 
@@ -45,25 +48,6 @@ _NAMED = frozenset(
 """The methods whose name is repeated in a header."""
 
 
-class Authorizer(Protocol):
-    """Who gives access to a server (see `oauth`)."""
-
-    async def headers(self, url: str, fetch: Any, *, verb: str = "POST") -> dict[str, str]:
-        """The headers for a request."""
-
-    async def challenged(
-        self,
-        url: str,
-        status: int,
-        www_authenticate: str | None,
-        fetch: Any,
-        *,
-        sent: Mapping[str, str] | None = None,
-        nonce: str | None = None,
-    ) -> bool:
-        """The server has refused what was `sent`: get access. True if the request is to be sent again."""
-
-
 class HttpWire:
     """The way to a server behind a URL."""
 
@@ -72,7 +56,7 @@ class HttpWire:
         url: str,
         *,
         headers: Mapping[str, str] | None = None,
-        auth: Authorizer | None = None,
+        auth: "Auth | None" = None,
         sse: bool = False,
     ) -> None:
         self.url = Url(url)
@@ -393,7 +377,7 @@ def check(url: str, headers: Mapping[str, str] | None) -> None:
         raise ValueError(str(error)) from None
 
 
-def authorizer(auth: Any) -> Authorizer | None:
+def authorizer(auth: Any) -> "Auth | None":
     """What gives access, from what a caller of `connect` says."""
     if auth is None:
         return None
@@ -403,5 +387,5 @@ def authorizer(auth: Any) -> Authorizer | None:
         auth = Token(auth)
     if not hasattr(auth, "challenged"):
         raise ValueError("auth is a token, or an OAuth")
-    found: Authorizer = auth
+    found: Auth = auth
     return found
