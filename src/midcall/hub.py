@@ -106,9 +106,13 @@ class Hub(Registry):
         that its definition names. `model` drives states that name none; without it, that of the chat does,
         or the caller's. A run ends after `time_limit` seconds, or `max_transitions`. Raises `MachineError`.
         """
-        from midcall.fsm.serve import machines_of  # noqa: PLC0415  a step up the rooms, as in `mount`
+        from midcall.fsm.serve import Machines, machines_of  # noqa: PLC0415  a step up the rooms
 
-        machines_of(self, namespace).add(machine, functions or {}, model, time_limit, max_transitions)
+        found = machines_of(self, namespace)
+        machines = found or Machines(self, namespace)
+        machines.add(machine, functions or {}, model, time_limit, max_transitions)
+        if found is None:
+            self._add(namespace, machines)
         self._changed()
         return self
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 import msgspec
 
 from midcall import steps
-from midcall.errors import Cancelled, Declined, MidcallError, TimedOut
+from midcall.errors import AskError, MidcallError, TimedOut
 from midcall.fsm.conversation import conversation, read_event, read_json
 from midcall.fsm.definition import (
     END,
@@ -307,7 +307,8 @@ class AskAction(Action):
             if not schema.get("properties") and len(ways) > 1:
                 return moment.to(way.id[1], {})
             return moment.to(way.id[1], await self._fill_in(moment, way, schema, message))
-        except (Cancelled, Declined, TimedOut) as error:
+        except AskError as error:
+            moment.check_goes_on()
             raise BailOut(
                 "timeout" if isinstance(error, TimedOut) else "action-failed", said(error)
             ) from error
@@ -325,9 +326,7 @@ class AskAction(Action):
         if not schema.get("properties"):
             agreed = await moment.ask.confirm(message, key=moment.state.id)
             return {"confirmed": agreed}
-        asking = moment.ask.form(
-            schema, way.description or message, key=f"{moment.state.id}-{way.id[1]}"
-        )
+        asking = moment.ask.form(schema, way.description or message, key=f"{moment.state.id}-{way.id[1]}")
         return dict(await asking)
 
 

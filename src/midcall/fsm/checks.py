@@ -55,9 +55,9 @@ def _ambiguous(machine: Machine, ways: tuple[Transition, ...], action: str) -> I
     for n, one in enumerate(ways):
         for other in ways[n + 1 :]:
             words = (one.label, one.description, one.prompts)
-            if any(words) and words == (other.label, other.description, other.prompts):
-                if machine.fields(one) == machine.fields(other):
-                    yield f"transitions {list(one.id)} and {list(other.id)} cannot be told apart: describe them"
+            is_same = words == (other.label, other.description, other.prompts)
+            if any(words) and is_same and machine.fields(one) == machine.fields(other):
+                yield f"transitions {list(one.id)} and {list(other.id)} cannot be told apart"
 
 
 def _unfit(machine: Machine, action: Action) -> Iterator[str]:
@@ -91,7 +91,7 @@ def _without_id(schema: dict[str, Any]) -> dict[str, Any]:
 def never_fits(producer: dict[str, Any], consumer: dict[str, Any]) -> str | None:
     """Why no value of one schema fits another one; nothing if one may."""
     reason = _conflict(producer, consumer, "")
-    if reason is not None:
+    if reason is not None or _is_open(producer):
         return reason
     try:
         wanted, values = compiled(consumer), list(samples(producer))[:SAMPLES]
@@ -129,6 +129,12 @@ def _conflict(producer: Any, consumer: Any, path: str) -> str | None:
             if name not in consumer.get("properties", {}):
                 return f"{where}{name!r} is not allowed"
     return None
+
+
+def _is_open(schema: dict[str, Any]) -> bool:
+    """Whether a schema says too little to make values of it that tell something."""
+    free = schema.get("additionalProperties", False) is not False
+    return "object" in _types(schema) and (free or not schema.get("properties"))
 
 
 def _types(schema: dict[str, Any]) -> set[str]:

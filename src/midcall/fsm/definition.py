@@ -20,6 +20,7 @@ from midcall.activation import digest
 from midcall.errors import RegistrationError
 from midcall.json_schema import compiled
 from midcall.limits import near_matches
+from midcall.schema_parts import inlined
 
 START, END = "start", "end"
 
@@ -238,6 +239,7 @@ def _schema_problems(machine: Machine, way: Transition) -> Iterator[str]:
     if fields.get("type", "object") != "object":
         yield "an event is an object"
     try:
+        compiled(fields)
         compiled(machine.event_schema(way))
     except ValueError as error:
         yield str(error)
@@ -363,7 +365,7 @@ class MachineBuilder:
         if isinstance(schema, type):
             from midcall.schema import shape_of  # noqa: PLC0415  pydantic is slow to import: only when needed
 
-            schema = shape_of(schema).schema
+            schema = inlined(shape_of(schema).schema)
         self._transitions.append(
             Transition((begin, end), label, description, tuple(prompts), schema, omit=omit)
         )

@@ -46,7 +46,7 @@ async def once(trace: Trace, what: str, work: Callable[[], Awaitable[Any]]) -> A
     The difference to a step: while it is under way it is run again from its own steps, not refused.
     """
     if not trace.kept:
-        return await work()
+        return to_builtins(await work())
     place = trace.place()
     before = trace.recall(place, what)
     if before is not None and before.state == "failed":

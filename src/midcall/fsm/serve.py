@@ -233,7 +233,9 @@ class Machines(Activation):
     def model(self, machine: Machine, name: str | None) -> Model | None:
         """A model by its name, or the usual one; nothing if that is the caller's. Raises `ValueError`."""
         if name is None:
-            return self.get(machine.id).model or (None if self.hub.chat is None else self.hub.chat.chosen_model)
+            return self.get(machine.id).model or (
+                None if self.hub.chat is None else self.hub.chat.chosen_model
+            )
         if name not in self._models:
             self._models[name] = choose_model(name)
         return self._models[name]
@@ -268,11 +270,9 @@ class Machines(Activation):
         return tuple(scopes)
 
 
-def machines_of(hub: Hub, namespace: str = NAMESPACE) -> Machines:
-    """The machines of a hub in a namespace, which there may be none of yet."""
+def machines_of(hub: Hub, namespace: str = NAMESPACE) -> Machines | None:
+    """The machines of a hub in a namespace, if there are any."""
     for path, activation in hub.activations():
         if path == namespace and isinstance(activation, Machines):
             return activation
-    made = Machines(hub, namespace)
-    hub._add(namespace, made)
-    return made
+    return None
