@@ -130,7 +130,7 @@ def test_a_wrong_action_is_refused_at_registration(state: dict[str, Any], told: 
 def machine_of(*ways: Any, **states: str) -> MachineBuilder:
     built = MachineBuilder("m")
     for name, action in states.items():
-        built._state(name, action, {}, "")
+        built.state(name, action, {})
     for way in ways:
         built.to(*way[:2], **(way[2] if len(way) > 2 else {}))
     return built

@@ -132,7 +132,7 @@ def test_the_tool_loop_event_by_event() -> None:
 def test_the_other_form_of_a_batch_is_understood() -> None:
     made = {"id": ["llm", "servicing"], "calls": calls(("shop.add", {"a": 1, "b": 1}))["tool_calls"]}
     machine = loop()
-    machine._transitions[1] = msgspec.structs.replace(machine._transitions[1], schema=None)
+    del machine._transitions[1]["schema"]
     trail = run_loop(Spoken(made, answer("2")), machine)
     assert trail[2]["event"]["tool_results"] == [{"call_id": "1", "success": True, "result": 2}]
 
@@ -358,7 +358,7 @@ def test_branches_run_beside_each_other_and_none_holds_the_others() -> None:
 def test_a_model_does_not_see_what_is_omitted() -> None:
     model = Spoken(calls(("shop.add", {"a": 1, "b": 1})), answer("2"))
     machine = loop()
-    machine._transitions[2] = msgspec.structs.replace(machine._transitions[2], omit=True)
+    machine._transitions[2]["omit"] = True
     trail = run_loop(model, machine)
     assert len(trail) == 4
     assert [one.role for one in model.asked[1].messages] == ["user", "assistant"]

@@ -1,4 +1,4 @@
-"""State machines that a model, tools and people drive: data, checked, durable, drawn, and served as methods."""
+"""State machines that models, tools and people drive: data, checked, durable, drawn, served as methods."""
 
 from midcall.fsm.definition import (
     Event,

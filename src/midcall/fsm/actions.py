@@ -230,7 +230,7 @@ class ToolCall(Part, frozen=True):
 
     id: str
     name: str
-    arguments: dict[str, Any] = {}
+    arguments: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class ToolsAction(Action):
@@ -337,7 +337,7 @@ class MethodConfig(Part, frozen=True):
     """Which method, and arguments beside the fields of the event that it takes."""
 
     method: str
-    arguments: dict[str, Any] = {}
+    arguments: dict[str, Any] = msgspec.field(default_factory=dict)
     success_to: str | None = None
     failure_to: str | None = None
     timeout: float | None = None
@@ -457,7 +457,7 @@ class Branch(Part, frozen=True):
 
     id: str
     action: str
-    config: dict[str, Any] = {}
+    config: dict[str, Any] = msgspec.field(default_factory=dict)
     description: str = ""
     prompts: tuple[str, ...] = ()
     timeout: float | None = None

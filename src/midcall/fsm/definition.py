@@ -11,7 +11,7 @@ takes; the schema of a transition is that of its events. This knows no hub, and 
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias, TypedDict, Unpack
 
 import msgspec
 from msgspec import Struct
@@ -61,7 +61,7 @@ class Transition(Part, frozen=True):
 
 
 class Machine(Part, frozen=True, dict=True):
-    """All of it. `prompts` are for every model in it; `schemas` have names, also for `{"$ref": "#/$defs/NAME"}`."""
+    """All of it. `prompts` are for every model in it; `schemas` can be referred to as `#/$defs/NAME`."""
 
     id: str
     states: tuple[State, ...]
@@ -248,19 +248,39 @@ def _schema_problems(machine: Machine, way: Transition) -> Iterator[str]:
 # --- writing it in Python ---------------------------------------------------------------------------
 
 
+class Options(TypedDict, total=False):
+    """What states have beside what is special about them; an action refuses those that mean nothing to it."""
+
+    description: str
+    prompts: Sequence[str]
+    timeout: float
+    success_to: str
+    failure_to: str
+
+
 class MachineBuilder:
-    """Writes a machine: `machine("loop").model("llm").tools("servicing").to("start", "llm", Question)...`
+    """Writes a machine: `MachineBuilder("loop").model("llm").tools("servicing").to("start", "llm")`.
 
     Each method gives the builder back. What JSON cannot hold, the functions, it keeps beside the machine.
     """
 
     def __init__(self, machine_id: str, description: str = "", *, prompts: Sequence[str] = ()) -> None:
-        self._id = machine_id
-        self._description = description
-        self._prompts = tuple(prompts)
-        self._states: list[State] = []
-        self._transitions: list[Transition] = []
+        self._whole = {"id": machine_id, "description": description, "prompts": list(prompts)}
+        self._states: list[dict[str, Any]] = []
+        self._transitions: list[dict[str, Any]] = []
         self.functions: dict[str, Callable[..., Any]] = {}
+
+    def state(
+        self, state_id: str, action: str, config: Mapping[str, Any], **options: Unpack[Options]
+    ) -> Self:
+        """A state with any action; `model`, `tools` and so on write the configuration."""
+        words: dict[str, Any] = {
+            key: one for key, one in options.items() if key in ("description", "prompts")
+        }
+        others = {key: one for key, one in options.items() if key not in words}
+        given = {key: one for key, one in {**config, **others}.items() if one is not None}
+        self._states.append({"id": state_id, "action": action, "config": given, **words})
+        return self
 
     def model(
         self,
@@ -269,58 +289,35 @@ class MachineBuilder:
         model: str | None = None,
         max_tokens: int | None = None,
         temperature: float | None = None,
-        description: str = "",
-        prompts: Sequence[str] = (),
+        **options: Unpack[Options],
     ) -> Self:
-        """A state in which a model chooses the next transition; by default that of the hub, or the caller's."""
+        """Where a model chooses the next transition: by default that of the hub, or the caller's."""
         config = {"model": model, "max_tokens": max_tokens, "temperature": temperature}
-        return self._state(state_id, "model", config, description, prompts)
+        return self.state(state_id, "model", config, **options)
 
-    def tools(
-        self,
-        state_id: str,
-        *tools: str,
-        parallel: bool = False,
-        timeout: float | None = None,
-        description: str = "",
-    ) -> Self:
-        """A state in which the tool calls of an event are made: of these tools, or of all that need no scope."""
-        config = {"tools": list(tools), "parallel": parallel, "timeout": timeout}
-        return self._state(state_id, "tools", config, description)
+    def tools(self, state_id: str, *tools: str, parallel: bool = False, **options: Unpack[Options]) -> Self:
+        """Where the tool calls of an event are made: of these tools, or of all that need no scope."""
+        return self.state(state_id, "tools", {"tools": list(tools), "parallel": parallel}, **options)
 
-    def ask(
-        self, state_id: str, message: str = "", *, timeout: float | None = None, description: str = ""
-    ) -> Self:
-        """A state in which a person chooses the next transition."""
-        return self._state(state_id, "ask", {"message": message, "timeout": timeout}, description)
+    def ask(self, state_id: str, message: str = "", **options: Unpack[Options]) -> Self:
+        """Where a person chooses the next transition."""
+        return self.state(state_id, "ask", {"message": message}, **options)
 
     def method(
         self,
         state_id: str,
         name: str,
         arguments: Mapping[str, Any] | None = None,
-        *,
-        success_to: str | None = None,
-        failure_to: str | None = None,
-        timeout: float | None = None,
-        description: str = "",
+        **options: Unpack[Options],
     ) -> Self:
-        """A state in which a method of the hub is called, with fields of the event and these `arguments`."""
-        config: dict[str, Any] = {"method": name, "arguments": dict(arguments or {})}
-        config |= {"success_to": success_to, "failure_to": failure_to, "timeout": timeout}
-        return self._state(state_id, "method", config, description)
+        """Where a method of the hub is called, with fields of the event and these `arguments`."""
+        return self.state(state_id, "method", {"method": name, "arguments": arguments or {}}, **options)
 
-    def function(
-        self,
-        state_id: str,
-        function: Callable[..., Any],
-        *,
-        timeout: float | None = None,
-        description: str = "",
-    ) -> Self:
-        """A state in which a Python function, plain or async, makes an event of an event (see `lift`)."""
+    def function(self, state_id: str, function: Callable[..., Any], **options: Unpack[Options]) -> Self:
+        """Where a Python function, plain or async, makes an event of an event, and of a `Moment` if it takes
+        two."""
         self.functions[state_id] = function
-        return self._state(state_id, "function", {"function": state_id, "timeout": timeout}, description)
+        return self.state(state_id, "function", {"function": state_id}, **options)
 
     def machine(
         self,
@@ -328,27 +325,17 @@ class MachineBuilder:
         machine: str,
         *,
         trail: Literal["omit", "summary", "full"] = "omit",
-        success_to: str | None = None,
-        failure_to: str | None = None,
-        timeout: float | None = None,
-        description: str = "",
+        **options: Unpack[Options],
     ) -> Self:
-        """A state in which another machine of the hub is run, from its start to its end."""
-        config: dict[str, Any] = {"machine": machine, "trail": trail, "success_to": success_to}
-        config |= {"failure_to": failure_to, "timeout": timeout}
-        return self._state(state_id, "machine", config, description)
+        """Where another machine of the hub is run, from its start to its end."""
+        return self.state(state_id, "machine", {"machine": machine, "trail": trail}, **options)
 
     def parallel(
-        self,
-        state_id: str,
-        branches: Mapping[str, Mapping[str, Any]],
-        *,
-        timeout: float | None = None,
-        description: str = "",
+        self, state_id: str, branches: Mapping[str, Mapping[str, Any]], **options: Unpack[Options]
     ) -> Self:
-        """A state in which several things are done at once: `{"style": {"action": "model", "config": {..}}}`."""
+        """Where several things are done at once: `{"style": {"action": "model", "config": {}}}`."""
         listed = [{"id": name, **branch} for name, branch in branches.items()]
-        return self._state(state_id, "parallel", {"branches": listed, "timeout": timeout}, description)
+        return self.state(state_id, "parallel", {"branches": listed}, **options)
 
     def to(
         self,
@@ -366,26 +353,10 @@ class MachineBuilder:
             from midcall.schema import shape_of  # noqa: PLC0415  pydantic is slow to import: only when needed
 
             schema = inlined(shape_of(schema).schema)
-        self._transitions.append(
-            Transition((begin, end), label, description, tuple(prompts), schema, omit=omit)
-        )
+        way = Transition((begin, end), label, description, tuple(prompts), schema, omit)
+        self._transitions.append(msgspec.to_builtins(way))
         return self
 
     def build(self) -> Machine:
         """The machine. Raises `MachineError`."""
-        machine = Machine(
-            self._id, tuple(self._states), tuple(self._transitions), self._description, {}, self._prompts
-        )
-        return read_machine(machine.to_json())
-
-    def _state(
-        self,
-        state_id: str,
-        action: str,
-        config: dict[str, Any],
-        description: str,
-        prompts: Sequence[str] = (),
-    ) -> Self:
-        given = {key: value for key, value in config.items() if value not in (None, "", False, [], {})}
-        self._states.append(State(state_id, action, description, given, tuple(prompts)))
-        return self
+        return read_machine({**self._whole, "states": self._states, "transitions": self._transitions})

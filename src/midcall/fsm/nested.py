@@ -41,7 +41,7 @@ async def call_within(call: Call, found: Resolved, arguments: bytes) -> Any:
 
 
 async def once(trace: Trace, what: str, work: Callable[[], Awaitable[Any]]) -> Any:
-    """Do something that has steps and questions of its own, and give back the same when the call is run again.
+    """Do something that has steps and questions of its own; give back the same if the call is run again.
 
     The difference to a step: while it is under way it is run again from its own steps, not refused.
     """

@@ -196,7 +196,7 @@ class Machines(Activation):
         *,
         checked: bool = True,
     ) -> Machine:
-        """Register a machine (see `Hub.register_machine`). Raises `MachineError`; then nothing has changed."""
+        """Take in a machine (see `Hub.register_machine`). Raises `MachineError`; then nothing has changed."""
         if isinstance(given, MachineBuilder):
             functions = {**given.functions, **functions}
             given = given.build()
