@@ -41,7 +41,7 @@ walks: $(READY)  ## Count the files that a call passes through, in real servers
 bench: $(READY)  ## Measure; writes the figures to docs/topics/performance.md
 	$(BIN)/python -m bench
 
-bench-mcp: $(READY)  ## Measure MCP beside other servers (needs npm); writes the figures there too
+bench-mcp: $(READY)  ## Measure MCP beside other servers (needs npm and wrk); writes the figures there too
 	$(BIN)/python -m bench.peers
 
 bench-clients: $(READY)  ## Measure the client beside others; writes the figures there too

@@ -3,6 +3,7 @@
     __main__ ── contenders   what is measured: how each is installed and started, and what it can do
              ├── stdio       the load on pipes: a legacy session
              ├── http        the load on sockets: modern requests, legacy sessions
+             │   ├─ calls.lua     what wrk sends for it
              │   └─ wire, meter   what both say and read; how fast it went
              ├── report      the table, and what was hoped for
              └── chart       the bars, as SVG

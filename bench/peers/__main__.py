@@ -3,7 +3,7 @@
 All servers run at the same time and take turns, in many short rounds, so that a busy moment of the machine
 falls on all. What is told is the median; what is compared is compared within each round, and the median of
 that is told. The load and the servers share the machine; what the servers use of the CPU is told too, as that
-depends less on what else goes on.
+depends less on what else goes on. The load over HTTP is made by wrk, in rounds of a second.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bench.peers import chart, report
 from bench.peers.contenders import Contender, contenders
-from bench.peers.http import HttpLoad
+from bench.peers.http import HttpLoad, wrk
 from bench.peers.meter import Pace, Paces
 from bench.peers.stdio import StdioLoad
 
@@ -25,7 +25,9 @@ from postgres_server import Server
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.peers", description=__doc__)
     parser.add_argument("--rounds", type=int, default=21, help="how often each is measured (default: 21)")
-    parser.add_argument("--seconds", type=float, default=0.3, help="how long each time (default: 0.3)")
+    parser.add_argument(
+        "--seconds", type=float, default=0.3, help="how long each time on stdio (default: 0.3)"
+    )
     parser.add_argument("--waiting", type=int, default=1200, help="calls that wait (default: 1200)")
     parser.add_argument("--only", default="", help="only servers whose name has this in it; implies --dry")
     parser.add_argument(
@@ -33,6 +35,7 @@ def main() -> None:
     )
     parser.add_argument("--dry", action="store_true", help="print only, and leave the docs alone")
     options = parser.parse_args()
+    wrk()  # before anything is installed or started
     database = None if options.postgres else Server(durable=True).start()
     try:
         measure(options, options.postgres or (database.dsn if database else None))

@@ -1,12 +1,18 @@
-"""The load on sockets: keep-alive connections, driven by epoll, with requests that were made before."""
+"""The load on sockets: keep-alive connections, driven by wrk, which is quicker than any of the servers.
+
+Calls that ask in the middle of a legacy session need two connections each, and are driven by epoll from here.
+"""
 
 import itertools
+import math
 import re
 import select
+import shutil
 import socket
 import subprocess
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Self
 
 from bench.peers import wire
@@ -16,6 +22,9 @@ from bench.stdio import memory_of
 CONNECTIONS = 64
 MESSAGE = {"message": "hello"}
 START_SECONDS = 30
+SCRIPT = Path(__file__).parent / "calls.lua"
+NUMBERS = 10_000_000
+"""Requests of one run of wrk are fewer than that, and their numbers have the same length."""
 _LENGTH = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: *(\d+)")
 _SESSION = re.compile(rb"\r\nmcp-session-id: *([^\r]+)", re.IGNORECASE)
 _END_OF_CHUNKS = b"\r\n0\r\n\r\n"
@@ -27,7 +36,7 @@ class HttpLoad:
     def __init__(self, command: Callable[[int], list[str]], once: str, ask: str, *, modern: bool) -> None:
         self._port = _free_port()
         self._process = subprocess.Popen(command(self._port), stdin=subprocess.DEVNULL)
-        self._number = itertools.count(1_000_000)
+        self._number = itertools.count(100_000_000)
         self._modern = modern
         self._once = once
         self._ask = ask
@@ -59,72 +68,36 @@ class HttpLoad:
     # --- loads -------------------------------------------------------------------------------
 
     def plain_for(self, seconds: float) -> Pace:
-        """Plain calls."""
-        body = wire.call(self._once, MESSAGE, modern=self._modern)
-        number = next(self._number)
-        request = self._post(self._head(self._once), body % number).replace(b"%", b"%%")
-        request = request.replace(str(number).encode(), b"%d")
-        numbers = self._number
-
-        def ended(said: bytes) -> bytes | None:
-            wire.check(said)
-            return None
-
-        return self._drive(seconds, lambda: request % next(numbers), ended)
+        """Plain calls, for so many whole seconds."""
+        return self._wrk(seconds, self._once, wire.call(self._once, MESSAGE, modern=self._modern))
 
     def ask_for(self, seconds: float) -> Pace:
         """Round trips: a call, its question, the answer, the result."""
         if not self._modern:
             return self._ask_legacy(seconds)
-        head = self._head(self._ask)
-        first = wire.call(self._ask, {}, modern=True)
-        again = wire.retry(self._ask, {})
-        numbers = self._number
+        again = wire.retry(self._ask, {}).replace(b"%b", b"%s")
+        return self._wrk(seconds, self._ask, wire.call(self._ask, {}, modern=True), again)
 
-        def ended(said: bytes) -> bytes | None:
-            wire.check(said)
-            if wire.INPUT_REQUIRED not in said:
-                return None
-            return self._post(head, again % (next(numbers), wire.answered(said)))
-
-        return self._drive(seconds, lambda: self._post(head, first % next(numbers)), ended)
-
-    def _drive(
-        self, seconds: float, request: Callable[[], bytes], ended: Callable[[bytes], bytes | None]
-    ) -> Pace:
-        """Exchanges on all connections. `ended` says what else belongs to an exchange."""
-        poll = select.epoll()
-        connections = self._connections(CONNECTIONS)
-        by_number = {connection.fileno(): connection for connection in connections}
-        received = dict.fromkeys(by_number, b"")
-        for number in by_number:
-            poll.register(number, select.EPOLLIN)
+    def _wrk(self, seconds: float, tool: str, first: bytes, *again: bytes) -> Pace:
+        """Let wrk send the first request over and over, or with a retry after each question."""
+        for connection in self._idle:
+            connection.close()
+        self._idle = []
+        number = next(self._number)
+        self._number = itertools.count(number + NUMBERS)
+        command = [
+            *(wrk(), "--threads", "1", "--connections", str(CONNECTIONS)),
+            *("--duration", f"{math.ceil(seconds)}s", "--timeout", "20s", "--script", str(SCRIPT)),
+            *(f"http://127.0.0.1:{self._port}/mcp", "--", self._head(tool), str(number), first, *again),
+        ]
         meter = Meter(self._process.pid, seconds)
-        for connection in connections:
-            connection.send(request())
-        done, waiting, going = 0, len(connections), True
-        while waiting:
-            ready = poll.poll(20)
-            if not ready:
-                raise wire.Broken("no answer for 20 seconds")
-            going = going and meter.going()
-            for number, _ in ready:
-                connection = by_number[number]
-                data = received[number] + connection.recv(65536)
-                if not _is_whole(data):
-                    received[number] = data
-                    continue
-                received[number] = b""
-                more = ended(data)
-                if more is None:
-                    done += 1
-                    if not going:
-                        waiting -= 1
-                        continue
-                    more = request()
-                connection.send(more)
-        poll.close()
-        return meter.pace(done)
+        ran = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=True)
+        figures, _, fault = ran.stderr.partition(b"\n")
+        microseconds, requests, refused, lost, asked, finished = map(int, figures.split())
+        if refused or lost or fault:
+            raise wire.Broken(f"{refused} refused, {lost} lost; {fault.decode(errors='replace')[-600:]}")
+        done = (asked + finished) / 2 if again else requests  # some have their question and no result yet
+        return meter.pace(done, microseconds / 1e6)
 
     def _ask_legacy(self, seconds: float) -> Pace:
         """As `ask_for`, in a session: the question comes on the stream, the answer goes beside it."""
@@ -307,6 +280,14 @@ def _is_whole(data: bytes) -> bool:
     if length is not None:
         return len(data) >= head + 4 + int(length[1])
     return data.endswith(_END_OF_CHUNKS) or data.startswith((b"HTTP/1.1 202", b"HTTP/1.1 204"))
+
+
+def wrk() -> str:
+    """The command. Exits if it is not there."""
+    found = shutil.which("wrk")
+    if found is None:
+        raise SystemExit("The load over HTTP is made by wrk: install it, with `apt install wrk` on Debian")
+    return found
 
 
 def _free_port() -> int:

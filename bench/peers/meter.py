@@ -57,7 +57,7 @@ class Meter:
         """Whether more calls are to be sent."""
         return time.perf_counter() < self._end
 
-    def pace(self, done: int) -> Pace:
-        """What so many calls have taken."""
-        elapsed = time.perf_counter() - self._start
+    def pace(self, done: float, seconds: float | None = None) -> Pace:
+        """What so many calls have taken; in so many seconds if another clock than this has measured that."""
+        elapsed = seconds or time.perf_counter() - self._start
         return Pace(done / elapsed, (cpu_of(self._pid) - self._cpu) / done * 1e6)

@@ -20,7 +20,6 @@ ACCEPT = b'{"action":"accept","content":{"confirmed":true}}'
 ANSWER = b'{"jsonrpc":"2.0","id":%b,"result":' + ACCEPT + b"}"
 QUESTION = b"elicitation/create"
 QUESTION_ID = re.compile(rb'"id":\s*("[^"]*"|\d+)')
-INPUT_REQUIRED = b"input_required"
 INPUT_KEY = re.compile(rb'"inputRequests":\s*{\s*"([^"]+)"')
 REQUEST_STATE = re.compile(rb'"requestState":\s*"([^"]+)"')
 INITIALIZED = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
