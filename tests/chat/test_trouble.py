@@ -18,8 +18,8 @@ import pytest
 from chatting import Person, Puppet, call, chat, kinds, only, questions, response, serving, text
 from driving import LIMIT, drive
 from midcall import Ask, Hub, Question, method
+from midcall.activations.demo import RULES, flights_plugin
 from midcall.activations.flights import Flights, search
-from midcall.activations.flights_plugin import RULES, flights_plugin
 from midcall.chat import ChatEngine, Plugin, PluginContext, PluginQuestion, runs
 from midcall.chat.conversation import (
     ChatRequest,

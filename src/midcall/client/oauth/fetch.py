@@ -16,7 +16,7 @@ import msgspec
 
 from midcall.errors import LoginFailed, MidcallError
 from midcall.http.client import HttpClient
-from midcall.http.message import Headers, Url
+from midcall.http.message import Headers, HttpUrl
 from midcall.mcp import revisions
 from midcall.transports.security import is_loopback
 
@@ -91,7 +91,7 @@ class Fetch:
         """Send one request and read its response. Raises `LoginFailed` if there is none."""
         sent = (("accept", "application/json"), *headers.items())
         try:
-            target = Url(url)
+            target = HttpUrl(url)
             await self._check_network(target)
             response = await self._http.request(verb, target, headers=sent, body=body, timeout=TIME_LIMIT)
             data = await response.read(LARGEST)
@@ -105,11 +105,11 @@ class Fetch:
             document = None
         return JsonReply(response.status, document if isinstance(document, dict) else {}, response.headers)
 
-    async def _check_network(self, url: Url) -> None:
+    async def _check_network(self, url: HttpUrl) -> None:
         if self._trusted is None or url.origin in self._trusted:
             return
         there = max(await _networks(url.host), default=Network.INTERNET)
-        if there and there > min(await _networks(Url(self.server).host), default=there):
+        if there and there > min(await _networks(HttpUrl(self.server).host), default=there):
             raise LoginFailed(
                 f"{url} is in a private network where {self.server} is not: refused "
                 "(allow_private=True allows it)"
