@@ -24,7 +24,7 @@ def check_machine(machine: Machine, actions: Mapping[str, Action]) -> None:
 
 
 def problems(machine: Machine, actions: Mapping[str, Action]) -> Iterator[str]:
-    """All that is wrong."""
+    """All that is wrong. Without `actions`, what there is to see without a hub."""
     forward = _reached(START, {(way.id[0], way.id[1]) for way in machine.transitions})
     backward = _reached(END, {(way.id[1], way.id[0]) for way in machine.transitions})
     for state in machine.states:
@@ -34,7 +34,8 @@ def problems(machine: Machine, actions: Mapping[str, Action]) -> Iterator[str]:
             yield f"{END!r} cannot be reached from state {state.id!r}"
     for state in machine.states:
         yield from _ambiguous(machine, machine.ways_from(state.id), state.action)
-        yield from _unfit(machine, actions[state.id])
+        if state.id in actions:
+            yield from _unfit(machine, actions[state.id])
 
 
 def _reached(begin: str, steps: Iterable[tuple[str, str]]) -> set[str]:

@@ -25,8 +25,7 @@ from midcall.fsm.definition import (
 from midcall.fsm.run import MAX_TRANSITIONS, TIME_LIMIT, Entry, Limits, Run
 from midcall.hub import Hub
 from midcall.json_schema import compiled
-from midcall.models.base import Model
-from midcall.models.choose import choose_model
+from midcall.models.base import Model, choose_model
 from midcall.registry import Resolved
 
 NAMESPACE = "machines"
