@@ -14,6 +14,7 @@ steps and questions of its own.
 
 import asyncio
 import inspect
+import re
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
@@ -286,9 +287,11 @@ class ToolsAction(Action):
 
 # --- ask --------------------------------------------------------------------------------------------
 
+_FIELD = re.compile(r"\{(\w+)\}")
+
 
 class AskConfig(Part, frozen=True):
-    """What the person is told, and how many seconds they have."""
+    """What the person is told, with `{name}` for a field of the event, and how many seconds they have."""
 
     message: str = ""
     timeout: float | None = None
@@ -299,8 +302,10 @@ class AskAction(Action):
 
     async def act(self, moment: Moment) -> Event:
         ways = moment.ways
-        message = "\n\n".join(filter(None, (self.config.message or moment.state.description, moment.problem)))
-        message = message or moment.state.id
+        message = self.config.message or moment.state.description or moment.state.id
+        message = _FIELD.sub(lambda found: str(moment.event.get(found[1], found[0])), message)
+        if moment.problem:
+            message = f"{message}\n\n{moment.problem}"
         try:
             way = ways[0] if len(ways) == 1 else await self._choose(moment, ways, message)
             schema = moment.machine.fields(way)
