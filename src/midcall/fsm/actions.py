@@ -385,18 +385,20 @@ class FunctionAction(Action):
         if self.config.function not in functions:
             near = did_you_mean(self.config.function, list(functions))
             raise MachineError(f"{path}.config.function: unknown function {self.config.function!r}{near}")
+        self._function = functions[self.config.function]
+        self._takes = len(inspect.signature(self._function).parameters)
+        self._is_async = inspect.iscoroutinefunction(self._function)
 
     def event(self, moment: Moment, value: Any) -> Event:
         return value if isinstance(value, dict) and "id" in value else super().event(moment, value)
 
     async def value(self, moment: Moment) -> Any:
-        function = self.machines.get(self.machine.id).functions[self.config.function]
-        given = (moment.event, moment)[: len(inspect.signature(function).parameters)]
+        given = (moment.event, moment)[: self._takes]
 
         async def work() -> Any:
-            if inspect.iscoroutinefunction(function):
-                return await function(*given)
-            value = await asyncio.to_thread(function, *given)
+            if self._is_async:
+                return await self._function(*given)
+            value = await asyncio.to_thread(self._function, *given)
             return await value if inspect.isawaitable(value) else value
 
         return await once(trace_of(moment.call), f"function {self.config.function}", work)

@@ -132,6 +132,7 @@ class Run:
         self._limits = limits
         self.path = path or machine.id
         self._until = 0.0
+        self._taken = 0
 
     async def entries(self, event: Event) -> AsyncIterator[Entry]:
         """The trail, as it comes about, from an event that fits; the last entry leads to `end`."""
@@ -158,7 +159,7 @@ class Run:
 
     async def _next(self, at: str, event: Event) -> Event | Entry:
         """The next event; or what was refused, and why. Raises `BailOut`."""
-        if sum(one.error is None for one in self.trail) >= self._limits.transitions:
+        if self._taken >= self._limits.transitions:
             raise BailOut("too-many-transitions", f"After {self._limits.transitions} transitions")
         limit = asyncio.timeout(self._until - time.time())
         try:
@@ -201,6 +202,7 @@ class Run:
 
     def _note(self, entry: Entry) -> Entry:
         self.trail.append(entry)
+        self._taken += entry.error is None
         return entry
 
     def _bail_out(self, at: str, why: BailOut) -> Entry:
