@@ -386,7 +386,10 @@ class FunctionAction(Action):
             near = did_you_mean(self.config.function, list(functions))
             raise MachineError(f"{path}.config.function: unknown function {self.config.function!r}{near}")
         self._function = functions[self.config.function]
-        self._takes = len(inspect.signature(self._function).parameters)
+        try:
+            self._takes = len(inspect.signature(self._function).parameters)
+        except ValueError:  # of a built-in one
+            self._takes = 1
         self._is_async = inspect.iscoroutinefunction(self._function)
 
     def event(self, moment: Moment, value: Any) -> Event:
