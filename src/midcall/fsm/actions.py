@@ -393,7 +393,11 @@ class FunctionAction(Action):
         self._is_async = inspect.iscoroutinefunction(self._function)
 
     def event(self, moment: Moment, value: Any) -> Event:
-        return value if isinstance(value, dict) and "id" in value else super().event(moment, value)
+        """As it says, if it says where to; the id of the event that it was given does not count."""
+        legal = [list(way.id) for way in moment.ways]
+        if not isinstance(value, dict) or (value.get("id") == moment.event["id"] and value["id"] not in legal):
+            return super().event(moment, value)
+        return value if "id" in value else super().event(moment, value)
 
     async def value(self, moment: Moment) -> Any:
         given = (moment.event, moment)[: self._takes]
