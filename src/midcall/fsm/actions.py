@@ -395,9 +395,10 @@ class FunctionAction(Action):
     def event(self, moment: Moment, value: Any) -> Event:
         """As it says, if it says where to; the id of the event that it was given does not count."""
         legal = [list(way.id) for way in moment.ways]
-        if not isinstance(value, dict) or (value.get("id") == moment.event["id"] and value["id"] not in legal):
+        said = value.get("id") if isinstance(value, dict) else None
+        if said is None or (said == moment.event["id"] and said not in legal):
             return super().event(moment, value)
-        return value if "id" in value else super().event(moment, value)
+        return value  # type: ignore[no-any-return]
 
     async def value(self, moment: Moment) -> Any:
         given = (moment.event, moment)[: self._takes]
