@@ -1,7 +1,8 @@
 """Streams of events that stay open: what they hold, what comes behind them on a connection, how they end.
 
-On midcall's own server, which hands such a stream over to an `OpenStream`, with both event loops, and on
-uvicorn as it comes, where the same application writes it by plain ASGI.
+On midcall's own server, which hands such a stream over to a `StreamProtocol`, with both event loops; and on
+uvicorn as it comes, where the same application writes it by plain ASGI, with midcall's own server around it and
+without.
 """
 
 import asyncio
@@ -11,23 +12,26 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
+from unittest import mock
 
 import pytest
 import uvicorn
 import uvloop
+import websockets
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from driving import LIMIT, until
 from mcp_peers import FORMS, LATEST, META, MODERN
 from midcall import Ask, Hub, method
-from midcall.transports import open_stream, responses
+from midcall.transports import http_server, responses, uvicorn_protocol
 from midcall.transports.http import asgi_app
 from midcall.transports.http_server import server
-from midcall.transports.open_stream import OpenStream
+from midcall.transports.uvicorn_protocol import StreamProtocol
 from peers import free_port
 
 OWN, OWN_ON_ASYNCIO, PLAIN = "midcall's own", "midcall's own on asyncio", "plain uvicorn"
-WAYS = pytest.mark.parametrize("way", [OWN, OWN_ON_ASYNCIO, PLAIN])
+UNTESTED = "midcall's own on a uvicorn that it was not tested with"
+WAYS = pytest.mark.parametrize("way", [OWN, OWN_ON_ASYNCIO, UNTESTED, PLAIN])
 
 
 class Desk:
@@ -234,6 +238,9 @@ async def visiting(way: str) -> AsyncIterator[Visitor]:
             asgi_app(hub), port=port, ws="websockets-sansio", log_config=None, log_level="error"
         )
         http = uvicorn.Server(config)
+    elif way == UNTESTED:
+        with mock.patch.object(http_server, "TESTED", ((0, 1), (0, 2))):
+            http = server(hub, port=port, log_level="error", own_log=False)
     else:
         http = server(hub, port=port, log_level="error", own_log=False)
     http.config.timeout_keep_alive = 2 * LIMIT  # no connection is closed in a test because nothing comes
@@ -258,7 +265,7 @@ def drive(way: str, main: Callable[[Visitor], Any]) -> None:
         async with asyncio.timeout(LIMIT), visiting(way) as visitor:
             await main(visitor)
 
-    factory = uvloop.new_event_loop if way == OWN else None
+    factory = uvloop.new_event_loop if way in (OWN, UNTESTED) else None
     with asyncio.Runner(loop_factory=factory) as runner:
         runner.run(watched())
     gc.collect()
@@ -283,14 +290,14 @@ def test_nothing_of_a_request_is_kept_while_its_stream_waits(way: str) -> None:
                 line.send(visitor.call("who"))
             asked = [await line.question() for line in lines]
             await until(lambda: not visitor.http.server_state.tasks)
-            assert len(alive(OpenStream)) == len(lines)
+            assert len(alive(StreamProtocol)) == len(lines)
             used = [one.cycle for one in visitor.http.server_state.connections if hasattr(one, "cycle")]
             assert len(alive(RequestResponseCycle)) == len([cycle for cycle in used if cycle is not None])
             assert len(alive(HttpToolsProtocol)) == len(used)
             for line, (reply, id) in zip(lines, asked, strict=True):
                 await visitor.answer(id, "me")
                 assert (await line.rest(reply)).text == "It is me"
-            assert alive(OpenStream) == []
+            assert alive(StreamProtocol) == []
         finally:
             gc.enable()
 
@@ -340,13 +347,13 @@ def test_of_what_comes_behind_an_open_stream_only_so_much_is_read_before_its_end
         line = await visitor.line()
         line.send(visitor.call("who"))
         reply, id = await line.question()
-        much = "x" * 3 * open_stream.READ_AHEAD
+        much = "x" * 3 * uvicorn_protocol.READ_AHEAD
         if part == "head":
-            note = "x" * (open_stream.READ_AHEAD // 2)
+            note = "x" * (uvicorn_protocol.READ_AHEAD // 2)
             line.send(b"".join(visitor.call("echo", f"x-note: {note}", text="") for _ in range(6)))
         else:
             line.send(visitor.call("echo", text=much))
-        await until(lambda: not any(one.transport.is_reading() for one in alive(OpenStream)))
+        await until(lambda: not any(one.transport.is_reading() for one in alive(StreamProtocol)))
         await visitor.answer(id, "me")
         assert (await line.rest(reply)).text == "It is me"
         assert (await line.whole()).text == ("" if part == "head" else much)
@@ -412,7 +419,7 @@ def test_a_call_ends_when_the_modern_client_that_reads_its_stream_leaves(way: st
         assert visitor.desk.trail == []
         line.hang_up()
         await until(lambda: visitor.desk.trail == ["stopped"])
-        await until(lambda: not alive(OpenStream))
+        await until(lambda: not alive(StreamProtocol))
 
     drive(way, run)
 
@@ -454,7 +461,7 @@ def test_a_client_that_reads_slowly_is_not_written_to_without_bound_and_gets_the
 def test_a_comment_is_sent_from_time_to_time_while_nothing_happens(
     way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (responses, open_stream):
+    for module in (responses, uvicorn_protocol):
         monkeypatch.setattr(module, "KEEP_ALIVE", 0.02)
 
     async def run(visitor: Visitor) -> None:
@@ -488,3 +495,25 @@ def test_a_server_that_stops_ends_the_streams_that_wait_and_hangs_up(way: str) -
         assert await waiting.at_end()
 
     drive(way, run)
+
+
+@pytest.mark.parametrize("way", [OWN, UNTESTED])
+def test_on_whichever_uvicorn_a_websocket_is_served(way: str) -> None:
+    async def run(visitor: Visitor) -> None:
+        async with websockets.connect(f"ws://127.0.0.1:{visitor.port}/ws") as peer:
+            call = {"jsonrpc": "2.0", "id": 1, "method": "desk.echo", "params": {"text": "hello"}}
+            await peer.send(json.dumps(call))
+            assert json.loads(await peer.recv())["result"] == "hello"
+
+    drive(way, run)
+
+
+@pytest.mark.parametrize("version", ["0.52.1", "0.55.0", "1.0", "0.dev3"])
+def test_a_uvicorn_that_was_not_tested_is_used_as_it_comes_and_that_is_logged(
+    version: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(uvicorn, "__version__", version)
+    config = server(Hub(), own_log=False).config
+    config.load()
+    assert config.http_protocol_class is HttpToolsProtocol
+    assert f"midcall was not tested with uvicorn {version}" in caplog.text
