@@ -1,9 +1,9 @@
 """Calls and chats under random crashes, thousands: `python -m soak --schedules 2000 --backend sqlite`.
 
 Each schedule is made from its seed: which wizard runs, or what is said in a chat; where workers are killed;
-who gets the retries. What must hold in the end is in `tests/crash/calls.py` and `chats.py`. A schedule that
-fails is shown with its seed, and played again by `--replay SEED`; what depends on timing may need a few
-`--times`.
+who gets the retries. What must hold in the end is in `tests/support/crash/calls.py` and `chats.py`. A
+schedule that fails is shown with its seed, and played again by `--replay SEED`; what depends on timing may
+need a few `--times`.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 
 import postgres_server
 from crash.pool import Pool, schedule_of

@@ -2,7 +2,8 @@
 
 The workers share a journal, the calls wait, and callers answer through any worker, while workers are
 killed, frozen, stopped and started; a PostgreSQL is restarted in the middle, as if it had crashed. What must
-hold in the end is in `tests/workers_chaos.py`. The same seed gives the same plan, but not the same timing.
+hold in the end is in `tests/support/workers_chaos.py`. The same seed gives the same plan, but not the same
+timing.
 """
 
 import argparse
@@ -12,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 
 import postgres_server
 from workers_chaos import Fleet, chaos

@@ -18,7 +18,7 @@ from bench.peers.http import HttpLoad, wrk
 from bench.peers.meter import Pace, Paces
 from bench.peers.stdio import StdioLoad
 
-sys.path.append(str(Path(__file__).parents[2] / "tests"))
+sys.path.append(str(Path(__file__).parents[2] / "tests" / "support"))
 from postgres_server import Server
 
 

@@ -10,7 +10,7 @@ import itertools
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 from rich.console import Console
@@ -18,12 +18,13 @@ from rich.table import Table
 from rich.text import Text as RichText
 
 from midcall.cli.answers import Answers
-from midcall.cli.calls import CallsAdmin
-from midcall.cli.exits import Exit, Interrupted, UsageError
-from midcall.cli.screens import has_person, readable, say, write_out
+from midcall.cli.exit_codes import Exit, Interrupted, UsageError
+from midcall.cli.output import has_person, readable, say, write_out
+from midcall.cli.remote_admin import RemoteAdmin
 from midcall.cli.terminal import styled
 from midcall.errors import JournalError, MidcallError, NotWaiting, UnknownQuestion, WrongAnswer
 from midcall.items import Metadata, Request
+from midcall.journal.admin import Admin
 from midcall.questions import (
     CANCELLED,
     DECLINED,
@@ -38,6 +39,9 @@ from midcall.questions import (
     question_from_wire,
     read_answer,
 )
+
+CallsAdmin: TypeAlias = Admin | RemoteAdmin
+"""What is done with calls, here or through a server."""
 
 PAGE = 1000
 
