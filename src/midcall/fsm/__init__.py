@@ -9,17 +9,17 @@ from midcall.fsm.definition import (
     Transition,
     read_machine,
 )
-from midcall.fsm.run import Entry, Limits, Moment
+from midcall.fsm.run import Moment, RunLimits, TrailEntry
 
 __all__ = [
-    "Entry",
     "Event",
-    "Limits",
     "Machine",
     "MachineBuilder",
     "MachineError",
     "Moment",
+    "RunLimits",
     "State",
+    "TrailEntry",
     "Transition",
     "read_machine",
 ]

@@ -27,10 +27,10 @@ from midcall.errors import AskError, MidcallError, TimedOut
 from midcall.fsm.conversation import conversation, read_event, read_json
 from midcall.fsm.definition import (
     END,
+    Definition,
     Event,
     Machine,
     MachineError,
-    Part,
     State,
     Transition,
     did_you_mean,
@@ -57,7 +57,7 @@ MOST_CALLS = 100
 class Action:
     """What a state does. `value` is what it comes to by itself, as in a branch; `act` is that as an event."""
 
-    config_type: ClassVar[type[Part]]
+    config_type: ClassVar[type[Definition]]
 
     def __init__(self, machines: "Machines", machine: Machine, state: State, path: str) -> None:
         """`path` is where it is written. Raises `MachineError`."""
@@ -138,7 +138,7 @@ def said(error: BaseException) -> str:
 # --- model ------------------------------------------------------------------------------------------
 
 
-class ModelConfig(Part, frozen=True):
+class ModelConfig(Definition, frozen=True):
     """Which model: by default that of the hub, or else the caller's."""
 
     model: str | None = None
@@ -218,7 +218,7 @@ async def _sampled(moment: Moment, request: ModelRequest) -> str:
 # --- tools ------------------------------------------------------------------------------------------
 
 
-class ToolsConfig(Part, frozen=True):
+class ToolsConfig(Definition, frozen=True):
     """Which tools: those named, or all that need no scope. `timeout` is for all calls of an event."""
 
     tools: tuple[str, ...] = ()
@@ -226,7 +226,7 @@ class ToolsConfig(Part, frozen=True):
     timeout: float = TOOL_SECONDS
 
 
-class ToolCall(Part, frozen=True):
+class BatchCall(Definition, frozen=True):
     """A tool call of an event."""
 
     id: str
@@ -254,7 +254,7 @@ class ToolsAction(Action):
             return [await self._call(moment, one, until) for one in calls]
         places = [trace.place() for _ in calls] if trace.kept else [""] * len(calls)
 
-        async def beside(place: str, one: ToolCall) -> dict[str, Any]:
+        async def beside(place: str, one: BatchCall) -> dict[str, Any]:
             with trace.nested(place):
                 return await self._call(moment, one, until)
 
@@ -262,15 +262,15 @@ class ToolsAction(Action):
             tasks = [group.create_task(beside(*pair)) for pair in zip(places, calls, strict=True)]
         return [task.result() for task in tasks]
 
-    def _read(self, given: Any) -> list[ToolCall]:
+    def _read(self, given: Any) -> list[BatchCall]:
         if not isinstance(given, list) or len(given) > MOST_CALLS:
             raise BadOutput(f"tool_calls is a list of at most {MOST_CALLS} calls", given)
         try:
-            return msgspec.convert(given, list[ToolCall])
+            return msgspec.convert(given, list[BatchCall])
         except msgspec.ValidationError as error:
             raise BadOutput(f"tool_calls: {error}", given) from None
 
-    async def _call(self, moment: Moment, call: ToolCall, until: float) -> dict[str, Any]:
+    async def _call(self, moment: Moment, call: BatchCall, until: float) -> dict[str, Any]:
         limit = asyncio.timeout(until - time.time())
         try:
             found = self.machines.tool(call.name, self.config.tools)
@@ -290,7 +290,7 @@ class ToolsAction(Action):
 _FIELD = re.compile(r"\{(\w+)\}")
 
 
-class AskConfig(Part, frozen=True):
+class AskConfig(Definition, frozen=True):
     """What the person is told, with `{name}` for a field of the event, and how many seconds they have."""
 
     message: str = ""
@@ -338,7 +338,7 @@ class AskAction(Action):
 # --- method, function, machine ----------------------------------------------------------------------
 
 
-class MethodConfig(Part, frozen=True):
+class MethodConfig(Definition, frozen=True):
     """Which method, and arguments beside the fields of the event that it takes."""
 
     method: str
@@ -370,7 +370,7 @@ class MethodAction(Action):
         return await call_within(moment.call, found, to_json({**fields, **self.config.arguments}))
 
 
-class FunctionConfig(Part, frozen=True):
+class FunctionConfig(Definition, frozen=True):
     """Which function, by the name that it was registered with."""
 
     function: str
@@ -412,7 +412,7 @@ class FunctionAction(Action):
         return await once(trace_of(moment.call), f"function {self.config.function}", work)
 
 
-class MachineConfig(Part, frozen=True):
+class MachineConfig(Definition, frozen=True):
     """Which machine; and how much of its trail the event has."""
 
     machine: str
@@ -467,7 +467,7 @@ class MachineAction(Action):
 # --- parallel ---------------------------------------------------------------------------------------
 
 
-class Branch(Part, frozen=True):
+class ParallelBranch(Definition, frozen=True):
     """One of several things that are done at once."""
 
     id: str
@@ -478,10 +478,10 @@ class Branch(Part, frozen=True):
     timeout: float | None = None
 
 
-class ParallelConfig(Part, frozen=True):
+class ParallelConfig(Definition, frozen=True):
     """What is done at once; `timeout` is for each of the branches that has none of its own."""
 
-    branches: tuple[Branch, ...]
+    branches: tuple[ParallelBranch, ...]
     timeout: float | None = None
 
 
@@ -489,7 +489,7 @@ class ParallelAction(Action):
     config_type = ParallelConfig
 
     def check(self, path: str) -> None:
-        self._branches: list[tuple[Branch, Action]] = []
+        self._branches: list[tuple[ParallelBranch, Action]] = []
         for n, branch in enumerate(self.config.branches):
             at = f"{path}.config.branches[{n}]"
             if any(branch.id == one.id for one, _ in self._branches):
@@ -516,7 +516,9 @@ class ParallelAction(Action):
             ]
         return {branch.id: task.result() for (branch, _), task in zip(self._branches, tasks, strict=True)}
 
-    async def _run(self, moment: Moment, place: str, branch: Branch, action: Action) -> dict[str, Any]:
+    async def _run(
+        self, moment: Moment, place: str, branch: ParallelBranch, action: Action
+    ) -> dict[str, Any]:
         inner = Moment(moment.run, action.state, moment.event)
         seconds = self.config.timeout if branch.timeout is None else branch.timeout
         with trace_of(moment.call).nested(place):

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from midcall.fsm.definition import Event, Transition
-from midcall.fsm.run import BadOutput, Entry, Moment
+from midcall.fsm.run import BadOutput, Moment, TrailEntry
 from midcall.items import to_json
 from midcall.models.base import Message, ModelRequest
 
@@ -43,12 +43,12 @@ def _described(way: Transition) -> str:
     return "- " + ". ".join(word.rstrip(".") for word in words if word)
 
 
-def _is_omitted(moment: Moment, entry: Entry) -> bool:
+def _is_omitted(moment: Moment, entry: TrailEntry) -> bool:
     ways = moment.machine.ways_from(entry.begin)
     return any(way.omit and way.id == (entry.begin, entry.end) for way in ways)
 
 
-def _told(entry: Entry, *, is_own: bool) -> list[Message]:
+def _told(entry: TrailEntry, *, is_own: bool) -> list[Message]:
     said = entry.event if isinstance(entry.event, str) else to_json(entry.event).decode()
     told = [Message("assistant" if is_own else "user", said)]
     if entry.error is not None:

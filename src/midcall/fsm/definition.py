@@ -35,11 +35,11 @@ class MachineError(RegistrationError):
     """A machine that cannot be: the text says where, and what is wrong there."""
 
 
-class Part(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class Definition(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """What is read by `read`, and refused if there is more in it."""
 
 
-class State(Part, frozen=True):
+class State(Definition, frozen=True):
     """What is done there, and with which configuration (see `actions`)."""
 
     id: str
@@ -49,7 +49,7 @@ class State(Part, frozen=True):
     prompts: tuple[str, ...] = ()
 
 
-class Transition(Part, frozen=True):
+class Transition(Definition, frozen=True):
     """A way from one state to another one. With `omit`, a model does not see that it was taken."""
 
     id: tuple[str, str]
@@ -60,7 +60,7 @@ class Transition(Part, frozen=True):
     omit: bool = False
 
 
-class Machine(Part, frozen=True, dict=True):
+class Machine(Definition, frozen=True, dict=True):
     """All of it. `prompts` are for every model in it; `schemas` can be referred to as `#/$defs/NAME`."""
 
     id: str
@@ -248,7 +248,7 @@ def _schema_problems(machine: Machine, way: Transition) -> Iterator[str]:
 # --- writing it in Python ---------------------------------------------------------------------------
 
 
-class Options(TypedDict, total=False):
+class StateOptions(TypedDict, total=False):
     """What states have beside what is special about them; an action refuses those that mean nothing to it."""
 
     description: str
@@ -271,7 +271,7 @@ class MachineBuilder:
         self.functions: dict[str, Callable[..., Any]] = {}
 
     def state(
-        self, state_id: str, action: str, config: Mapping[str, Any], **options: Unpack[Options]
+        self, state_id: str, action: str, config: Mapping[str, Any], **options: Unpack[StateOptions]
     ) -> Self:
         """A state with any action; `model`, `tools` and so on write the configuration."""
         words: dict[str, Any] = {
@@ -289,17 +289,19 @@ class MachineBuilder:
         model: str | None = None,
         max_tokens: int | None = None,
         temperature: float | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[StateOptions],
     ) -> Self:
         """Where a model chooses the next transition: by default that of the hub, or the caller's."""
         config = {"model": model, "max_tokens": max_tokens, "temperature": temperature}
         return self.state(state_id, "model", config, **options)
 
-    def tools(self, state_id: str, *tools: str, parallel: bool = False, **options: Unpack[Options]) -> Self:
+    def tools(
+        self, state_id: str, *tools: str, parallel: bool = False, **options: Unpack[StateOptions]
+    ) -> Self:
         """Where the tool calls of an event are made: of these tools, or of all that need no scope."""
         return self.state(state_id, "tools", {"tools": list(tools), "parallel": parallel}, **options)
 
-    def ask(self, state_id: str, message: str = "", **options: Unpack[Options]) -> Self:
+    def ask(self, state_id: str, message: str = "", **options: Unpack[StateOptions]) -> Self:
         """Where a person chooses the next transition."""
         return self.state(state_id, "ask", {"message": message}, **options)
 
@@ -308,12 +310,12 @@ class MachineBuilder:
         state_id: str,
         name: str,
         arguments: Mapping[str, Any] | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[StateOptions],
     ) -> Self:
         """Where a method of the hub is called, with fields of the event and these `arguments`."""
         return self.state(state_id, "method", {"method": name, "arguments": arguments or {}}, **options)
 
-    def function(self, state_id: str, function: Callable[..., Any], **options: Unpack[Options]) -> Self:
+    def function(self, state_id: str, function: Callable[..., Any], **options: Unpack[StateOptions]) -> Self:
         """Where a Python function, plain or async, makes an event of an event, and of a `Moment` if it takes
         two."""
         self.functions[state_id] = function
@@ -325,13 +327,13 @@ class MachineBuilder:
         machine: str,
         *,
         trail: Literal["omit", "summary", "full"] = "omit",
-        **options: Unpack[Options],
+        **options: Unpack[StateOptions],
     ) -> Self:
         """Where another machine of the hub is run, from its start to its end."""
         return self.state(state_id, "machine", {"machine": machine, "trail": trail}, **options)
 
     def parallel(
-        self, state_id: str, branches: Mapping[str, Mapping[str, Any]], **options: Unpack[Options]
+        self, state_id: str, branches: Mapping[str, Mapping[str, Any]], **options: Unpack[StateOptions]
     ) -> Self:
         """Where several things are done at once: `{"style": {"action": "model", "config": {}}}`."""
         listed = [{"id": name, **branch} for name, branch in branches.items()]

@@ -52,7 +52,7 @@ class BailOut(MidcallError):
         self.reason = reason
 
 
-class Entry(Struct, frozen=True, omit_defaults=True, rename={"begin": "from", "end": "to"}):
+class TrailEntry(Struct, frozen=True, omit_defaults=True, rename={"begin": "from", "end": "to"}):
     """One entry of a trail. With `error`, it is something that was refused."""
 
     begin: str
@@ -61,7 +61,7 @@ class Entry(Struct, frozen=True, omit_defaults=True, rename={"begin": "from", "e
     error: str | None = None
 
 
-class Limits(Struct, frozen=True):
+class RunLimits(Struct, frozen=True):
     """How long a run may be."""
 
     transitions: int = MAX_TRANSITIONS
@@ -71,7 +71,7 @@ class Limits(Struct, frozen=True):
 class Moment:
     """Where a run is, for the action of its state."""
 
-    def __init__(self, run: "Run", state: State, event: Event, problem: str = "") -> None:
+    def __init__(self, run: "MachineRun", state: State, event: Event, problem: str = "") -> None:
         self.run = run
         self.machine = run.machine
         self.state = state
@@ -89,7 +89,7 @@ class Moment:
         return self.run.call
 
     @property
-    def trail(self) -> Sequence[Entry]:
+    def trail(self) -> Sequence[TrailEntry]:
         """All that has happened."""
         return tuple(self.run.trail)
 
@@ -118,29 +118,29 @@ Act: TypeAlias = Callable[[Moment], Any]
 """Does what a state is for: an awaitable of the event that it comes to."""
 
 
-class Run:
+class MachineRun:
     """One run of a machine, as a part of a call."""
 
     def __init__(
-        self, machine: Machine, acts: Mapping[str, Act], call: Call, limits: Limits, path: str = ""
+        self, machine: Machine, acts: Mapping[str, Act], call: Call, limits: RunLimits, path: str = ""
     ) -> None:
         self.machine = machine
         self.call = call
         self.ask = Ask(call)
-        self.trail: list[Entry] = []
+        self.trail: list[TrailEntry] = []
         self._acts = acts
         self._limits = limits
         self.path = path or machine.id
         self._until = 0.0
         self._taken = 0
 
-    async def entries(self, event: Event) -> AsyncIterator[Entry]:
+    async def entries(self, event: Event) -> AsyncIterator[TrailEntry]:
         """The trail, as it comes about, from an event that fits; the last entry leads to `end`."""
         self._until = await self._begin()
         at = START
         while at != END:
             begin, at = event["id"]
-            yield self._note(Entry(begin, at, event))
+            yield self._note(TrailEntry(begin, at, event))
             tries = 0
             while at != END:
                 try:
@@ -148,7 +148,7 @@ class Run:
                 except BailOut as bail_out:
                     yield self._bail_out(at, bail_out)
                     return
-                if not isinstance(outcome, Entry):
+                if not isinstance(outcome, TrailEntry):
                     event = outcome
                     break
                 tries += 1
@@ -157,7 +157,7 @@ class Run:
                     yield self._bail_out(at, BailOut("max-retries-exceeded", outcome.error or ""))
                     return
 
-    async def _next(self, at: str, event: Event) -> Event | Entry:
+    async def _next(self, at: str, event: Event) -> Event | TrailEntry:
         """The next event; or what was refused, and why. Raises `BailOut`."""
         if self._taken >= self._limits.transitions:
             raise BailOut("too-many-transitions", f"After {self._limits.transitions} transitions")
@@ -186,7 +186,7 @@ class Run:
             raise trace.diverged
         return float(began[0]) + self._limits.seconds
 
-    async def _act(self, at: str, event: Event) -> Event | Entry:
+    async def _act(self, at: str, event: Event) -> Event | TrailEntry:
         """What the state comes to; or what was refused, and why."""
         state = self.machine.state(at)
         problem = self.trail[-1].error or ""
@@ -194,22 +194,22 @@ class Run:
         try:
             outcome = await self._acts[at](Moment(self, state, event, problem))
         except BadOutput as error:
-            return Entry(at, None, error.output, str(error))
+            return TrailEntry(at, None, error.output, str(error))
         refused = check(self.machine, at, outcome)
         if refused is not None:
-            return Entry(at, _end_of(outcome), outcome, refused)
+            return TrailEntry(at, _end_of(outcome), outcome, refused)
         return outcome  # type: ignore[no-any-return]
 
-    def _note(self, entry: Entry) -> Entry:
+    def _note(self, entry: TrailEntry) -> TrailEntry:
         self.trail.append(entry)
         self._taken += entry.error is None
         return entry
 
-    def _bail_out(self, at: str, why: BailOut) -> Entry:
+    def _bail_out(self, at: str, why: BailOut) -> TrailEntry:
         event = {"id": [at, END], "bail_out": True, "reason": why.reason}
         if str(why) != why.reason:
             event["message"] = str(why)
-        return self._note(Entry(at, END, event))
+        return self._note(TrailEntry(at, END, event))
 
 
 def check(machine: Machine, at: str, event: Any) -> str | None:

@@ -22,7 +22,7 @@ from midcall.fsm.definition import (
     did_you_mean,
     read_machine,
 )
-from midcall.fsm.run import MAX_TRANSITIONS, TIME_LIMIT, Entry, Limits, Run
+from midcall.fsm.run import MAX_TRANSITIONS, TIME_LIMIT, MachineRun, RunLimits, TrailEntry
 from midcall.hub import Hub
 from midcall.json_schema import compiled
 from midcall.models.base import Model, choose_model
@@ -59,7 +59,7 @@ _ENTRY = {
 }
 
 
-class Registered:
+class RegisteredMachine:
     """A machine, ready to run."""
 
     def __init__(
@@ -67,7 +67,7 @@ class Registered:
         machines: "Machines",
         machine: Machine,
         functions: Mapping[str, Callable[..., Any]],
-        limits: Limits,
+        limits: RunLimits,
         model: Model | None,
     ) -> None:
         self.machine = machine
@@ -123,7 +123,7 @@ class MachineMethod(Method):
 
     __slots__ = ("machines", "registered")
 
-    def __init__(self, machines: "Machines", registered: Registered) -> None:
+    def __init__(self, machines: "Machines", registered: RegisteredMachine) -> None:
         machine = registered.machine
         self.machines = machines
         self.registered = registered
@@ -147,7 +147,7 @@ class MachineMethod(Method):
     def whole(self, contents: Sequence[Any]) -> Any:
         """The event that led to `end`."""
         last = contents[-1]
-        return last.event if isinstance(last, Entry) else last["event"]
+        return last.event if isinstance(last, TrailEntry) else last["event"]
 
     def read_arguments(self, raw: bytes, name: str = "") -> Event:
         try:
@@ -158,7 +158,7 @@ class MachineMethod(Method):
             given = dict(zip(self._names, given, strict=False))
         return self.registered.first_event({} if given is None else given)
 
-    def invoke(self, call: Call, arguments: Event) -> AsyncIterator[Entry]:
+    def invoke(self, call: Call, arguments: Event) -> AsyncIterator[TrailEntry]:
         return self.machines.run(self.name, call).entries(arguments)
 
 
@@ -181,8 +181,8 @@ class Machines(Activation):
         self.reader = None
         self.hash = ""
         self._models: dict[str, Model | None] = {}
-        self.registered: dict[str, Registered] = {}
-        self.making: dict[str, Registered] = {}
+        self.registered: dict[str, RegisteredMachine] = {}
+        self.making: dict[str, RegisteredMachine] = {}
         """With the one that is being registered: it may name itself."""
 
     def add(
@@ -205,8 +205,8 @@ class Machines(Activation):
         if machine.id in self.registered:
             raise MachineError(f"id: there is a machine {machine.id!r} already")
         self.making = dict(self.registered)
-        limits = Limits(max_transitions or MAX_TRANSITIONS, time_limit or TIME_LIMIT)
-        made = Registered(self, machine, functions, limits, model)
+        limits = RunLimits(max_transitions or MAX_TRANSITIONS, time_limit or TIME_LIMIT)
+        made = RegisteredMachine(self, machine, functions, limits, model)
         if checked:
             check_machine(machine, made.actions)
         self.registered[machine.id] = made
@@ -216,18 +216,18 @@ class Machines(Activation):
 
     # --- what actions need -------------------------------------------------------------------
 
-    def get(self, name: str) -> Registered:
+    def get(self, name: str) -> RegisteredMachine:
         """Raises `MethodNotFound`."""
         found = self.registered.get(name) or self.making.get(name)
         if found is None:
             raise MethodNotFound(name, [])
         return found
 
-    def run(self, name: str, call: Call, path: str = "") -> Run:
+    def run(self, name: str, call: Call, path: str = "") -> MachineRun:
         """A run of a machine, as a part of a call."""
         found = self.get(name)
         acts = {state: action.act for state, action in found.actions.items()}
-        return Run(found.machine, acts, call, found.limits, path)
+        return MachineRun(found.machine, acts, call, found.limits, path)
 
     def model(self, machine: Machine, name: str | None) -> Model | None:
         """A model by its name, or the usual one; nothing if that is the caller's. Raises `ValueError`."""
@@ -259,7 +259,7 @@ class Machines(Activation):
             known = [one for one, _ in self.hub.methods()]
             raise MachineError(f"{path}: unknown method {name!r}{did_you_mean(name, known)}")
 
-    def scopes_of(self, registered: Registered) -> tuple[str, ...]:
+    def scopes_of(self, registered: RegisteredMachine) -> tuple[str, ...]:
         """The scopes that a caller needs: all those of what it may call."""
         scopes: dict[str, None] = {}
         for pattern in sorted(registered.needs):
