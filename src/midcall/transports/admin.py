@@ -23,7 +23,6 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route, Router, request_response
 from starlette.types import ASGIApp
 
-from midcall.connection import MAX_MESSAGE
 from midcall.errors import (
     BadExport,
     BadPage,
@@ -42,6 +41,7 @@ from midcall.journal.contract import Status
 from midcall.jsonrpc import Lines
 from midcall.limits import Key, check_keys
 from midcall.mcp import CALL_KINDS, McpExtension
+from midcall.plexus.protocol import MAX_MESSAGE
 from midcall.transports.admin_access import error_body, name_of
 from midcall.transports.security import JSON, is_media_type
 

@@ -19,9 +19,9 @@ import msgspec
 import uvicorn
 from uvicorn.config import LOGGING_CONFIG
 
-from midcall.connection import MAX_MESSAGE
 from midcall.hub import Hub
 from midcall.logs import is_no_frame
+from midcall.plexus.protocol import MAX_MESSAGE
 from midcall.transports.auth import Authenticator
 from midcall.transports.connection_limits import DEFAULTS, Limits
 from midcall.transports.http import Application, Part, asgi_app

@@ -18,9 +18,9 @@ from starlette.types import Receive, Scope, Send
 
 from midcall import jsonrpc
 from midcall.calls import Owned
-from midcall.connection import MAX_MESSAGE, Connection
 from midcall.hub import Hub
 from midcall.jsonrpc import Fault
+from midcall.plexus.protocol import MAX_MESSAGE, Connection
 from midcall.principal import Principal
 from midcall.transports.responses import EVENTS, KEEP_ALIVE
 from midcall.transports.security import JSON, is_media_type
