@@ -27,16 +27,13 @@ from midcall.journal.measured import measure
 from midcall.mcp import mcp_of
 from midcall.metrics import keep, refused
 from midcall.principal import Principal, time_left
-from midcall.transports import cors
-from midcall.transports.admin import IMPORT, admin_pages, import_page
-from midcall.transports.admin_access import Restricted
+from midcall.transports.admin import IMPORT, CallsPage, Restricted, admin_pages, import_page
 from midcall.transports.auth import Authenticator, Unauthorized, authorization_in
-from midcall.transports.calls_page import CallsPage
 from midcall.transports.legacy_sse import SseEndpoint
 from midcall.transports.mcp_http import McpEndpoint
 from midcall.transports.probes import Probes
 from midcall.transports.responses import without_respond
-from midcall.transports.security import NOSNIFF, Gate
+from midcall.transports.security import ANYBODY, NOSNIFF, Gate, answer_preflight, is_preflight, readable_by
 from midcall.transports.web import WebClient
 from midcall.transports.websocket import serve_websocket
 from midcall.version import __version__
@@ -234,12 +231,12 @@ class Application:
             if not _is_open(path):
                 await _refuse(scope, receive, send, 403, fault)
                 return
-            origin = cors.ANYBODY if origin is not None and path.startswith(METADATA_PATH) else None
+            origin = ANYBODY if origin is not None and path.startswith(METADATA_PATH) else None
         if origin is not None and scope["type"] == "http":
-            if cors.is_preflight(scope["method"], scope["headers"]):
-                await cors.answer_preflight(send, scope["headers"], origin)
+            if is_preflight(scope["method"], scope["headers"]):
+                await answer_preflight(send, scope["headers"], origin)
                 return
-            scope, send = without_respond(scope), cors.readable_by(origin, send)
+            scope, send = without_respond(scope), readable_by(origin, send)
         if path == "/mcp" and scope["type"] == "http":
             await self._mcp(scope, receive, send)
         else:
