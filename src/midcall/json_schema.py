@@ -115,7 +115,7 @@ Held: TypeAlias = dict[int, int]
 """Which parts of a schema a value is held against, by their identity, and how often."""
 
 
-class _Part(NamedTuple):
+class _SchemaPart(NamedTuple):
     """One schema inside of the whole, without those that the same value is held against too."""
 
     cost: int
@@ -136,7 +136,7 @@ class _Cost:
 
     def __init__(self, root: Any) -> None:
         self._root = root
-        self._parts: dict[int, _Part] = {}
+        self._parts: dict[int, _SchemaPart] = {}
         self._held: dict[int, Held] = {}
         """For each schema, itself and all that it refers to; empty while that is looked for."""
         self._size = 0
@@ -178,7 +178,7 @@ class _Cost:
         return total
 
     def _properties(
-        self, value: dict[str, Any], parts: list[tuple[_Part, int]]
+        self, value: dict[str, Any], parts: list[tuple[_SchemaPart, int]]
     ) -> Iterator[tuple[Any, Held]]:
         each = self._sum((schema, times) for part, times in parts for schema in part.each_property)
         names = self._sum((schema, times) for part, times in parts for schema in part.names)
@@ -188,7 +188,9 @@ class _Cost:
             if names:
                 yield name, names
 
-    def _items(self, value: Iterable[Any], parts: list[tuple[_Part, int]]) -> Iterator[tuple[Any, Held]]:
+    def _items(
+        self, value: Iterable[Any], parts: list[tuple[_SchemaPart, int]]
+    ) -> Iterator[tuple[Any, Held]]:
         each = self._sum((schema, times) for part, times in parts for schema in part.each_item)
         for number, one in enumerate(value):
             own = [(schema, times) for part, times in parts for schema in part.items[number : number + 1]]
@@ -249,10 +251,10 @@ class _Cost:
         return found
 
 
-def _part(schema: dict[str, Any]) -> _Part:
+def _part(schema: dict[str, Any]) -> _SchemaPart:
     items = schema.get("items")
     matched = _dict(schema.get("patternProperties"))
-    return _Part(
+    return _SchemaPart(
         1 + sum(len(schema[key]) for key in ("enum", "required", "properties") if _is_many(schema.get(key))),
         "pattern" in schema or "format" in schema,
         _dict(schema.get("properties")),

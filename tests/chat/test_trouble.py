@@ -26,7 +26,7 @@ from midcall.chat.conversation import (
     Conversation,
     ElicitResponse,
     ElicitResult,
-    Text,
+    TextEvent,
     load,
     save,
 )
@@ -325,7 +325,7 @@ def test_a_number_below_the_first_line_means_all_lines(last: int) -> None:
 
         async def turn() -> None:
             for word in ("one", "two", "three"):
-                run.emit(Text(word))
+                run.emit(TextEvent(word))
 
         run.begin(turn())
         assert run.task is not None

@@ -42,7 +42,7 @@ class GivenAnswer(NamedTuple):
     source: str
 
 
-class Answers:
+class GivenAnswers:
     """The answers that were given beforehand."""
 
     def __init__(self, pairs: Sequence[str] = (), *, yes: bool = False, source: str = "--answer") -> None:

@@ -132,13 +132,13 @@ def _read_flags(hub: "Hub", args: argparse.Namespace) -> tuple[argparse.Namespac
 
 
 async def _call(hub: "Hub", args: argparse.Namespace, params: Any) -> Exit:
-    from midcall.cli.answers import Answers
+    from midcall.cli.answers import GivenAnswers
     from midcall.cli.interactive_call import InteractiveCall
     from midcall.cli.output import has_person
     from midcall.hub import ATTACHED_TIME_LIMIT
     from midcall.questions import PERSON_KINDS
 
-    answers = Answers(args.answer or (), yes=args.yes)
+    answers = GivenAnswers(args.answer or (), yes=args.yes)
     time_limit = ATTACHED_TIME_LIMIT if args.timeout is None else args.timeout or None
     person = has_person()
     supports = PERSON_KINDS if person else answers.kinds

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text as RichText
 
-from midcall.cli.answers import Answers
+from midcall.cli.answers import GivenAnswers
 from midcall.cli.exit_codes import Exit, Interrupted, UsageError
 from midcall.cli.output import has_person, readable, say, write_out
 from midcall.cli.remote_admin import RemoteAdmin
@@ -244,7 +244,7 @@ def _match(questions: Mapping[str, AnyQuestion], pair: str) -> tuple[str, Answer
     """The question that is meant, by its key or as with `midcall call --answer`, and the answer."""
     word, _, value = pair.partition("=")
     for number, (key, question) in enumerate(questions.items(), 1):
-        own = Answers([f"{number}={value}" if word.strip() == key else pair])
+        own = GivenAnswers([f"{number}={value}" if word.strip() == key else pair])
         found = own.find(Request(_NOWHEN, key, question), number)
         if found is not None:
             try:

@@ -158,13 +158,13 @@ def _command() -> str:
 
 async def _tour(hub: "Hub", screen: "Screen") -> Exit:
     """One call of the wizard, asked in this terminal."""
-    from midcall.cli.answers import Answers
+    from midcall.cli.answers import GivenAnswers
     from midcall.cli.interactive_call import InteractiveCall
     from midcall.questions import PERSON_KINDS
 
     screen.say(_TOUR.format(method=WIZARD))
     invocation = hub.call(WIZARD, supports=PERSON_KINDS, time_limit=None)
-    return await InteractiveCall(invocation, screen, Answers((), source="script"), person=True).run()
+    return await InteractiveCall(invocation, screen, GivenAnswers((), source="script"), person=True).run()
 
 
 async def _play(chat: "ChatEngine", screen: "Screen") -> Exit:

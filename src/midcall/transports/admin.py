@@ -85,11 +85,11 @@ class BadAdminRequest(Exception):
     """A request that cannot be understood."""
 
 
-class _Answers(msgspec.Struct, forbid_unknown_fields=True):
+class _AdminAnswers(msgspec.Struct, forbid_unknown_fields=True):
     answers: dict[Key, Any]
 
 
-class _Abort(msgspec.Struct, forbid_unknown_fields=True):
+class _AdminAbort(msgspec.Struct, forbid_unknown_fields=True):
     reason: str = "An administrator aborted the call"
 
 
@@ -98,7 +98,7 @@ _Handler = Callable[[Request], Awaitable[Response]]
 
 def admin_pages(extension: McpExtension) -> Router:
     """The application below `/admin`."""
-    admin = _Admin(extension)
+    admin = _AdminPages(extension)
     return Router(
         [
             Route("/calls", _guarded(admin.list), methods=["GET"]),
@@ -113,7 +113,7 @@ def admin_pages(extension: McpExtension) -> Router:
 
 def import_page(extension: McpExtension) -> ASGIApp:
     """The application at `/admin/import`."""
-    return request_response(_guarded(_Admin(extension).restore))
+    return request_response(_guarded(_AdminPages(extension).restore))
 
 
 def _guarded(handler: _Handler) -> _Handler:
@@ -136,7 +136,7 @@ def _guarded(handler: _Handler) -> _Handler:
     return guarded
 
 
-class _Admin:
+class _AdminPages:
     def __init__(self, extension: McpExtension) -> None:
         self._extension = extension
 
@@ -166,13 +166,13 @@ class _Admin:
         return _json(await self._admin.show(request.path_params["id"], values=values))
 
     async def answer(self, request: Request) -> Response:
-        given = await _read(request, _Answers)
+        given = await _read(request, _AdminAnswers)
         found = await self._admin.answer(request.path_params["id"], given.answers)
         _note(request, "answered")
         return _json(found, 202 if found["status"] == "running" else 200)
 
     async def abort(self, request: Request) -> Response:
-        given = await _read(request, _Abort)
+        given = await _read(request, _AdminAbort)
         found = await self._admin.abort(request.path_params["id"], given.reason)
         _note(request, "aborted")
         return _json(found, 202 if found["status"] == "running" else 200)

@@ -11,7 +11,6 @@ import logging
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 from starlette.applications import Starlette
@@ -46,11 +45,12 @@ METADATA_PATH = "/.well-known/oauth-protected-resource"
 log = logging.getLogger("midcall.http")
 
 
-class Part(Protocol):
+class AppPart:
     """What others add to the application, as the chat does."""
 
     def routes(self) -> Sequence[Route]:
         """Its pages; callers are made to say who they are, as at `/mcp`."""
+        return ()
 
     async def open(self) -> None:
         """The hub is open: make it ready."""
@@ -71,7 +71,7 @@ def asgi_app(
     admin: bool = False,
     metrics: bool = False,
     rate_limit: float | None = None,
-    parts: Sequence[Part] = (),
+    parts: Sequence[AppPart] = (),
     web_modules: Sequence[str | Path] = (),
 ) -> "Application":
     """An ASGI application to serve, or to mount in another one.
@@ -125,7 +125,7 @@ def asgi_app(
         *_calls_routes(hub, web, auth),
         Route("/health", health),
         Route("/ready", probes.ready),
-        WebSocketRoute("/ws", Protected(_Endpoint(hub), auth)),
+        WebSocketRoute("/ws", Protected(_WebSocketEndpoint(hub), auth)),
     ]
     if auth is not None or admin:
         taking = Restricted(import_page(mcp_of(hub)), auth, scope=IMPORT)
@@ -161,7 +161,7 @@ def _protected(route: Route, auth: Authenticator | None) -> Route:
     return Route(route.path, Protected(UntilExpiry(route.app), auth), methods=sorted(route.methods or ()))
 
 
-class _Endpoint:
+class _WebSocketEndpoint:
     """The ASGI form of `serve_websocket`."""
 
     def __init__(self, hub: Hub) -> None:
@@ -196,7 +196,7 @@ class Application:
         auth: Authenticator | None,
         gate: Gate,
         sse: SseEndpoint | None = None,
-        parts: Sequence[Part] = (),
+        parts: Sequence[AppPart] = (),
         routes: Sequence[Route] = (),
     ) -> None:
         self._pages = pages

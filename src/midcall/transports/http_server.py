@@ -11,9 +11,9 @@ import logging
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import uvicorn
@@ -24,7 +24,7 @@ from midcall.logs import is_no_frame
 from midcall.plexus.protocol import MAX_MESSAGE
 from midcall.transports.auth import Authenticator
 from midcall.transports.connection_limits import DEFAULTS, Limits
-from midcall.transports.http import Application, Part, asgi_app
+from midcall.transports.http import Application, AppPart, asgi_app
 from midcall.transports.security import is_loopback, refuse_public_bind
 
 if TYPE_CHECKING:
@@ -52,16 +52,6 @@ OWN_FILES = 100
 log = logging.getLogger("midcall.http")
 
 
-class SharedPlace(Protocol):
-    """Where a server stands among several that share their sockets; as a text, what its log calls it."""
-
-    def listeners(self) -> list[socket.socket]:
-        """The sockets to serve on."""
-
-    def is_ready(self) -> None:
-        """It serves from now on."""
-
-
 def server(
     hub: Hub,
     host: str = "127.0.0.1",
@@ -73,23 +63,24 @@ def server(
     allow_public: bool = False,
     sse: bool = False,
     grace: float = GRACE,
-    place: SharedPlace | None = None,
+    label: str = "",
+    is_ready: Callable[[], None] = lambda: None,
     admin: bool = False,
     metrics: bool = False,
     rate_limit: float | None = None,
-    parts: Sequence[Part] = (),
+    parts: Sequence[AppPart] = (),
     web_modules: Sequence[str | Path] = (),
     own_log: bool = True,
     limits: Limits = DEFAULTS,
 ) -> uvicorn.Server:
-    """A server that is ready to `serve`; its log goes to standard error, with its place among others.
+    """A server that is ready to `serve`; its log goes to standard error, with a label if there are several.
 
     Told to stop, it lets calls run on for up to `grace` seconds, and answers the others that it is closing.
     For as long it serves those who are connected, unless they are idle.
 
-    With `own_log=False` it is logged as the process has set it up. `admin`, `metrics` and `rate_limit`
-    are as for `asgi_app`. `limits` is what each peer may take; there are no more connections than the process
-    may open files, less some for itself.
+    `is_ready` is called when it serves. With `own_log=False` it is logged as the process has set it up.
+    `admin`, `metrics` and `rate_limit` are as for `asgi_app`. `limits` is what each peer may take; there are
+    no more connections than the process may open files, less some for itself.
 
     Raises `ValueError` for an address that others can reach, unless there is `auth` or `allow_public`.
     """
@@ -117,13 +108,13 @@ def server(
         hub,
         connections,
         grace,
-        place,
+        is_ready,
         uvicorn.Config(
             app,
             host=host,
             port=port,
             log_level=log_level,
-            log_config=_log_to_stderr("" if place is None else f"{place}: ") if own_log else None,
+            log_config=_log_to_stderr(f"{label}: " if label else "") if own_log else None,
             access_log=log_level in ("trace", "debug", "info"),  # else each line is made and thrown away
             proxy_headers=False,  # nothing here depends on what a proxy says of the client
             ws_max_size=FRAME_LIMIT,
@@ -162,24 +153,22 @@ class _Server(uvicorn.Server):
         hub: Hub,
         connections: "Connections | None",
         grace: float,
-        place: SharedPlace | None,
+        is_ready: Callable[[], None],
         config: uvicorn.Config,
     ) -> None:
         super().__init__(config)
         self._connections = connections
-        self._place = place
+        self._is_ready = is_ready
         self._app = app
         self._hub = hub
         self._calls = hub.calls
         self._grace = grace
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve until the process is told to stop; without `sockets`, on those of its place if it has one.
+        """Serve until the process is told to stop.
 
         Raises `JournalError` if the hub has a journal that cannot be opened.
         """
-        if sockets is None and self._place is not None:
-            sockets = self._place.listeners()
         await self._hub.open()  # not before there is somebody who can go on with the calls in its journal
         await super().serve(sockets)
 
@@ -190,8 +179,8 @@ class _Server(uvicorn.Server):
             if self._connections is not None:
                 await self._connections.end_startup(self)
             raise
-        if self._place is not None and self.started:
-            self._place.is_ready()
+        if self.started:
+            self._is_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         connections = self._connections
