@@ -125,8 +125,8 @@ def run_workers(
         try:
             sockets = [stack.enter_context(one) for one in listen(host, port)]
         except OSError as error:
-            known = error.errno is not None and error.errno > 0  # else of a name that cannot be looked up
-            reason = os.strerror(error.errno) if known else error.strerror or error
+            number = error.errno or 0  # none above 0 is of a name that cannot be looked up
+            reason = os.strerror(number) if number > 0 else error.strerror or error
             log.error("Cannot listen on %s, port %d: %s", host, port, reason)  # noqa: TRY400
             return Exit.FAILED
         for one in sockets:
