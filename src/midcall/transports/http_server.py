@@ -102,7 +102,9 @@ def server(
         web_modules=web_modules,
     )
     logging.getLogger("uvicorn.error").addFilter(is_no_frame)
+    limits = msgspec.structs.replace(limits, connections=_most_connections(limits.connections))
     connections = _connections(limits)
+    plain = {"ws": "websockets-sansio", "limit_concurrency": limits.connections}
     return _Server(
         app,
         hub,
@@ -120,7 +122,7 @@ def server(
             ws_max_size=FRAME_LIMIT,
             ws_per_message_deflate=False,  # costs 64 kB a peer, and hides a slow reader from us
             timeout_graceful_shutdown=2 * WRITING,  # never reached: see `_Server`
-            **({"ws": "websockets-sansio"} if connections is None else connections.options),
+            **(plain if connections is None else connections.options),
         ),
     )
 
@@ -136,8 +138,7 @@ def _connections(limits: Limits) -> "Connections | None":
         return None
     from midcall.transports.uvicorn_protocol import Connections  # noqa: PLC0415  may not be there in others
 
-    most = _most_connections(limits.connections)
-    return Connections(msgspec.structs.replace(limits, connections=most))
+    return Connections(limits)
 
 
 class _Server(uvicorn.Server):
