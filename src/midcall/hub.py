@@ -39,6 +39,7 @@ class Hub(Registry):
         self._mounts: list[Any] = []
         self._mounting = False
         """Whether what is mounted is connected, or being connected."""
+        self._has_machines = False
         self.durable: DurableCalls | None = None
         """Keeps calls that outlive their requests (see `journal.durable`)."""
         self.chat: ChatEngine | None = None
@@ -112,6 +113,7 @@ class Hub(Registry):
         machines.add(machine, functions or {}, model, time_limit, max_transitions)
         if found is None:
             self._add(namespace, machines)
+        self._has_machines = True
         self._changed()
         return self
 
@@ -243,6 +245,15 @@ class Hub(Registry):
             hub._mounting = False
         await asyncio.gather(*(mount.close() for mount in self.mounts))
 
+    def parts(self) -> list[Any]:
+        """What is served over HTTP beside the methods: the chat, and state machines."""
+        parts: list[Any] = [] if self.chat is None else [self.chat.part()]
+        if any(hub._has_machines for hub in (self, *self._nested())):
+            from midcall.fsm.http import MachinePart  # noqa: PLC0415  as in `register_machine`
+
+            parts.append(MachinePart(self))
+        return parts
+
     def asgi(
         self,
         *,
@@ -268,7 +279,6 @@ class Hub(Registry):
         """
         from midcall.transports.http import asgi_app  # noqa: PLC0415  the one step up the rooms
 
-        parts = () if self.chat is None else (self.chat.part(),)
         return asgi_app(
             self,
             auth=auth,
@@ -277,7 +287,7 @@ class Hub(Registry):
             admin=admin,
             metrics=metrics,
             rate_limit=rate_limit,
-            parts=parts,
+            parts=self.parts(),
             web_modules=web_modules,
         )
 

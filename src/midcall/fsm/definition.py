@@ -18,9 +18,8 @@ from msgspec import Struct
 
 from midcall.activation import digest
 from midcall.errors import RegistrationError
-from midcall.json_schema import compiled
+from midcall.json_schema import compiled, inlined
 from midcall.limits import near_matches
-from midcall.schema_parts import inlined
 
 START, END = "start", "end"
 
