@@ -14,7 +14,13 @@ ROOMS = [
 ]  # fmt: skip
 
 # The doors that open upwards, each inside a function: conveniences that the design asks for.
-DOORS = {("journal", "plexus"), ("hub", "transports"), ("hub", "mount"), ("hub", "fsm"), ("midcall", "client")}
+DOORS = {
+    ("journal", "plexus"),
+    ("hub", "transports"),
+    ("hub", "mount"),
+    ("hub", "fsm"),
+    ("midcall", "client"),
+}
 
 # Class names that are still used twice. Nothing is added to these.
 TWICE = {"Calls", "Endpoint", "Lines", "Method", "Pending"}
