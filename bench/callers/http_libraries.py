@@ -31,11 +31,11 @@ ROUNDS = 3
 
 async def midcall(url: str, stack: AsyncExitStack) -> Post:
     from midcall.http.client import HttpClient, prepare
-    from midcall.http.message import Url
+    from midcall.http.message import HttpUrl
 
     client, there, headers = (
         await stack.enter_async_context(HttpClient()),
-        Url(url),
+        HttpUrl(url),
         prepare([*HEADERS.items()]),
     )
 

@@ -12,8 +12,8 @@ import asyncio
 from msgspec import Struct
 
 from midcall import Ask, Hub, method
+from midcall.activations.demo import RULES, flights_plugin
 from midcall.activations.flights import Flights
-from midcall.activations.flights_plugin import RULES, flights_plugin
 from midcall.chat import ChatEngine
 from midcall.mcp import McpExtension
 from midcall.models.scripted import Scripted

@@ -20,8 +20,8 @@ from compliance.harness.install import npm_package
 from chatting import Person, Puppet, call, kinds, only, serving
 from driving import drive
 from midcall import Ask, Hub, method
+from midcall.activations.demo import RULES, flights_plugin
 from midcall.activations.flights import Flights, search, taken_seats
-from midcall.activations.flights_plugin import RULES, flights_plugin
 from midcall.chat import ChatEngine, agui
 from midcall.journal.memory import MemoryJournal
 from midcall.journal.sqlite import SqliteJournal

@@ -10,8 +10,8 @@ from msgspec import Struct
 from chatting import Person, Puppet, call, chat, kinds, only, questions, response, serving, text
 from driving import drive
 from midcall import Ask, Hub, Question, RegistrationError, method
+from midcall.activations.demo import RULES, flights_plugin
 from midcall.activations.flights import Flights, pick_flight, pick_seat, search, taken_seats
-from midcall.activations.flights_plugin import RULES, flights_plugin
 from midcall.activations.interactive import Interactive
 from midcall.chat import ChatEngine, Plugin, PluginContext, PluginQuestion, Reply, Retry, Sampling
 from midcall.journal.durable import DurableCalls

@@ -14,7 +14,14 @@ from chatting import Person, Puppet, call, chat, kinds, only, questions, serving
 from driving import drive
 from midcall import Ask, AskError, BranchLimit, Hub, Question, RegistrationError, method
 from midcall.chat import ChatEngine, Plugin, PluginContext, PluginQuestion, Reply, Retry, Sampling
-from midcall.chat.conversation import ChatRequest, ElicitResponse, ElicitResult, Text, new_conversation, save
+from midcall.chat.conversation import (
+    ChatRequest,
+    ElicitResponse,
+    ElicitResult,
+    TextEvent,
+    new_conversation,
+    save,
+)
 from midcall.chat.runs import Run
 from midcall.chat.turn import INSTEAD
 from midcall.journal.durable import DurableCalls
@@ -519,12 +526,12 @@ def test_nothing_is_told_after_the_end_of_a_run() -> None:
         await store.begin_run("r", "c", None)
 
         async def turn() -> None:
-            run.emit(Text("one"))
+            run.emit(TextEvent("one"))
 
         run.begin(turn())
         assert run.task is not None
         await run.task
-        run.emit(Text("two"))  # a tool that ran on
+        run.emit(TextEvent("two"))  # a tool that ran on
         assert [line async for line in run.lines()] == list(await store.lines("r", 0))
 
     drive(main())

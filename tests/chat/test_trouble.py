@@ -18,15 +18,15 @@ import pytest
 from chatting import Person, Puppet, call, chat, kinds, only, questions, response, serving, text
 from driving import LIMIT, drive
 from midcall import Ask, Hub, Question, method
+from midcall.activations.demo import RULES, flights_plugin
 from midcall.activations.flights import Flights, search
-from midcall.activations.flights_plugin import RULES, flights_plugin
 from midcall.chat import ChatEngine, Plugin, PluginContext, PluginQuestion, runs
 from midcall.chat.conversation import (
     ChatRequest,
     Conversation,
     ElicitResponse,
     ElicitResult,
-    Text,
+    TextEvent,
     load,
     save,
 )
@@ -325,7 +325,7 @@ def test_a_number_below_the_first_line_means_all_lines(last: int) -> None:
 
         async def turn() -> None:
             for word in ("one", "two", "three"):
-                run.emit(Text(word))
+                run.emit(TextEvent(word))
 
         run.begin(turn())
         assert run.task is not None

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from midcall.cli.fields import fields_of, type_text
-from midcall.cli.flags import Flags
+from midcall.cli.schema_fields import Flags, fields_of, type_text
 from midcall.decorators import method
 from midcall.hub import Hub
 

@@ -12,7 +12,7 @@ import pytest
 
 from driving import LIMIT
 from midcall.cli.install import CLIENTS, config_path
-from midcall.cli.load import split_target
+from midcall.cli.load_target import split_target
 from peers import HERE, command, environment
 
 TARGET = str(HERE / "lines_app.py") + ":hub"

@@ -10,8 +10,7 @@ import pytest
 from client_peers import run
 from driving import until
 from midcall import Aborted, Ask, Cancelled, Client, Hub, Request, connect, method
-from midcall.client.inprocess import HubWire
-from midcall.client.targets import Target
+from midcall.client.targets import HubWire, Target
 
 
 class Tools:

@@ -13,12 +13,11 @@ import pytest
 
 from driving import drive
 from midcall import Hub
-from midcall.client import connect, posts, rounds, streamable
+from midcall.client import connect, http_post, rounds, streamable
 from midcall.client.targets import target_of
 from midcall.content import Passed
 from midcall.http.client import HttpClient
-from midcall.http.coding import MAX_EMPTY, Decoder
-from midcall.http.message import Url
+from midcall.http.message import MAX_EMPTY, Decoder, HttpUrl
 from midcall.transports.jwks import Keys
 from mounting import speaking_for
 from peers import HERE
@@ -131,9 +130,9 @@ async def _result(call: Any) -> Any:
 
 @pytest.mark.parametrize(("retry", "tries"), [(0, 0), (1, 0), (0, 3)])
 def test_a_stream_is_not_taken_up_again_without_a_pause(retry: int, tries: int) -> None:
-    stream = object.__new__(posts.Stream)
+    stream = object.__new__(http_post.ResumedStream)
     stream._retry = retry
-    assert stream._pause(tries) >= posts.SHORTEST_RETRY
+    assert stream._pause(tries) >= http_post.SHORTEST_RETRY
 
 
 def test_a_server_cannot_ask_any_number_of_questions_at_once() -> None:
@@ -188,7 +187,7 @@ def test_who_leaves_while_keys_are_read_does_not_end_it_for_the_others() -> None
 
 
 def test_credentials_of_a_url_stay_with_its_origin_and_are_not_shown() -> None:
-    url = Url("http://ada:secret@one.test/mcp?key=secret")
+    url = HttpUrl("http://ada:secret@one.test/mcp?key=secret")
     assert url.join("/other").credentials == url.credentials
     assert url.join("http://two.test/").credentials == ""
     assert url.join("https://one.test/").credentials == ""
@@ -294,7 +293,7 @@ def test_a_body_that_unfolds_to_very_much_leaves_others_their_turn() -> None:
 
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         async with HttpClient() as http:
-            url = Url(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
+            url = HttpUrl(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
             reply = await http.request("GET", url)
             beside = asyncio.ensure_future(others())
             await asyncio.sleep(0.1)  # all of it has come

@@ -23,7 +23,7 @@ from client_peers import (
 from driving import LIMIT, until
 from mcp_peers import http_server
 from midcall import Client, Hub, RemoteError
-from midcall.client import subscriptions
+from midcall.client import cache
 
 ERAS = ["legacy", "modern"]
 
@@ -208,7 +208,7 @@ def test_a_subscription_outlives_a_lost_line(era: str) -> None:
 
 
 def test_a_modern_server_that_hangs_up_is_listened_to_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscriptions, "FIRST_PAUSE", 0.05)
+    monkeypatch.setattr(cache, "FIRST_PAUSE", 0.05)
 
     async def main() -> None:
         heard: list[str] = []
@@ -265,7 +265,7 @@ def test_a_server_that_has_no_subscriptions_says_so_once() -> None:
 
 
 def test_a_stream_of_changes_that_fails_for_now_is_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscriptions, "FIRST_PAUSE", 0.05)
+    monkeypatch.setattr(cache, "FIRST_PAUSE", 0.05)
 
     async def main() -> None:
         tries = []

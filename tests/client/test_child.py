@@ -16,7 +16,7 @@ from client_peers import calls, children, run, said, scripted
 from driving import LIMIT, until
 from http_peers import loops, run_in
 from midcall import Client, Hub, TransportLost, Unreachable, connect
-from midcall.client import child, keeping
+from midcall.client import child, reconnect
 from peers import HERE
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
@@ -167,8 +167,8 @@ def test_an_opening_that_is_given_up_at_any_moment_leaves_no_process(on_each_loo
 def test_a_client_that_is_closed_at_any_moment_leaves_no_process(
     on_each_loop: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeping, "FIRST_PAUSE", 0.001)
-    monkeypatch.setattr(keeping, "LONGEST_PAUSE", 0.002)
+    monkeypatch.setattr(reconnect, "FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(reconnect, "LONGEST_PAUSE", 0.002)
 
     async def main() -> None:
         before = children()
@@ -366,18 +366,18 @@ def test_no_resource_is_left_to_the_garbage_collector() -> None:
 import asyncio, gc, sys
 sys.path.insert(0, {str(HERE)!r})
 from client_peers import calls, connect, echo, http_peer, scripted, speaking
-from midcall.client import keeping
+from midcall.client import reconnect
 async def main():
     for name, words in (("plain", ()), ("dying", ("exit",)), ("dying", ("output",)), ("silent", ())):
         async with scripted(name, *words) as client:
             await client.call_tools(calls(2), parallel=True, timeout=0.5)
-    keeping.STARTING, patience = 0.5, keeping.STARTING
+    reconnect.STARTING, patience = 0.5, reconnect.STARTING
     try:
         async with scripted("mute", era="legacy") as client:
             pass
     except Exception as error:
         print(error)
-    keeping.STARTING = patience
+    reconnect.STARTING = patience
     for modern in (False, True):
         async with http_peer(speaking(echo, modern=modern, session="s")) as peer:
             async with connect(peer.url) as client:

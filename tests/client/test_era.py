@@ -26,7 +26,7 @@ from client_peers import (
 from driving import until
 from mcp_peers import LEGACY
 from midcall import Client, RemoteError, Unreachable
-from midcall.client import greeting, keeping
+from midcall.client import handshake, reconnect
 
 
 async def works(client: Client) -> None:
@@ -128,7 +128,7 @@ def test_a_server_that_dies_at_the_probe_is_started_again_as_a_legacy_one() -> N
 def test_a_server_that_ignores_the_probe_is_greeted_in_the_legacy_way_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(greeting, "PROBE", 0.2)
+    monkeypatch.setattr(handshake, "PROBE", 0.2)
 
     async def main() -> None:
         async with scripted("ignores_probe") as client:
@@ -140,7 +140,7 @@ def test_a_server_that_ignores_the_probe_is_greeted_in_the_legacy_way_too(
 
 
 def test_a_late_answer_to_initialize_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(greeting, "PROBE", 0.2)
+    monkeypatch.setattr(handshake, "PROBE", 0.2)
 
     async def main() -> None:
         async with scripted("ignores_probe", "1.5") as client:
@@ -154,7 +154,7 @@ def test_a_late_answer_to_initialize_is_waited_for(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 def test_a_server_that_starts_slowly_is_found_all_the_same(era: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(greeting, "PROBE", 0.2)
+    monkeypatch.setattr(handshake, "PROBE", 0.2)
 
     async def main() -> None:
         async with scripted("slow", "1.5", era) as client:
@@ -356,8 +356,8 @@ def test_a_sloppy_greeting_is_understood(greeting_of_it: dict[str, Any]) -> None
 
 
 def test_a_server_that_says_nothing_at_all_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(greeting, "PROBE", 0.1)
-    monkeypatch.setattr(keeping, "STARTING", 0.5)
+    monkeypatch.setattr(handshake, "PROBE", 0.1)
+    monkeypatch.setattr(reconnect, "STARTING", 0.5)
 
     async def main() -> None:
         with pytest.raises(Unreachable, match=r"no answer within 0\.5 seconds"):

@@ -12,7 +12,7 @@ import pytest
 from client_peers import calls, nothing_waits, run, said, scripted, seen
 from driving import until
 from midcall import Client, RemoteError, ToolError, TransportLost, Unreachable
-from midcall.client import child, serving, tool_call
+from midcall.client import child, server_requests, tool_call
 from midcall.items import Done, Log, Progress
 
 
@@ -226,7 +226,7 @@ def test_a_flood_of_requests_is_answered_without_a_task_for_each(method: str) ->
             await works(client)
 
     run(main())
-    assert max(most, default=0) < serving.MAX_SERVING + 20
+    assert max(most, default=0) < server_requests.MAX_SERVING + 20
 
 
 @pytest.mark.parametrize("method", ["ping", "elicitation/create"])
@@ -238,7 +238,7 @@ def test_a_flood_of_a_server_that_does_not_read_costs_a_bounded_amount(
     async def main() -> None:
         async with scripted("flood", "30000", method, "deaf", answer=lambda request: {}) as client:
             assert (await client.call("echo", timeout=None)).text == "flooded"
-            unread = client._keeper.current._wire._child.unread  # type: ignore[union-attr]
+            unread = client._reconnect.current._wire._child.unread  # type: ignore[union-attr]
             assert unread < 200_000
 
     run(main())

@@ -26,7 +26,7 @@ from client_peers import (
 )
 from driving import LIMIT, until
 from midcall import Client, RemoteError, TimedOut, TransportLost, Unreachable
-from midcall.client import posts, streamable
+from midcall.client import http_post, legacy_sse, streamable
 from midcall.items import Log, Progress
 
 
@@ -101,7 +101,7 @@ def test_an_error_in_the_body_of_a_refusal_is_given_on() -> None:
 
 
 def test_a_body_that_is_too_large_fails_its_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(posts, "MAX_MESSAGE", 100_000)
+    monkeypatch.setattr(http_post, "MAX_MESSAGE", 100_000)
 
     async def large(exchange: Exchange) -> None:
         await exchange.answer(text("x" * 200_000))
@@ -221,7 +221,7 @@ def test_what_comes_on_the_stream_of_a_call_belongs_to_that_call() -> None:
 
 
 def test_a_stream_that_stays_open_after_the_response_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(posts, "LINGER", 0.05)
+    monkeypatch.setattr(http_post, "LINGER", 0.05)
 
     async def main() -> None:
         gone = asyncio.Event()
@@ -290,7 +290,7 @@ def test_a_legacy_stream_is_taken_up_after_its_last_event() -> None:
 def test_a_stream_that_cannot_be_taken_up_fails_its_call(
     status: int | None, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(posts, "MAX_RETRIES", 2)
+    monkeypatch.setattr(http_post, "MAX_RETRIES", 2)
 
     async def main() -> None:
         tries = []
@@ -522,7 +522,7 @@ def test_no_request_overtakes_the_end_of_the_greeting(monkeypatch: pytest.Monkey
 def test_a_server_that_never_takes_the_end_of_the_greeting_is_used_anyway(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(streamable, "GREETING", 0.1)
+    monkeypatch.setattr(streamable, "HANDSHAKE", 0.1)
 
     async def main() -> None:
         async def other(exchange: Exchange) -> bool:
@@ -807,9 +807,8 @@ def test_an_old_server_that_does_not_take_a_message_fails_that_call() -> None:
 def test_an_old_server_that_names_no_good_address_is_unreachable(
     endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from midcall.client import sse
 
-    monkeypatch.setattr(sse, "PATIENCE", 0.3)
+    monkeypatch.setattr(legacy_sse, "PATIENCE", 0.3)
 
     async def main() -> None:
         async with http_peer(OldServer(endpoint)) as peer:

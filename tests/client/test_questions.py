@@ -32,8 +32,7 @@ from midcall import (
     method,
 )
 from midcall.client import rounds
-from midcall.client.inprocess import HubWire
-from midcall.client.targets import Target
+from midcall.client.targets import HubWire, Target
 from midcall.questions import Confirm, Form, Prompt, Root, Sample, Sampled, Select, Url
 from peers import HERE, command
 from scripted_server import FORM, elicitation
@@ -616,7 +615,7 @@ def test_what_the_handler_of_a_call_raises_is_raised_by_the_call(era: str) -> No
                 await client.call("seek.prompt", answer=broken)
             with pytest.raises(WrongAnswer):
                 await client.call("seek.prompt", answer=lambda request: 5)
-            await until(lambda: not client._keeper.current.waiting)  # type: ignore[union-attr]
+            await until(lambda: not client._reconnect.current.waiting)  # type: ignore[union-attr]
 
     run(main())
 
@@ -647,7 +646,7 @@ def test_a_reader_that_leaves_cancels_the_call(era: str) -> None:
             async for item in client.call("seek.prompt", {"name": "left"}):
                 assert isinstance(item, Request)
                 break
-            await until(lambda: not client._keeper.current.waiting)  # type: ignore[union-attr]
+            await until(lambda: not client._reconnect.current.waiting)  # type: ignore[union-attr]
 
     run(main())
 
@@ -890,7 +889,7 @@ def test_a_call_goes_on_although_the_line_was_lost_while_a_person_thought(tmp_pa
     async def main() -> None:
         async def answer(request: Request) -> Any:
             if isinstance(request.request_type, Select):
-                session = client._keeper.current
+                session = client._reconnect.current
                 assert session is not None
                 session._wire._transport.kill()  # type: ignore[attr-defined]
                 await until(lambda: session.ended is not None)
@@ -907,7 +906,7 @@ def test_a_task_is_looked_for_on_a_new_line_after_the_old_one_was_lost(tmp_path:
 
     async def main() -> None:
         async def answer(request: Request) -> Any:
-            session = client._keeper.current
+            session = client._reconnect.current
             assert session is not None
             session._wire._transport.kill()  # type: ignore[attr-defined]
             await until(lambda: session.ended is not None)

@@ -28,7 +28,7 @@ from driving import LIMIT, until
 from mcp_app import make_hub
 from mcp_peers import http_server
 from midcall import Ask, Hub, MidcallError, RemoteError, Request, TransportLost, Unreachable, method
-from midcall.client import keeping
+from midcall.client import reconnect
 from midcall.client.targets import Target
 from midcall.client.websocket import connect_hub
 from midcall.items import Data, Done, Metadata, encode_item
@@ -282,7 +282,7 @@ def test_an_opening_that_is_given_up_leaves_no_process() -> None:
 
 
 def test_a_loss_right_after_the_opening_is_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeping, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(reconnect, "FIRST_PAUSE", 0.01)
 
     async def main() -> None:
         async with scripted("plain") as client:
@@ -410,7 +410,7 @@ def test_several_servers_of_one_file_are_one(tmp_path: Path) -> None:
 
 def test_a_target_may_be_reached_in_a_way_of_ones_own() -> None:
     async def main() -> None:
-        from midcall.client.inprocess import HubWire
+        from midcall.client.targets import HubWire
 
         hub = make_hub()
         async with connect(Target("mine", lambda: HubWire(hub))) as client:

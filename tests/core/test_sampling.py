@@ -23,8 +23,8 @@ from midcall import (
     method,
 )
 from midcall.chat import ChatEngine, Reply, Retry, Sampling
-from midcall.client.answering import Answering
 from midcall.client.client import Client, Options
+from midcall.client.server_requests import Answering
 from midcall.client.targets import target_of
 from midcall.journal.durable import DurableCalls
 from midcall.journal.sqlite import SqliteJournal

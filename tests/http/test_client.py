@@ -24,9 +24,9 @@ from http_peers import (
     serving,
     until,
 )
-from midcall.http import coding
+from midcall.http import message
 from midcall.http.client import HttpClient
-from midcall.http.message import HttpError, Url, checked_headers
+from midcall.http.message import HttpError, HttpUrl, checked_headers
 
 
 @pytest.fixture(params=loops(), ids=lambda factory: factory.__module__)
@@ -56,7 +56,7 @@ def drive(request: pytest.FixtureRequest) -> Run:
     ],
 )
 def test_a_url_is_taken_apart(text: str, full: str, shown: str) -> None:
-    url = Url(text)
+    url = HttpUrl(text)
     assert (url.full, str(url)) == (full, shown)
     assert shown.startswith(url.origin + "/")
     assert "secret" not in repr(url)
@@ -86,19 +86,19 @@ def test_a_url_is_taken_apart(text: str, full: str, shown: str) -> None:
 )
 def test_what_is_no_url_is_refused(text: str) -> None:
     with pytest.raises(HttpError, match="is no") as caught:
-        Url(text)
+        HttpUrl(text)
     assert caught.value.sent is False
 
 
 def test_the_error_for_a_url_does_not_repeat_its_secrets() -> None:
     for text in ("http://ann:secret@a b/", "http://ann:secret@a.test:x/", "ftp://a:secret@a/?key=secret"):
         with pytest.raises(HttpError) as caught:
-            Url(text)
+            HttpUrl(text)
         assert "secret" not in str(caught.value)
 
 
 def test_a_reference_is_resolved_against_the_url_it_came_from() -> None:
-    url = Url("http://a.test/x/y?z=1")
+    url = HttpUrl("http://a.test/x/y?z=1")
     assert url.join("w").full == "http://a.test/x/w"
     assert url.join("//b.test/").full == "http://b.test/"
     assert url.join("https://b.test:8/v").full == "https://b.test:8/v"
@@ -132,7 +132,7 @@ def test_a_header_that_would_change_the_request_is_refused(name: str, value: str
 def test_a_request_goes_out_as_it_was_meant(drive: Run) -> None:
     async def main() -> None:
         async with playing([OK, OK, STAY]) as server, HttpClient() as client:
-            url = Url(f"http://ann:s%3Acret@127.0.0.1:{server.url.port}/mcp?a=%2F")
+            url = HttpUrl(f"http://ann:s%3Acret@127.0.0.1:{server.url.port}/mcp?a=%2F")
             assert await post(client, url, b'{"a":1}').text() == b"ok"
             headers = [("X-Tab", " a\tü "), ("Authorization", "Bearer t")]
             assert await (await client.request("DELETE", url, headers)).read() == b"ok"
@@ -164,7 +164,7 @@ def test_a_verb_that_would_be_more_than_one_is_refused(drive: Run) -> None:
         async with HttpClient() as client:
             for verb in ("GET /evil HTTP/1.1\r\nx:", "", "GÉT"):
                 with pytest.raises(HttpError, match="no verb"):
-                    await client.request(verb, Url("http://127.0.0.1:9/"))
+                    await client.request(verb, HttpUrl("http://127.0.0.1:9/"))
 
     drive(main())
 
@@ -390,9 +390,9 @@ def test_a_compressed_body_is_decoded(drive: Run, wbits: int, step: int) -> None
 
 
 def test_small_pieces_of_a_compressed_body_hold_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coding, "PIECE", 7)
+    monkeypatch.setattr(message, "PIECE", 7)
     packed = gzip.compress(b"".join(b"data: " + b"x" * size + b"\n\n" for size in range(300)))
-    decoder, reference = coding.Decoder("gzip"), zlib.decompressobj(31)
+    decoder, reference = message.Decoder("gzip"), zlib.decompressobj(31)
     for byte in packed:
         pieces = list(decoder.pieces(bytes([byte])))
         assert b"".join(pieces) == reference.decompress(bytes([byte]))

@@ -26,7 +26,7 @@ from http_peers import (
     uvicorn_server,
 )
 from midcall.http.client import HttpClient
-from midcall.http.message import HttpError, Url
+from midcall.http.message import HttpError, HttpUrl
 
 EVENTS = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: 1\n\n"
 CLOSING = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok"
@@ -111,7 +111,7 @@ def test_a_closing_that_the_event_loop_has_not_seen_yet_is_noticed(drive: Run) -
                 time.sleep(0.2)
             closed.set()
 
-    async def main(url: Url) -> None:
+    async def main(url: HttpUrl) -> None:
         async with HttpClient() as client:
             assert await post(client, url).text() == b"ok"
             closed.wait(30)
@@ -121,7 +121,7 @@ def test_a_closing_that_the_event_loop_has_not_seen_yet_is_noticed(drive: Run) -
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = threading.Thread(target=serve, args=[listener], daemon=True)
         server.start()
-        drive(main(Url(f"http://127.0.0.1:{listener.getsockname()[1]}/")))
+        drive(main(HttpUrl(f"http://127.0.0.1:{listener.getsockname()[1]}/")))
         server.join(30)
 
 
@@ -382,7 +382,7 @@ def test_closing_the_client_stops_what_is_being_connected(drive: Run) -> None:
     async def main() -> None:
         async with playing([STAY]) as server:
             client = HttpClient()
-            record = get(client, Url(str(server.url).replace("http:", "https:")))  # it never says hello
+            record = get(client, HttpUrl(str(server.url).replace("http:", "https:")))  # it never says hello
             await until(lambda: server.open == 1)
             await client.close()
             assert "the client was closed" in str((await record.whole()).error)

@@ -26,8 +26,8 @@ from http_peers import (
     uvicorn_server,
 )
 from midcall.http.client import HttpClient
-from midcall.http.message import HttpError, Url
-from midcall.http.proxies import Proxies
+from midcall.http.connections import Proxies
+from midcall.http.message import HttpError, HttpUrl
 from peers import free_port
 
 
@@ -55,7 +55,7 @@ def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_server_that_is_not_there_is_named_with_the_reason(drive: Run) -> None:
     async def main() -> None:
         async with HttpClient() as client:
-            url = Url(f"http://127.0.0.1:{free_port()}/mcp")
+            url = HttpUrl(f"http://127.0.0.1:{free_port()}/mcp")
             record = await post(client, url).whole()
             assert str(record.error) == f"{url} cannot be reached: connection refused"
             assert record.error is not None
@@ -69,7 +69,7 @@ def test_all_who_wait_for_a_server_that_is_not_there_hear_of_it_and_it_may_come_
     async def main() -> None:
         async with HttpClient(max_connections=3) as client:
             port = free_port()
-            url = Url(f"http://127.0.0.1:{port}/")
+            url = HttpUrl(f"http://127.0.0.1:{port}/")
             for record in [post(client, url) for _ in range(50)]:
                 await record.whole()
                 assert "connection refused" in str(record.error)
@@ -89,13 +89,13 @@ def test_all_who_wait_for_a_server_that_is_not_there_hear_of_it_and_it_may_come_
 def test_a_name_that_nobody_knows_is_named(drive: Run) -> None:
     async def main() -> None:
         async with HttpClient() as client:
-            record = await post(client, Url("http://nowhere.invalid/mcp")).whole()
+            record = await post(client, HttpUrl("http://nowhere.invalid/mcp")).whole()
             message = "http://nowhere.invalid/mcp cannot be reached: the name nowhere.invalid is not known"
             assert str(record.error).startswith(message)
             assert record.error is not None
             assert record.error.sent is False
             long = "a" * 70 + ".test"
-            record = await post(client, Url(f"http://{long}/")).whole()
+            record = await post(client, HttpUrl(f"http://{long}/")).whole()
             assert str(record.error).startswith(f"http://{long}/ cannot be reached: its name is not valid (")
 
     drive(main())
@@ -104,7 +104,7 @@ def test_a_name_that_nobody_knows_is_named(drive: Run) -> None:
 def test_a_connection_that_takes_too_long_is_given_up(drive: Run) -> None:
     async def main() -> None:
         async with playing([STAY]) as server, HttpClient(connect_timeout=0.1) as client:
-            url = Url(str(server.url).replace("http:", "https:"))  # it never says hello
+            url = HttpUrl(str(server.url).replace("http:", "https:"))  # it never says hello
             record = await post(client, url).whole()
             assert str(record.error) == f"{url} cannot be reached: no connection within 0.1 seconds"
             assert record.error is not None
@@ -117,7 +117,7 @@ def test_a_connection_that_takes_too_long_is_given_up(drive: Run) -> None:
 def test_those_who_wait_do_not_try_one_after_another_what_has_failed_for_the_first(drive: Run) -> None:
     async def main() -> None:
         async with playing([STAY]) as server, HttpClient(max_connections=1, connect_timeout=0.1) as client:
-            url = Url(str(server.url).replace("http:", "https:"))  # it never says hello
+            url = HttpUrl(str(server.url).replace("http:", "https:"))  # it never says hello
             for record in [post(client, url) for _ in range(20)]:
                 assert "no connection within" in str((await record.whole()).error)
             assert server.connections <= 2  # one was under way before the others came
@@ -128,7 +128,7 @@ def test_those_who_wait_do_not_try_one_after_another_what_has_failed_for_the_fir
 def test_one_whose_time_is_up_takes_nobody_along(drive: Run) -> None:
     async def main() -> None:
         async with playing([STAY]) as server, HttpClient(max_connections=1, connect_timeout=2.0) as client:
-            url = Url(str(server.url).replace("http:", "https:"))  # it never says hello
+            url = HttpUrl(str(server.url).replace("http:", "https:"))  # it never says hello
             first, second = post(client, url), post(client, url)
             with pytest.raises(HttpError, match="did not answer in time"):
                 await client.request("GET", url, timeout=0.05)
@@ -163,7 +163,7 @@ def test_an_attempt_that_fails_fails_only_those_who_waited_for_it(drive: Run) ->
         nonlocal go_on
         go_on = asyncio.Event()
         async with serving(handler) as server, HttpClient() as client:
-            url = Url(str(server.url).replace("http:", "https:"))
+            url = HttpUrl(str(server.url).replace("http:", "https:"))
             first = post(client, url)
             await until(lambda: server.connections == 1)
             first.task.cancel()
@@ -186,7 +186,7 @@ def test_a_name_with_several_addresses_is_tried_at_each(monkeypatch: pytest.Monk
     async def main() -> None:
         async with playing([OK, STAY]) as server, HttpClient() as client:
             monkeypatch.setattr(socket, "getaddrinfo", both)  # uvloop has a resolver of its own
-            url = Url(f"http://both.test:{server.url.port}/")
+            url = HttpUrl(f"http://both.test:{server.url.port}/")
             assert await get(client, url).text() == b"ok"
 
     run_in(asyncio.new_event_loop, main())
@@ -263,7 +263,7 @@ def test_plain_http_behind_https_is_named(drive: Run) -> None:
 
     async def main() -> None:
         async with serving(handler) as plain, HttpClient() as client:
-            url = Url(str(plain.url).replace("http:", "https:"))
+            url = HttpUrl(str(plain.url).replace("http:", "https:"))
             record = await post(client, url).whole()
             assert str(record.error).startswith(f"{url} cannot be reached: TLS failed (")
             assert record.error is not None
@@ -311,7 +311,7 @@ def test_http_goes_through_a_proxy_with_the_whole_url(drive: Run, monkeypatch: p
         async with playing([OK] * 2) as server, proxy(server.url) as way:
             monkeypatch.setenv("HTTP_PROXY", f"http://ann:s%40cret@127.0.0.1:{way.url.port}")
             async with HttpClient() as client:
-                assert await post(client, Url("http://server.test:81/mcp?a=1")).text() == b"ok"
+                assert await post(client, HttpUrl("http://server.test:81/mcp?a=1")).text() == b"ok"
             lines = way.requests[0].split(b"\r\n")
             assert lines[0] == b"POST http://server.test:81/mcp?a=1 HTTP/1.1"
             assert b"Host: server.test:81" in lines
@@ -326,7 +326,7 @@ def test_https_goes_through_a_tunnel_that_the_proxy_cannot_look_into(
     async def main() -> None:
         async with uvicorn_server(certificate) as server, proxy(server.url) as way:
             monkeypatch.setenv("https_proxy", f"ann:secret@127.0.0.1:{way.url.port}")
-            url = Url("https://server.test/mcp")
+            url = HttpUrl("https://server.test/mcp")
             async with HttpClient(tls=certificate.client()) as client:
                 for _ in range(3):
                     assert await post(client, url, b"through").text() == b"through"
@@ -358,7 +358,7 @@ def test_a_proxy_that_does_not_help_is_named(
         async with playing([OK]) as server, proxy(server.url, refusal) as way:
             monkeypatch.setenv("ALL_PROXY", str(way.url))
             async with HttpClient() as client:
-                record = await post(client, Url("https://server.test/mcp")).whole()
+                record = await post(client, HttpUrl("https://server.test/mcp")).whole()
                 why = reason.format(f"127.0.0.1:{way.url.port}")
                 assert str(record.error) == f"https://server.test/mcp cannot be reached: {why}"
                 assert record.error is not None
@@ -373,7 +373,7 @@ def test_a_proxy_is_not_used_if_the_client_is_to_leave_the_environment_alone(
     async def main() -> None:
         monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{free_port()}")
         async with HttpClient(use_environment=False) as client:
-            record = await post(client, Url("http://nowhere.invalid/")).whole()
+            record = await post(client, HttpUrl("http://nowhere.invalid/")).whole()
             assert "the name nowhere.invalid is not known" in str(record.error)
 
     drive(main())
@@ -384,7 +384,7 @@ def test_a_proxy_of_another_kind_is_refused(drive: Run, monkeypatch: pytest.Monk
         monkeypatch.setenv("ALL_PROXY", "gopher://127.0.0.1:1080")
         async with HttpClient() as client:
             with pytest.raises(HttpError, match="are not supported") as caught:
-                await client.request("GET", Url("http://server.test/"))
+                await client.request("GET", HttpUrl("http://server.test/"))
             assert caught.value.sent is False
 
     drive(main())
@@ -399,7 +399,7 @@ def test_a_proxy_may_be_spoken_to_over_tls(
         async with uvicorn_server(tls) as server, proxy(server.url, tls=certificate.server()) as way:
             monkeypatch.setenv("ALL_PROXY", f"https://127.0.0.1:{way.url.port}")
             async with HttpClient(tls=certificate.client()) as client:
-                url = Url(f"{scheme}://server.test/mcp")
+                url = HttpUrl(f"{scheme}://server.test/mcp")
                 assert await post(client, url, b"through").text() == b"through"
             assert len(way.requests) == 1
 
@@ -418,13 +418,13 @@ def test_a_proxy_may_speak_socks(
         ):
             monkeypatch.setenv("ALL_PROXY", f"{kind}://127.0.0.1:{way.url.port}")
             async with HttpClient(tls=certificate.client()) as client:
-                url = Url(f"{scheme}://server.test/mcp")
+                url = HttpUrl(f"{scheme}://server.test/mcp")
                 for number in range(3):
                     assert await post(client, url, b"%d" % number).text() == b"%d" % number
             assert way.requests == [b"server.test"]
             monkeypatch.setenv("ALL_PROXY", f"{kind}://127.0.0.1:{free_port()}")
             async with HttpClient() as client:
-                record = await post(client, Url("http://server.test/")).whole()
+                record = await post(client, HttpUrl("http://server.test/")).whole()
                 assert "the proxy 127.0.0.1:" in str(record.error)
                 assert record.error is not None
                 assert record.error.sent is False
@@ -463,19 +463,19 @@ def test_a_proxy_may_speak_socks(
 )
 def test_some_hosts_need_no_proxy(exceptions: str, url: str, direct: bool) -> None:
     proxies = Proxies({"http": "proxy.test:3128"}, exceptions)
-    found = proxies.find(Url(url))
+    found = proxies.find(HttpUrl(url))
     assert (found is None) == direct
 
 
 def test_a_cgi_script_takes_no_proxy_from_its_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://evil.test:1")
     monkeypatch.setenv("REQUEST_METHOD", "GET")
-    assert Proxies.of_environment().find(Url("http://a.test/")) is None
+    assert Proxies.of_environment().find(HttpUrl("http://a.test/")) is None
 
 
 def test_each_scheme_has_a_proxy_of_its_own() -> None:
     proxies = Proxies({"http": "http://one.test:1", "all": "http://two.test:2"}, "")
     for url, expected in (("http://a.test/", "http://one.test:1"), ("https://a.test/", "http://two.test:2")):
-        found = proxies.find(Url(url))
+        found = proxies.find(HttpUrl(url))
         assert found is not None
         assert found.url == expected

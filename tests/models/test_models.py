@@ -26,10 +26,9 @@ from midcall.models import (
     ToolDefinition,
     Usage,
 )
-from midcall.models import streamed as streaming
+from midcall.models import http_stream as streaming
 from midcall.models.anthropic import Anthropic
-from midcall.models.base import ThinkingPart
-from midcall.models.choose import choose_model
+from midcall.models.base import ThinkingPart, choose_model
 from midcall.models.openai import OpenAI
 from midcall.models.scripted import Rule, Scripted
 from peers import HERE

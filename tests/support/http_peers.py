@@ -20,7 +20,7 @@ from cryptography.x509.oid import NameOID
 
 from driving import LIMIT
 from midcall.http.client import HttpClient
-from midcall.http.message import Headers, HttpError, Url
+from midcall.http.message import Headers, HttpError, HttpUrl
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 STAY = None
@@ -62,7 +62,7 @@ async def until(condition: Callable[[], bool]) -> None:
 class Record:
     """What becomes of a request that is sent in a task of its own."""
 
-    def __init__(self, client: HttpClient, verb: str, url: Url, body: bytes) -> None:
+    def __init__(self, client: HttpClient, verb: str, url: HttpUrl, body: bytes) -> None:
         self.status = 0
         self.headers: Headers | None = None
         self.pieces: list[bytes] = []
@@ -72,7 +72,7 @@ class Record:
         self.ended = asyncio.Event()
         self.task = asyncio.create_task(self._run(client, verb, url, body))
 
-    async def _run(self, client: HttpClient, verb: str, url: Url, body: bytes) -> None:
+    async def _run(self, client: HttpClient, verb: str, url: HttpUrl, body: bytes) -> None:
         try:
             headers = [("content-type", "application/json")]
             async with await client.request(verb, url, headers, body, timeout=None) as response:
@@ -101,12 +101,12 @@ class Record:
         return self.content
 
 
-def post(client: HttpClient, url: Url, body: bytes = b"{}", verb: str = "POST") -> Record:
+def post(client: HttpClient, url: HttpUrl, body: bytes = b"{}", verb: str = "POST") -> Record:
     """Send a request; give what becomes of it."""
     return Record(client, verb, url, body)
 
 
-def get(client: HttpClient, url: Url, verb: str = "GET") -> Record:
+def get(client: HttpClient, url: HttpUrl, verb: str = "GET") -> Record:
     return post(client, url, b"", verb)
 
 
@@ -117,7 +117,7 @@ def get(client: HttpClient, url: Url, verb: str = "GET") -> Record:
 class Played:
     """A server that does as it is told."""
 
-    url: Url
+    url: HttpUrl
     requests: list[bytes] = field(default_factory=list)
     connections: int = 0
     open: int = 0
@@ -165,7 +165,7 @@ async def serving(
     server = await asyncio.start_server(handle, host, 0, ssl=tls, limit=2**24)
     port = server.sockets[0].getsockname()[1]
     shown = f"[{host}]" if ":" in host else host
-    played = Played(Url(f"{'https' if tls else 'http'}://{shown}:{port}/mcp"))
+    played = Played(HttpUrl(f"{'https' if tls else 'http'}://{shown}:{port}/mcp"))
     try:
         yield played
     finally:
@@ -253,14 +253,14 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
 
 @dataclass
 class Uvicorn:
-    url: Url
+    url: HttpUrl
     server: uvicorn.Server
 
     @property
     def connections(self) -> int:
         return len(self.server.server_state.connections)
 
-    def at(self, path: str) -> Url:
+    def at(self, path: str) -> HttpUrl:
         return self.url.join(path)
 
 
@@ -284,7 +284,7 @@ async def uvicorn_server(certificate: "Certificate | None" = None) -> AsyncItera
     port = server.servers[0].sockets[0].getsockname()[1]
     scheme = "http" if certificate is None else "https"
     try:
-        yield Uvicorn(Url(f"{scheme}://127.0.0.1:{port}/mcp"), server)
+        yield Uvicorn(HttpUrl(f"{scheme}://127.0.0.1:{port}/mcp"), server)
     finally:
         server.should_exit = True
         await task
@@ -347,7 +347,7 @@ async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
         writer.close()
 
 
-def proxy(target: Url, refusal: bytes = b"", **options: Any) -> Any:
+def proxy(target: HttpUrl, refusal: bytes = b"", **options: Any) -> Any:
     """A proxy for which every name leads to the target; or one that refuses."""
 
     async def handler(played: Played, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -366,7 +366,7 @@ def proxy(target: Url, refusal: bytes = b"", **options: Any) -> Any:
     return serving(handler, **options)
 
 
-def socks_proxy(target: Url) -> Any:
+def socks_proxy(target: HttpUrl) -> Any:
     """A SOCKS proxy (4a and 5) for which every name leads to the target; keeps the names."""
 
     async def handler(played: Played, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -8,8 +8,7 @@ from typing import Any
 import driving
 from mcp_peers import mcp_environment
 from midcall import Hub
-from midcall.client.inprocess import HubWire
-from midcall.client.targets import Target
+from midcall.client.targets import HubWire, Target
 from midcall.invocation import Invocation
 from midcall.principal import Principal
 from peers import HERE, command

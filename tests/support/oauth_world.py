@@ -32,7 +32,7 @@ from midcall import Hub, method
 from midcall.client.oauth import Auth, MemoryStore, OAuth
 from midcall.errors import LoginFailed
 from midcall.http.client import HttpClient
-from midcall.http.message import Url
+from midcall.http.message import HttpUrl
 from midcall.transports.auth import OAuthResourceServer
 
 META = "io.modelcontextprotocol/"
@@ -362,7 +362,7 @@ class Person:
 
     async def __call__(self, url: str) -> str:
         self.visits.append(url)
-        response = await self._http.request("GET", Url(url))
+        response = await self._http.request("GET", HttpUrl(url))
         await response.read()
         location = response.headers.get("location")
         assert response.status == 302 and location is not None
@@ -384,7 +384,9 @@ async def request(
     ]
     while True:
         sent = await auth.headers(url, http)
-        response = await http.request("POST", Url(url), [*fixed, *sent.items()], json.dumps(message).encode())
+        response = await http.request(
+            "POST", HttpUrl(url), [*fixed, *sent.items()], json.dumps(message).encode()
+        )
         data = await response.read()
         told = response.headers.get("www-authenticate")
         nonce = response.headers.get("dpop-nonce")

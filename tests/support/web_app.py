@@ -12,9 +12,9 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 
 from midcall import Ask, Hub, Question, method
+from midcall.activations.demo import RULES, SUGGESTIONS, flights_plugin
 from midcall.activations.echo import Echo
 from midcall.activations.flights import Flights
-from midcall.activations.flights_plugin import RULES, SUGGESTIONS, flights_plugin
 from midcall.activations.interactive import Interactive
 from midcall.chat import ChatEngine, Plugin, PluginContext, PluginQuestion
 from midcall.models.base import (

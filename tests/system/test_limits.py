@@ -14,9 +14,9 @@ from driving import drive
 from mcp_oracle import MODERN
 from mcp_peers import FORMS, over_stdio
 from midcall import Hub, MethodNotFound, method
-from midcall.activations.flights_plugin import RULES
+from midcall.activations.demo import RULES
 from midcall.client.toolbox import check_call
-from midcall.http.message import HttpError, Url
+from midcall.http.message import HttpError, HttpUrl
 from midcall.limits import MAX_KEY, MAX_NAME, MAX_URI
 from midcall.mcp import mcp_of
 from midcall.models.base import Message, ModelRequest, ToolCall, ToolDefinition
@@ -279,9 +279,9 @@ def test_an_unknown_tool_is_refused_over_mcp_without_a_search(monkeypatch: pytes
 
 def test_a_long_text_that_is_no_url_is_refused_without_being_searched_again_and_again() -> None:
     with pytest.raises(HttpError, match="is no URL"):
-        Url("http:" + "//" * 200_000)
+        HttpUrl("http:" + "//" * 200_000)
     with pytest.raises(HttpError) as caught:
-        Url("http://user:secret@a b@host name/")
+        HttpUrl("http://user:secret@a b@host name/")
     assert "secret" not in str(caught.value)
 
 

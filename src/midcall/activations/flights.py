@@ -48,7 +48,7 @@ class SeatChoice(Struct, frozen=True):
     seat: str
 
 
-class Ticket(Struct, frozen=True, rename="camel"):
+class FlightTicket(Struct, frozen=True, rename="camel"):
     """What was booked."""
 
     ticket_number: str
@@ -66,7 +66,7 @@ class Flights:
     """Find and book flights (made up ones)."""
 
     @method(elicits=[pick_flight, pick_seat], title="Book a flight")
-    async def book_flight(self, origin: str, destination: str, ask: Ask) -> Ticket:
+    async def book_flight(self, origin: str, destination: str, ask: Ask) -> FlightTicket:
         """Book a flight for the person, who picks the flight and the seat.
 
         Args:
@@ -80,7 +80,7 @@ class Flights:
         seat = await _picked_seat(ask, flight)
         ask.progress("Booking", 80)
         number = await ask.step(_issue, flight.id, seat)
-        return Ticket(number, flight, seat, flight.price, await _tip(ask, destination))
+        return FlightTicket(number, flight, seat, flight.price, await _tip(ask, destination))
 
 
 async def _picked_flight(ask: Ask, origin: str, destination: str, flights: list[Flight]) -> Flight:
@@ -172,5 +172,5 @@ def told(result: str) -> str:
         f"- **{flight['airline']} {flight['number']}**, {flight['departure']} to {flight['arrival']}\n"
         f"- Seat **{ticket['seat']}**\n"
         f"- Price **${ticket['price']}**\n"
-        f"- Ticket **{ticket['ticketNumber']}**{tip}"
+        f"- FlightTicket **{ticket['ticketNumber']}**{tip}"
     )

@@ -32,7 +32,7 @@ class Deleted(Struct, tag_field="type", tag="deleted"):
     id: str
 
 
-class Confirmed(Struct, tag_field="type", tag="confirmed"):
+class ConfirmedEvent(Struct, tag_field="type", tag="confirmed"):
     """The person said yes."""
 
     message: str
@@ -51,7 +51,7 @@ class ErrorEvent(Struct, tag_field="type", tag="error"):
 
 WizardEvent: TypeAlias = StepStarted | Created | CancelledEvent | ErrorEvent
 DeleteEvent: TypeAlias = Deleted | CancelledEvent | ErrorEvent
-ConfirmEvent: TypeAlias = Confirmed | CancelledEvent | ErrorEvent
+ConfirmEvent: TypeAlias = ConfirmedEvent | CancelledEvent | ErrorEvent
 
 TEMPLATES = [
     Option("minimal", "Minimal", "One file and a README"),
@@ -114,6 +114,6 @@ class Interactive:
             message: the question
         """
         try:
-            return Confirmed(message) if await ask.confirm(message) else CancelledEvent()
+            return ConfirmedEvent(message) if await ask.confirm(message) else CancelledEvent()
         except AskError as error:
             return ErrorEvent(str(error), error.recoverable)

@@ -114,7 +114,7 @@ class Translator:
     def take(self, event: events.Event) -> Told:
         """What one event of the chat is in AG-UI."""
         match event:
-            case events.Text(content):
+            case events.TextEvent(content):
                 yield from self._open_as("text")
                 yield {"type": "TEXT_MESSAGE_CONTENT", "messageId": self._message, "delta": content}
             case events.Thinking(content):
@@ -127,10 +127,10 @@ class Translator:
                     yield from _called(call, parent)
             case events.ToolProgress():
                 yield _progress(event)
-            case events.ToolResult(call_id, _, content):
+            case events.ToolResultEvent(call_id, _, content):
                 yield from self._close()
                 yield _result(call_id, content)
-            case events.ToolError(call_id, _, message):
+            case events.ToolErrorEvent(call_id, _, message):
                 yield from self._close()
                 yield _result(call_id, f"Error: {message}")
             case events.SessionError(session_id):

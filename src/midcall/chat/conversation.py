@@ -135,7 +135,7 @@ class SessionInfo(_Told, frozen=True, tag="session_info"):
     model: dict[str, Any]
 
 
-class Text(_Told, frozen=True, tag="text"):
+class TextEvent(_Told, frozen=True, tag="text"):
     """A piece of the answer."""
 
     content: str
@@ -162,7 +162,7 @@ class ToolProgress(_Told, frozen=True, tag="tool_progress"):
     percentage: float | None = None
 
 
-class ToolResult(_Told, frozen=True, tag="tool_result"):
+class ToolResultEvent(_Told, frozen=True, tag="tool_result"):
     """What a tool gave."""
 
     call_id: str
@@ -171,7 +171,7 @@ class ToolResult(_Told, frozen=True, tag="tool_result"):
     structured: Any = None
 
 
-class ToolError(_Told, frozen=True, tag="tool_error"):
+class ToolErrorEvent(_Told, frozen=True, tag="tool_error"):
     """A tool failed."""
 
     call_id: str
@@ -244,12 +244,12 @@ class Failure(_Told, frozen=True, tag="error", omit_defaults=False):
 
 Event: TypeAlias = (
     SessionInfo
-    | Text
+    | TextEvent
     | Thinking
     | ToolCalls
     | ToolProgress
-    | ToolResult
-    | ToolError
+    | ToolResultEvent
+    | ToolErrorEvent
     | ElicitRequest
     | SessionStatus
     | SessionError

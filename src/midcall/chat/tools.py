@@ -310,7 +310,7 @@ class TurnCalls:
             return
         self._conversation.pending.pop(call.id, None)
         self._conversation.say(Message("tool", outcome.content, tool_call_id=call.id))
-        self._run.emit(events.ToolResult(call.id, self._name(call), outcome.content, outcome.structured))
+        self._run.emit(events.ToolResultEvent(call.id, self._name(call), outcome.content, outcome.structured))
 
     async def _end(self, call: ToolCall, reason: str) -> None:
         """A call fails that has not ended by itself: first in the journal, so that none is left there."""
@@ -325,7 +325,7 @@ class TurnCalls:
     def _failed(self, call: ToolCall, message: str) -> None:
         self._conversation.pending.pop(call.id, None)
         self._conversation.say(Message("tool", f"Error: {message}", tool_call_id=call.id, is_error=True))
-        self._run.emit(events.ToolError(call.id, self._name(call), message))
+        self._run.emit(events.ToolErrorEvent(call.id, self._name(call), message))
 
     # --- what it asks -------------------------------------------------------------------------
 

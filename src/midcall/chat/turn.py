@@ -224,7 +224,7 @@ class Turn:
                 match event:
                     case TextPart(text):
                         self._said.append(sound(text))
-                        self._run.emit(events.Text(self._said[-1]))
+                        self._run.emit(events.TextEvent(self._said[-1]))
                     case ThinkingPart(text):
                         thinking.append(sound(text))
                         self._run.emit(events.Thinking(thinking[-1]))

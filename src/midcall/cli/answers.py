@@ -7,8 +7,8 @@ in this order. VALUE is JSON, or text that is read as the kind of question wants
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from midcall.cli.exits import UsageError
-from midcall.cli.fields import MISSING, Field, fields_of, read_json
+from midcall.cli.exit_codes import UsageError
+from midcall.cli.schema_fields import MISSING, SchemaField, fields_of, read_json
 from midcall.errors import WrongAnswer
 from midcall.items import Request
 from midcall.questions import (
@@ -34,7 +34,7 @@ _YES = frozenset(("yes", "y", "true", "done", "ok"))
 _NO = frozenset(("no", "n", "false"))
 
 
-class Given(NamedTuple):
+class GivenAnswer(NamedTuple):
     """An answer, as text to show and as value, and where it comes from."""
 
     text: str
@@ -42,7 +42,7 @@ class Given(NamedTuple):
     source: str
 
 
-class Answers:
+class GivenAnswers:
     """The answers that were given beforehand."""
 
     def __init__(self, pairs: Sequence[str] = (), *, yes: bool = False, source: str = "--answer") -> None:
@@ -57,15 +57,15 @@ class Answers:
             return PERSON_KINDS
         return frozenset(("confirm",)) if self._yes else frozenset()
 
-    def find(self, request: Request, number: int) -> Given | None:
+    def find(self, request: Request, number: int) -> GivenAnswer | None:
         """The answer to a question, the `number`th of its call, or `None`."""
         question = request.request_type
         for matches in (_by_number, _by_words, _by_name):
             for key, value in self._pairs:
                 if matches(key, request, number):
-                    return Given(value, answer_from_text(question, value), self._source)
+                    return GivenAnswer(value, answer_from_text(question, value), self._source)
         if self._yes and isinstance(question, Confirm):
-            return Given("yes", Confirmed(True), "--yes")
+            return GivenAnswer("yes", Confirmed(True), "--yes")
         return None
 
 
@@ -109,7 +109,7 @@ def _bare(question: AnyQuestion, text: str) -> Answer | str:
     return text
 
 
-def _only_field(form: Form) -> Field | None:
+def _only_field(form: Form) -> SchemaField | None:
     """The field of a form that has no other: over MCP, a question for something else than an object."""
     fields = fields_of(form.schema)
     return fields[0] if len(fields) == 1 else None

@@ -4,10 +4,10 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from midcall.cli.exits import EXIT_CODES_HELP, Exit, UsageError
+from midcall.cli.exit_codes import EXIT_CODES_HELP, Exit, UsageError
 
 if TYPE_CHECKING:
-    from midcall.cli.screens import Screen
+    from midcall.cli.output import Screen
     from midcall.hub import Hub
 
 _OPTIONS = ("--help", "--params", "--yes", "--answer", "--json", "--timeout", "--log-level")
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> Exit:
 async def _open_and_call(args: argparse.Namespace) -> Exit:
     import logging
 
-    from midcall.cli.load import opened
+    from midcall.cli.load_target import opened
     from midcall.logs import PrintableFormatter
 
     handler = logging.StreamHandler(sys.stderr)
@@ -107,7 +107,7 @@ async def _open_and_call(args: argparse.Namespace) -> Exit:
 
 def _read_flags(hub: "Hub", args: argparse.Namespace) -> tuple[argparse.Namespace, Any]:
     """Parse what stands after METHOD, by its schema: gives all options, and the parameters."""
-    from midcall.cli.flags import Flags, read_params
+    from midcall.cli.schema_fields import Flags, read_params
     from midcall.printable import printable
 
     schema = hub.schema(args.method)
@@ -132,22 +132,22 @@ def _read_flags(hub: "Hub", args: argparse.Namespace) -> tuple[argparse.Namespac
 
 
 async def _call(hub: "Hub", args: argparse.Namespace, params: Any) -> Exit:
-    from midcall.cli.answers import Answers
-    from midcall.cli.conversation import Conversation
-    from midcall.cli.screens import has_person
+    from midcall.cli.answers import GivenAnswers
+    from midcall.cli.interactive_call import InteractiveCall
+    from midcall.cli.output import has_person
     from midcall.hub import ATTACHED_TIME_LIMIT
     from midcall.questions import PERSON_KINDS
 
-    answers = Answers(args.answer or (), yes=args.yes)
+    answers = GivenAnswers(args.answer or (), yes=args.yes)
     time_limit = ATTACHED_TIME_LIMIT if args.timeout is None else args.timeout or None
     person = has_person()
     supports = PERSON_KINDS if person else answers.kinds
     invocation = hub.call(args.method, params, supports=supports, time_limit=time_limit)
-    return await Conversation(invocation, _screen(args, person), answers, person=person).run()
+    return await InteractiveCall(invocation, _screen(args, person), answers, person=person).run()
 
 
 def _screen(args: argparse.Namespace, person: bool) -> "Screen":
-    from midcall.cli.screens import JsonLines, Plain
+    from midcall.cli.output import JsonLines, Plain
 
     if args.json:
         return JsonLines()

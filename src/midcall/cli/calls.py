@@ -6,15 +6,16 @@ process; all else only reads and writes the journal, or asks the server.
 
 import argparse
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from midcall.cli.call import seconds
-from midcall.cli.exits import Exit, UsageError, with_details
+from midcall.cli.exit_codes import Exit, UsageError, with_details
 from midcall.printable import printable
 
 if TYPE_CHECKING:
+    from midcall.cli.calls_actions import CallsAdmin
     from midcall.hub import Hub
     from midcall.journal.contract import Journal
     from midcall.journal.durable import DurableCalls
@@ -43,30 +44,6 @@ exit codes:
   3  cancelled: Ctrl-C
   4  not answered: an answer does not fit, or matches no question
 """
-
-
-class CallsAdmin(Protocol):
-    """What is done with calls, here or through a server (see `journal.admin`)."""
-
-    async def list(
-        self,
-        *,
-        status: Sequence[Any] = (),
-        name: str | None = None,
-        principal: str | None = None,
-        after: str | None = None,
-        limit: int = 100,
-    ) -> dict[str, Any]: ...
-    async def show(self, call_id: str, *, values: bool = False) -> dict[str, Any]: ...
-    async def answer(self, call_id: str, answers: Mapping[str, Any]) -> dict[str, Any]: ...
-    async def abort(self, call_id: str, reason: str) -> dict[str, Any]: ...
-    async def export(self, call_id: str) -> dict[str, Any]: ...
-    async def export_keys(self) -> dict[str, Any]: ...
-    def export_all(self, status: Sequence[Any] = ()) -> AsyncIterator[dict[str, Any]]: ...
-    async def restore(self, exported: dict[str, Any]) -> bool: ...
-    async def restore_keys(self, exported: dict[str, Any]) -> bool: ...
-    def export_conversations(self) -> AsyncIterator[dict[str, Any]]: ...
-    async def restore_conversation(self, exported: dict[str, Any]) -> bool | None: ...
 
 
 # --- options ----------------------------------------------------------------------------------
@@ -263,16 +240,16 @@ def _admin(args: argparse.Namespace) -> "AbstractAsyncContextManager[CallsAdmin]
 
 
 @asynccontextmanager
-async def _of_server(args: argparse.Namespace) -> AsyncIterator[CallsAdmin]:
+async def _of_server(args: argparse.Namespace) -> "AsyncIterator[CallsAdmin]":
     import os
 
-    from midcall.cli.remote import RemoteOperations
+    from midcall.cli.remote_admin import RemoteAdmin
 
-    yield RemoteOperations(args.url, args.token or os.environ.get(TOKEN_VARIABLE))
+    yield RemoteAdmin(args.url, args.token or os.environ.get(TOKEN_VARIABLE))
 
 
 @asynccontextmanager
-async def _of_journal(args: argparse.Namespace) -> AsyncIterator[CallsAdmin]:
+async def _of_journal(args: argparse.Namespace) -> "AsyncIterator[CallsAdmin]":
     """A journal alone: nothing is run."""
     from midcall.journal.admin import Admin
     from midcall.mcp import CALL_KINDS
@@ -287,10 +264,10 @@ async def _of_journal(args: argparse.Namespace) -> AsyncIterator[CallsAdmin]:
 
 
 @asynccontextmanager
-async def _of_target(args: argparse.Namespace) -> AsyncIterator[CallsAdmin]:
+async def _of_target(args: argparse.Namespace) -> "AsyncIterator[CallsAdmin]":
     """A journal and the code: this process is one of its workers, for the one call that is answered."""
     from midcall.chat.dialect import ChatCalls
-    from midcall.cli.load import load_hub
+    from midcall.cli.load_target import load_hub
     from midcall.journal.admin import Admin
     from midcall.journal.durable import DurableCalls
     from midcall.mcp import CALL_KINDS, mcp_of

@@ -10,20 +10,21 @@ import itertools
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text as RichText
 
-from midcall.cli.answers import Answers
-from midcall.cli.calls import CallsAdmin
-from midcall.cli.exits import Exit, Interrupted, UsageError
-from midcall.cli.screens import has_person, readable, say, write_out
+from midcall.cli.answers import GivenAnswers
+from midcall.cli.exit_codes import Exit, Interrupted, UsageError
+from midcall.cli.output import has_person, readable, say, write_out
+from midcall.cli.remote_admin import RemoteAdmin
 from midcall.cli.terminal import styled
 from midcall.errors import JournalError, MidcallError, NotWaiting, UnknownQuestion, WrongAnswer
 from midcall.items import Metadata, Request
+from midcall.journal.admin import Admin
 from midcall.questions import (
     CANCELLED,
     DECLINED,
@@ -38,6 +39,9 @@ from midcall.questions import (
     question_from_wire,
     read_answer,
 )
+
+CallsAdmin: TypeAlias = Admin | RemoteAdmin
+"""What is done with calls, here or through a server."""
 
 PAGE = 1000
 
@@ -240,7 +244,7 @@ def _match(questions: Mapping[str, AnyQuestion], pair: str) -> tuple[str, Answer
     """The question that is meant, by its key or as with `midcall call --answer`, and the answer."""
     word, _, value = pair.partition("=")
     for number, (key, question) in enumerate(questions.items(), 1):
-        own = Answers([f"{number}={value}" if word.strip() == key else pair])
+        own = GivenAnswers([f"{number}={value}" if word.strip() == key else pair])
         found = own.find(Request(_NOWHEN, key, question), number)
         if found is not None:
             try:

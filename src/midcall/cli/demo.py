@@ -6,13 +6,13 @@ Without a terminal (in CI) a booking is played by a script against the same serv
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from midcall.cli.exits import Exit, UsageError
+from midcall.cli.exit_codes import Exit, UsageError
 
 if TYPE_CHECKING:
     import socket
 
     from midcall.chat.engine import ChatEngine
-    from midcall.cli.screens import Screen
+    from midcall.cli.output import Screen
     from midcall.hub import Hub
 
 TARGET = "midcall.activations.demo:hub"
@@ -43,7 +43,7 @@ _AFTER = "Ctrl-C ends the demo."
 
 def add_parser(commands: Any) -> None:
     """Add the command to the command line."""
-    from midcall.cli.chatting import add_model
+    from midcall.cli.serve_options import add_model
 
     parser = commands.add_parser(
         "demo",
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> Exit:
 def _chat(model: str | None) -> "ChatEngine":
     """The chat of the demo. What waits in it outlives the demo: it is in the user's state directory."""
     from midcall.activations.demo import hub
-    from midcall.cli.chatting import prepare_chat
+    from midcall.cli.serve_options import prepare_chat
     from midcall.journal.choose import choose_journal
     from midcall.journal.durable import DurableCalls
 
@@ -98,7 +98,7 @@ def _chat(model: str | None) -> "ChatEngine":
 async def _demo(chat: "ChatEngine", listener: "socket.socket", *, terminal: bool, browser: bool) -> Exit:
     import asyncio
 
-    from midcall.cli.screens import has_person
+    from midcall.cli.output import has_person
     from midcall.cli.serve import until_stopped
     from midcall.transports.http_server import server
 
@@ -124,7 +124,7 @@ async def _show(chat: "ChatEngine", host: str, port: int, *, terminal: bool, bro
     import asyncio
     import webbrowser
 
-    from midcall.cli.screens import Plain, has_person
+    from midcall.cli.output import Plain, has_person
     from midcall.cli.terminal import Terminal
 
     person = has_person()
@@ -158,13 +158,13 @@ def _command() -> str:
 
 async def _tour(hub: "Hub", screen: "Screen") -> Exit:
     """One call of the wizard, asked in this terminal."""
-    from midcall.cli.answers import Answers
-    from midcall.cli.conversation import Conversation
+    from midcall.cli.answers import GivenAnswers
+    from midcall.cli.interactive_call import InteractiveCall
     from midcall.questions import PERSON_KINDS
 
     screen.say(_TOUR.format(method=WIZARD))
     invocation = hub.call(WIZARD, supports=PERSON_KINDS, time_limit=None)
-    return await Conversation(invocation, screen, Answers((), source="script"), person=True).run()
+    return await InteractiveCall(invocation, screen, GivenAnswers((), source="script"), person=True).run()
 
 
 async def _play(chat: "ChatEngine", screen: "Screen") -> Exit:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from midcall.cli.exits import Exit, UsageError
+from midcall.cli.exit_codes import Exit, UsageError
 from midcall.printable import printable
 
 _EXAMPLES = """\
@@ -30,7 +30,7 @@ Where --write writes:
 """
 
 
-class Client(NamedTuple):
+class ClientSettings(NamedTuple):
     """How one client wants it."""
 
     title: str
@@ -46,10 +46,10 @@ class Client(NamedTuple):
 
 
 CLIENTS = {
-    "claude-code": Client(
+    "claude-code": ClientSettings(
         "Claude Code", "mcpServers", ".mcp.json", "Start claude in this folder and approve it."
     ),
-    "claude-desktop": Client(
+    "claude-desktop": ClientSettings(
         "Claude Desktop",
         "mcpServers",
         None,
@@ -57,10 +57,12 @@ CLIENTS = {
         typed=False,
         takes_urls=False,
     ),
-    "cursor": Client(
+    "cursor": ClientSettings(
         "Cursor", "mcpServers", ".cursor/mcp.json", "Open this folder in Cursor and switch it on."
     ),
-    "vscode": Client("VS Code", "servers", ".vscode/mcp.json", "Open this folder in VS Code and start it."),
+    "vscode": ClientSettings(
+        "VS Code", "servers", ".vscode/mcp.json", "Open this folder in VS Code and start it."
+    ),
 }
 
 
@@ -103,7 +105,7 @@ def run(args: argparse.Namespace) -> Exit:
     return Exit.SUCCESS
 
 
-def config_path(client: Client, platform: str, environment: Mapping[str, str], folder: Path) -> Path:
+def config_path(client: ClientSettings, platform: str, environment: Mapping[str, str], folder: Path) -> Path:
     """Where a client has its configuration on this system."""
     if client.file is not None:
         return folder / client.file
@@ -120,7 +122,7 @@ def config_path(client: Client, platform: str, environment: Mapping[str, str], f
 # --- what is written ------------------------------------------------------------------------
 
 
-def _entry(client: Client, args: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+def _entry(client: ClientSettings, args: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     """The name of the server, and how to reach it."""
     if args.http is None and args.target is None:
         raise UsageError("Name the hub, as in app:hub, or a server with --http URL")
@@ -138,7 +140,7 @@ def _entry(client: Client, args: argparse.Namespace) -> tuple[str, dict[str, Any
 
 def _arguments(target: str) -> list[str]:
     """The rest of the command. Clients start it in a folder of their own choice, so it names this one."""
-    from midcall.cli.load import split_target
+    from midcall.cli.load_target import split_target
 
     where, attribute = split_target(target)
     if where.endswith(".py"):
@@ -147,7 +149,7 @@ def _arguments(target: str) -> list[str]:
     return ["-m", "midcall", *serve]
 
 
-def _remote(client: Client, url: str) -> dict[str, Any]:
+def _remote(client: ClientSettings, url: str) -> dict[str, Any]:
     if not client.takes_urls:
         raise UsageError(
             f"The file of {client.title} only has servers that it starts itself. "
@@ -163,7 +165,7 @@ def _remote(client: Client, url: str) -> dict[str, Any]:
 
 def _name_of(target: str) -> str:
     """The hub's own name; for one that has none, the name of its module."""
-    from midcall.cli.load import load_hub, split_target
+    from midcall.cli.load_target import load_hub, split_target
     from midcall.hub import Hub
 
     hub = load_hub(target)  # a wrong target is noticed here, and not by the client later

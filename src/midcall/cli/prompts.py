@@ -13,9 +13,9 @@ import msgspec
 import questionary
 from prompt_toolkit.output import create_output
 
-from midcall.cli.exits import Interrupted
-from midcall.cli.fields import MISSING, Field, fields_of, read_json
-from midcall.cli.screens import readable
+from midcall.cli.exit_codes import Interrupted
+from midcall.cli.output import readable
+from midcall.cli.schema_fields import MISSING, SchemaField, fields_of, read_json
 from midcall.printable import printable
 from midcall.questions import (
     DECLINED,
@@ -96,7 +96,7 @@ class Prompts:
                 entered[field.name] = value
         return CustomAnswer(dict(entered))
 
-    async def _field(self, field: Field, before: Any) -> Any:
+    async def _field(self, field: SchemaField, before: Any) -> Any:
         label = f"{field.name} ({field.description})" if field.description else field.name
         optional = field.nullable or (not field.required and field.default is MISSING)
         blank = None if field.nullable else MISSING
@@ -180,7 +180,7 @@ def _is_json(text: str) -> bool | str:
     return "This is not JSON" if read_json(text) is MISSING else True
 
 
-def _fault(field: Field, text: str) -> str | None:
+def _fault(field: SchemaField, text: str) -> str | None:
     """Why a text cannot be the value of a field, as far as its kind tells."""
     value = field.read(text)
     if field.kind == "integer" and not isinstance(value, int):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from midcall.cli.exits import UsageError
+from midcall.cli.exit_codes import UsageError
 from midcall.cli.serve_options import add_options
 
 if TYPE_CHECKING:

@@ -6,9 +6,8 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from midcall.cli.chatting import prepare_chat
-from midcall.cli.exits import Exit, UsageError, with_details
-from midcall.cli.serve_options import add_options
+from midcall.cli.exit_codes import Exit, UsageError, with_details
+from midcall.cli.serve_options import add_options, prepare_chat
 
 if TYPE_CHECKING:
     import asyncio
@@ -59,7 +58,7 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until the end of the input, Ctrl-C or SIGTERM."""
-    from midcall.cli.load import load_hub
+    from midcall.cli.load_target import load_hub
 
     return serve(args, lambda: load_hub(args.target))
 

@@ -1,12 +1,16 @@
-"""The options of a server, the same for `midcall serve` and `midcall proxy`."""
+"""The options of a server, the same for `midcall serve` and `midcall proxy`; and the model of its chat."""
 
 import argparse
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from midcall.cli.call import seconds
-from midcall.cli.chatting import add_model
+from midcall.cli.exit_codes import UsageError
+
+if TYPE_CHECKING:
+    from midcall.hub import Hub
 
 MOST_WORKERS = 1000
 MOST_CONNECTIONS = 1_000_000
@@ -196,3 +200,33 @@ def _module(text: str) -> Path:
     if path.suffix not in (".js", ".mjs") or not path.is_file():
         raise argparse.ArgumentTypeError(f"{text!r} is no file of JavaScript that ends in .js")
     return path
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Add the flag that chooses the model."""
+    parser.add_argument(
+        "--model",
+        metavar="NAME",
+        help="over HTTP, serve a chat at / in which this model calls the methods: openai:NAME, "
+        "anthropic:NAME, ollama:NAME, local, or scripted (default: MIDCALL_MODEL); keys come from the "
+        "environment",
+    )
+
+
+def prepare_chat(name: str | None, hub: "Hub") -> None:
+    """Give the hub a chat if a model is named, and its chat what it lacks. Raises `UsageError`."""
+    from midcall.models.base import choose_model
+
+    try:
+        model = choose_model(name)
+    except ValueError as error:
+        raise UsageError(f"--model: {error}") from None
+    if hub.chat is None and model is None:
+        return
+    from midcall.chat.engine import ChatEngine
+
+    engine: ChatEngine = hub.chat or ChatEngine(hub)
+    if model is not None:
+        engine.chosen_model = model
+    if engine.chosen_model is None:
+        raise UsageError("The hub has a chat, which needs a model: --model NAME, or MIDCALL_MODEL")

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.highlighter import JSONHighlighter
 from rich.text import Text
 
-from midcall.cli.screens import Tone, log_line, progress_line, readable, write_out
+from midcall.cli.output import Tone, log_line, progress_line, readable, write_out
 from midcall.items import Data, Item, Log, Progress
 from midcall.printable import printable
 

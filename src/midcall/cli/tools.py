@@ -4,7 +4,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from midcall.cli.exits import Exit, UsageError
+from midcall.cli.exit_codes import Exit, UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,14 +49,14 @@ def run(args: argparse.Namespace) -> Exit:
 
 
 async def _tools(args: argparse.Namespace) -> Exit:
-    from midcall.cli.load import opened
+    from midcall.cli.load_target import opened
 
     async with opened(args.target) as hub:
         return _show(args, hub)
 
 
 def _show(args: argparse.Namespace, hub: "Hub") -> Exit:
-    from midcall.cli.screens import write_out
+    from midcall.cli.output import write_out
     from midcall.errors import MethodNotFound
 
     try:
@@ -100,7 +100,7 @@ def _show_method(console: "Console", schema: dict[str, Any]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from midcall.cli.fields import MISSING, fields_of, type_text
+    from midcall.cli.schema_fields import MISSING, fields_of, type_text
     from midcall.cli.terminal import styled
 
     marks = _marks(schema["streaming"], schema["interactive"])

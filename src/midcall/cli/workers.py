@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from midcall.cli.exits import Exit, UsageError
+from midcall.cli.exit_codes import Exit, UsageError
 
 log = logging.getLogger("midcall.workers")
 

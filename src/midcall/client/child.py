@@ -18,12 +18,15 @@ import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from midcall import jsonrpc
-from midcall.client.wire import MAX_MESSAGE, About, Reader
+from midcall.client.wire import MAX_MESSAGE, About
 from midcall.errors import MidcallError, TransportLost, Unreachable
 from midcall.jsonrpc import Fault, Lines
+
+if TYPE_CHECKING:
+    from midcall.client.session import ClientSession
 
 log = logging.getLogger("midcall.client.server")
 
@@ -83,13 +86,13 @@ class ChildWire:
         self._transport: asyncio.SubprocessTransport | None = None
         self._dropped = False
 
-    async def open(self, reader: Reader) -> None:
+    async def open(self, session: "ClientSession") -> None:
         loop = asyncio.get_running_loop()
         name = self.command[0]
         program = shutil.which(name, path=self._env.get("PATH")) or name
         starting = loop.create_task(
             loop.subprocess_exec(
-                lambda: _Child(reader, name),
+                lambda: _Child(session, name),
                 program,
                 *self.command[1:],
                 stdin=asyncio.subprocess.PIPE,
@@ -164,10 +167,10 @@ class ChildWire:
 class _Child(asyncio.SubprocessProtocol):
     """What the event loop calls."""
 
-    def __init__(self, reader: Reader, name: str) -> None:
+    def __init__(self, session: "ClientSession", name: str) -> None:
         loop = asyncio.get_running_loop()
         self._loop = loop
-        self._reader = reader
+        self._session = session
         self._name = name
         self._lines = Lines(MAX_MESSAGE)
         self._errors = Lines(64 * 1024)
@@ -223,9 +226,9 @@ class _Child(asyncio.SubprocessProtocol):
         if line is None:
             log.warning("%s: skipped a line of over %d bytes", self._name, MAX_MESSAGE)
         elif line[:1] == b"{":
-            self._reader.receive(line)
+            self._session.receive(line)
         elif (message := _message_in(line)) is not None:
-            self._reader.receive(message)
+            self._session.receive(message)
         elif line and not line.isspace():
             log.warning("%s: skipped what is no message: %s", self._name, _text(line))
 
@@ -262,7 +265,7 @@ class _Child(asyncio.SubprocessProtocol):
             self._loop.call_later(LAST_MOMENTS, self._lose)
 
     def _lose(self) -> None:
-        self._reader.lost(self._why())
+        self._session.lost(self._why())
 
     def _why(self) -> MidcallError:
         code: Any = self._transport.get_returncode() if self._transport is not None else None

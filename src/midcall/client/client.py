@@ -14,18 +14,15 @@ from typing import Any, Self
 
 from msgspec import Struct
 
-from midcall.client.answering import Answering, Folders, Sampler
-from midcall.client.batch import OnResult, ToolBatch
-from midcall.client.cache import Cache
-from midcall.client.greeting import Era, Greeting
-from midcall.client.keeping import Keeper
-from midcall.client.mirrored import Mirrored
-from midcall.client.responses import Waiter
+from midcall.client.cache import Cache, ServerChanges, Updated
+from midcall.client.handshake import Era, Handshake
+from midcall.client.header_params import HeaderParams
+from midcall.client.reconnect import Reconnect
 from midcall.client.rounds import Exchange, Handle
-from midcall.client.session import ClientSession, in_time
-from midcall.client.subscriptions import Subscriptions, Updated
+from midcall.client.server_requests import Answering, Folders, Sampler
+from midcall.client.session import ClientSession, Waiter, in_time
 from midcall.client.targets import Named, Target, target_of
-from midcall.client.tool_call import ClientCall, Outcome, ToolLine, refuse, tool_params
+from midcall.client.tool_call import ClientCall, OnResult, Outcome, ToolBatch, ToolLine, refuse, tool_params
 from midcall.client.wire import About
 from midcall.errors import MidcallError, TimedOut, TransportLost
 from midcall.invocation import Answerer, Invocation
@@ -113,21 +110,13 @@ class Client:
         self._target = target
         self.answering = answering
         self._options = options
-        self._keeper = Keeper(
-            target,
-            self,
-            self._opened,
-            era=options.era,
-            revision=options.revision,
-            log_level=options.log_level,
-            patience=options.give_up_after,
-        )
+        self._reconnect = Reconnect(target, self, self._opened, options)
         self._closing = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._farewells: set[asyncio.Task[None]] = set()
-        self._mirrored = Mirrored() if target.has_headers else None
-        self._cache = Cache(self._fetch, self._mirrored)
-        self._subscriptions = Subscriptions(self, self._cache)
+        self._header_params = HeaderParams() if target.has_headers else None
+        self._cache = Cache(self._fetch, self._header_params)
+        self._changes = ServerChanges(self, self._cache)
 
     # --- life --------------------------------------------------------------------------------
 
@@ -143,12 +132,12 @@ class Client:
     async def open(self) -> None:
         """Connect, and stay connected until `close`. Raises what the first try fails with."""
         self._closing = False
-        await self._keeper.open()
+        await self._reconnect.open()
 
     def keep_open(self) -> None:
         """Connect, as often as it takes, and stay connected until `close`."""
         self._closing = False
-        self._keeper.keep_open()
+        self._reconnect.keep_open()
 
     async def close(self) -> None:
         """Let go of the server; what still runs fails."""
@@ -162,18 +151,18 @@ class Client:
             if self._farewells:
                 await asyncio.wait(self._farewells, timeout=FAREWELL)
         finally:
-            await self._keeper.close()  # also if a handler of one of these tasks has asked for the end
+            await self._reconnect.close()  # also if a handler of one of these tasks has asked for the end
         left = [*(task for task in tasks if not task.done()), *self._farewells]
         if left:
             await asyncio.wait(left)
 
     async def session(self) -> ClientSession:
         """The session that is open now, or soon. Raises `Unreachable`."""
-        return await self._keeper.session()
+        return await self._reconnect.session()
 
     async def _opened(self, session: ClientSession) -> None:
         self._cache.stale()
-        await self._subscriptions.reopened(session)
+        await self._changes.reopened(session)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Do something for a call, owned by this client; if that is closed meanwhile, it is cancelled."""
@@ -186,7 +175,7 @@ class Client:
 
     def abandon(self, about: About, params: bytes, handle: Handle) -> None:
         """Nobody comes back for a call that waits at the server: it is ended there, if there is a session."""
-        session = self._keeper.current
+        session = self._reconnect.current
         if session is not None and session.ended is None:
             task = asyncio.get_running_loop().create_task(_told(refuse(session, about, params, handle)))
             self._farewells.add(task)
@@ -200,12 +189,12 @@ class Client:
     @property
     def connected(self) -> bool:
         """Whether there is a session now."""
-        return self._keeper.connected
+        return self._reconnect.connected
 
     @property
     def failure(self) -> MidcallError | None:
         """Why there is no session, if there is none."""
-        return None if self.connected else self._keeper.failure
+        return None if self.connected else self._reconnect.failure
 
     @property
     def label(self) -> str:
@@ -218,34 +207,34 @@ class Client:
         return self._options.give_up_after
 
     @property
-    def _greeting(self) -> Greeting:
-        session = self._keeper.current
-        return session.greeting if session is not None else Greeting()
+    def _handshake(self) -> Handshake:
+        session = self._reconnect.current
+        return session.handshake if session is not None else Handshake()
 
     @property
     def modern(self) -> bool:
         """Whether the server speaks the stateless revision."""
-        return self._greeting.modern
+        return self._handshake.modern
 
     @property
     def revision(self) -> str:
         """The revision of MCP that is spoken."""
-        return self._greeting.revision
+        return self._handshake.revision
 
     @property
     def server_info(self) -> dict[str, Any]:
         """The name and version of the server."""
-        return self._greeting.server_info
+        return self._handshake.server_info
 
     @property
     def capabilities(self) -> dict[str, Any]:
         """What the server can do."""
-        return self._greeting.capabilities
+        return self._handshake.capabilities
 
     @property
     def instructions(self) -> str | None:
         """What the server tells a model about itself."""
-        return self._greeting.instructions
+        return self._handshake.instructions
 
     # --- tools -------------------------------------------------------------------------------
 
@@ -331,7 +320,7 @@ class Client:
         return ClientCall(self, About("tools/call", name, self._headers(name, arguments)), params, done)
 
     def _headers(self, name: str, arguments: Any) -> tuple[tuple[str, str], ...]:
-        return self._mirrored.headers(name, arguments) if self._mirrored is not None else ()
+        return self._header_params.headers(name, arguments) if self._header_params is not None else ()
 
     async def better_headers(self, about: About, arguments: Any) -> tuple[tuple[str, str], ...]:
         """The headers for a call of a tool that was refused for them, after another look at the tools."""
@@ -373,10 +362,10 @@ class Client:
     async def _list(self, part: Any) -> list[dict[str, Any]]:
         session = await self.session()
         capability = "resources" if part == "templates" else part
-        if capability not in session.greeting.capabilities:
+        if capability not in session.handshake.capabilities:
             return []
         if session.modern:
-            await self._subscriptions.listen()
+            await self._changes.listen()
         return await self._cache.get(part)
 
     async def read(self, uri: str, *, timeout: float | None = SILENCE) -> list[dict[str, Any]]:
@@ -404,15 +393,15 @@ class Client:
 
     async def subscribe(self, uri: str, handler: Updated) -> None:
         """Call the handler with the URI whenever this resource has changed."""
-        await self._subscriptions.add(uri, handler)
+        await self._changes.add(uri, handler)
 
     async def unsubscribe(self, uri: str) -> None:
         """Hear of this resource no more."""
-        await self._subscriptions.remove(uri)
+        await self._changes.remove(uri)
 
     def on_change(self, watcher: Callable[[str], None]) -> None:
         """Call this with `tools`, `prompts` or `resources` when the server says that the list has changed."""
-        self._subscriptions.on_change.append(watcher)
+        self._changes.on_change.append(watcher)
 
     async def ping(self, timeout: float = 5.0) -> bool:
         """Whether the server answers."""
@@ -490,7 +479,7 @@ class Client:
         If it is the only one, that is clear. If there are several, the client's own handler is asked; where
         it has none, the newest call whose reader takes questions.
         """
-        session = self._keeper.current
+        session = self._reconnect.current
         waiting = session.waiting if session is not None else ()
         found = [(one, call) for one in waiting if (call := _call_of(one)) and call.about.method in ASKING]
         if len(found) == 1:
@@ -507,11 +496,11 @@ class Client:
             except Exception:
                 log.exception("on_log failed")
         else:
-            self._subscriptions.noticed(method, params)
+            self._changes.noticed(method, params)
 
     def lost(self, session: ClientSession, error: MidcallError) -> None:
         """The line of a session is gone; all its requests have failed already."""
-        self._keeper.lost(session, error)
+        self._reconnect.lost(session, error)
 
 
 def _call_of(waiter: Waiter | None) -> ClientCall | None:

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from midcall.client.responses import Waiter, result_of
-from midcall.client.session import ClientSession, in_time
+from midcall.client.session import ClientSession, Waiter, in_time, result_of
 from midcall.client.wire import About
 from midcall.content import Passed, PassedError
 from midcall.errors import Aborted, MidcallError, RemoteError, TimedOut, TransportLost, Unreachable

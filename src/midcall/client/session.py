@@ -2,7 +2,7 @@
 
 It correlates responses with requests by id, has the server's own requests answered by its client, and
 hands notifications to whom they concern. What is lost with the line is failed here; getting a new line is the
-business of the `Keeper` above.
+business of the `Reconnect` above.
 """
 
 import asyncio
@@ -12,13 +12,12 @@ from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec import UNSET, Raw
+from msgspec import UNSET, Raw, Struct
 
 from midcall import jsonrpc
-from midcall.client.greeting import Era, Greeting, greet
-from midcall.client.responses import Loose, ResponseFuture, Waiter, result_of
-from midcall.client.serving import Serving
-from midcall.client.wire import About, Wire
+from midcall.client.handshake import Era, Handshake, shake_hands
+from midcall.client.server_requests import ServerRequests
+from midcall.client.wire import About, Unusable, Wire
 from midcall.errors import MidcallError, RemoteError, TimedOut, TransportLost, Unreachable
 from midcall.items import to_json
 from midcall.jsonrpc import INTERNAL_ERROR, Batch, Envelope, Fault, Pending
@@ -34,6 +33,80 @@ MAX_DIGITS = 18
 """The longest id that is taken for a number, if a server gives it back as text."""
 
 
+class Waiter:
+    """Who waits for the response to a request."""
+
+    __slots__ = ()
+
+    def answered(self, response: Envelope) -> None:
+        """The response is here."""
+
+    def failed(self, error: MidcallError) -> None:
+        """There will be none."""
+
+    def noticed(self, method: str, params: dict[str, Any]) -> None:
+        """A notification that belongs to the request: progress, or a line of log."""
+
+
+class Loose(Struct):
+    """A response that is not quite what JSON-RPC wants: another version, an error of another shape."""
+
+    method: Raw = Raw()
+    result: Raw = Raw()
+    error: Any = None
+
+    @classmethod
+    def read(cls, data: bytes) -> "Loose | None":
+        try:
+            found = msgspec.json.decode(data, type=cls)
+        except (ValueError, RecursionError):
+            return None
+        return None if bytes(found.method) else found
+
+    @property
+    def error_text(self) -> str:
+        message = self.error.get("message") if isinstance(self.error, dict) else self.error
+        return message if isinstance(message, str) else f"The server's error cannot be read: {self.error!r}"
+
+
+class ResponseFuture(Waiter):
+    """Waits in a coroutine."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, future: "asyncio.Future[dict[str, Any]]") -> None:
+        self.future = future
+
+    def answered(self, response: Envelope) -> None:
+        try:
+            result = result_of(response)
+        except RemoteError as error:
+            self.failed(error)
+        else:
+            if not self.future.done():
+                self.future.set_result(result)
+
+    def failed(self, error: MidcallError) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+def result_of(response: Envelope) -> dict[str, Any]:
+    """The result in a response. Raises `RemoteError` if there is none."""
+    error = response.error
+    if error is not UNSET:
+        raise RemoteError(error.message, rpc_code=error.code, rpc_data=error.data)
+    try:
+        result = msgspec.json.decode(response.result)
+    except (ValueError, RecursionError) as fault:
+        why = str(fault) if bytes(response.result) else "it has neither a result nor an error"
+    else:
+        if isinstance(result, dict):
+            return result
+        why = "its result is no object"
+    raise Unusable(f"The server's response cannot be read: {why}", rpc_code=INTERNAL_ERROR)
+
+
 class ClientSession:
     """A conversation with a server."""
 
@@ -42,13 +115,13 @@ class ClientSession:
         self._host = host
         self._log_level = log_level
         self._pending: Pending[Waiter] = Pending()
-        self._serving = Serving(self._respond)
+        self._serving = ServerRequests(self._respond)
         self._cancelled: deque[int] = deque(maxlen=MAX_CANCELLED)
         """Requests whose response may have crossed their cancellation."""
         self._meta = b""
         """The start of `_meta` of each request: without its last brace, or nothing."""
         self._spoken = ""
-        self.greeting = Greeting()
+        self.handshake = Handshake()
         self.ended: MidcallError | None = None
         """Why the line is gone, once it is."""
 
@@ -60,10 +133,10 @@ class ClientSession:
         `revision` is the legacy revision to ask for; the server may choose an older one.
         """
         await self._wire.open(self)
-        self.greeting = await greet(self, era, revision)
+        self.handshake = await shake_hands(self, era, revision)
         if not self.modern:
             self.notify("notifications/initialized")
-            if self._log_level is not None and "logging" in self.greeting.capabilities:
+            if self._log_level is not None and "logging" in self.handshake.capabilities:
                 self.start(Waiter(), About("logging/setLevel"), to_json({"level": self._log_level})[1:-1])
 
     async def close(self) -> None:
@@ -77,12 +150,12 @@ class ClientSession:
     @property
     def revision(self) -> str:
         """The revision of MCP that is spoken."""
-        return self.greeting.revision
+        return self.handshake.revision
 
     @property
     def modern(self) -> bool:
         """Whether that is the stateless one."""
-        return self.greeting.modern
+        return self.handshake.modern
 
     @property
     def client_info(self) -> dict[str, Any]:

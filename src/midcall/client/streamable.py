@@ -3,7 +3,7 @@
 In the modern era that is all there is. In the legacy one the server may name a session, has a stream for what
 belongs to no request, and takes up a lost stream after the last event that came. A server from before that,
 which answers everything on one stream (HTTP+SSE), is found out when it refuses the first message, and is
-spoken to by `sse`.
+spoken to by `legacy_sse`.
 """
 
 import asyncio
@@ -11,14 +11,18 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from midcall.client.mirrored import header_value
-from midcall.client.posts import Post, Stream
-from midcall.client.wire import About, Reader
+from midcall.client.header_params import header_value
+from midcall.client.http_post import HttpPost, ResumedStream
+from midcall.client.wire import About
 from midcall.errors import MidcallError, TransportLost
 from midcall.http.client import HttpClient, Prepared, prepare
-from midcall.http.message import Headers, HttpError, Url, checked_headers
+from midcall.http.message import Headers, HttpError, HttpUrl, checked_headers
+
+if TYPE_CHECKING:
+    from midcall.client.oauth.access import Auth
+    from midcall.client.session import ClientSession
 
 log = logging.getLogger("midcall.client")
 
@@ -28,8 +32,8 @@ MAX_UNSENT = 1000
 MAX_SENDING = 100
 """How many messages are sent at once."""
 
-GREETING = 5.0
-"""Seconds that a server has to take the end of the greeting before requests are sent anyway."""
+HANDSHAKE = 5.0
+"""Seconds that a server has to take the end of the handshake before requests are sent anyway."""
 
 REFUSING = 1.0
 """Seconds in which requests of a session that is over are refused one by one, and can be sent again."""
@@ -45,25 +49,6 @@ _NAMED = frozenset(
 """The methods whose name is repeated in a header."""
 
 
-class Authorizer(Protocol):
-    """Who gives access to a server (see `oauth`)."""
-
-    async def headers(self, url: str, fetch: Any, *, verb: str = "POST") -> dict[str, str]:
-        """The headers for a request."""
-
-    async def challenged(
-        self,
-        url: str,
-        status: int,
-        www_authenticate: str | None,
-        fetch: Any,
-        *,
-        sent: Mapping[str, str] | None = None,
-        nonce: str | None = None,
-    ) -> bool:
-        """The server has refused what was `sent`: get access. True if the request is to be sent again."""
-
-
 class HttpWire:
     """The way to a server behind a URL."""
 
@@ -72,27 +57,27 @@ class HttpWire:
         url: str,
         *,
         headers: Mapping[str, str] | None = None,
-        auth: Authorizer | None = None,
+        auth: "Auth | None" = None,
         sse: bool = False,
     ) -> None:
-        self.url = Url(url)
+        self.url = HttpUrl(url)
         self._given = list((headers or {}).items())
         self._auth = auth
         self._sse = sse
         self.http = HttpClient(max_connections=MAX_SENDING)
         self.back = HttpClient(max_connections=MAX_SENDING)
         """For answers and notifications: they do not wait behind the calls that wait for them."""
-        self.reader: Reader
+        self.session: ClientSession
         self._modern = False
         self._revision = ""
         self._session_id: str | None = None
         self._prepared: dict[tuple[str, str], Prepared] = {}
         """The headers of requests of one kind, made once."""
-        self._posts: dict[int, Post] = {}
+        self._posts: dict[int, HttpPost] = {}
         """The requests that are under way."""
-        self._answers: set[Post] = set()
+        self._answers: set[HttpPost] = set()
         """The answers and notifications that are under way."""
-        self._queue: deque[Post] = deque()
+        self._queue: deque[HttpPost] = deque()
         """The messages that are to be sent."""
         self._senders: set[asyncio.Task[None]] = set()
         self._sending = 0
@@ -103,9 +88,9 @@ class HttpWire:
         self._old: Any = None
         """The transport of before, if that is what the server has."""
         self._streaming = False
-        self._held: list[Post] | None = None
-        """Requests that wait until the server has taken the end of the greeting; none once it has."""
-        self._greeted = False
+        self._held: list[HttpPost] | None = None
+        """Requests that wait until the server has taken the end of the handshake; none once it has."""
+        self._initialized = False
         self._dropped = False
         self._over = False
         """Whether the server does not know the session any more."""
@@ -114,8 +99,8 @@ class HttpWire:
 
     # --- as a wire ---------------------------------------------------------------------------
 
-    async def open(self, reader: Reader) -> None:
-        self.reader = reader
+    async def open(self, session: "ClientSession") -> None:
+        self.session = session
         if self._sse:
             await self._open_old()
 
@@ -124,7 +109,7 @@ class HttpWire:
         self._prepared.clear()
 
     def request(self, ids: Sequence[int], message: bytes, about: About) -> None:
-        post = Post(self, ids, message, about)
+        post = HttpPost(self, ids, message, about)
         for id in ids:
             self._posts[id] = post
         if self._held is None:
@@ -141,11 +126,11 @@ class HttpWire:
                 log.warning("%s does not take what is sent: messages to it are dropped", self.url)
             return
         self._dropped = False
-        if not self._greeted and self._revision and not self._modern:
-            self._greeted = True
+        if not self._initialized and self._revision and not self._modern:
+            self._initialized = True
             self._held = []  # each message has a connection of its own: a request could overtake this one
-            asyncio.get_running_loop().call_later(GREETING, self.release)
-        post = Post(self, (), message, None)
+            asyncio.get_running_loop().call_later(HANDSHAKE, self.release)
+        post = HttpPost(self, (), message, None)
         self._answers.add(post)
         post.send()
 
@@ -248,7 +233,7 @@ class HttpWire:
         """Whether somebody is logging in."""
         return self._logins > 0
 
-    def queue(self, post: Post) -> None:
+    def queue(self, post: HttpPost) -> None:
         """Send a message as soon as it has its turn; an answer at once, as calls wait for it."""
         if not post.ids:
             task = asyncio.get_running_loop().create_task(post.run())
@@ -325,7 +310,7 @@ class HttpWire:
         asyncio.get_running_loop().call_later(REFUSING if self._posts else 0.0, self._lose)
 
     def _lose(self) -> None:
-        self.reader.lost(TransportLost(f"{self.url} has ended the session"))
+        self.session.lost(TransportLost(f"{self.url} has ended the session"))
 
     def forget(self, ids: Sequence[int]) -> None:
         for id in ids:
@@ -333,14 +318,14 @@ class HttpWire:
         if self._over and not self._posts:
             asyncio.get_running_loop().call_soon(self._lose)
 
-    def settled(self, post: Post) -> None:
+    def settled(self, post: HttpPost) -> None:
         """A message is not under way any more."""
         self._answers.discard(post)
 
     def accepted(self) -> None:
         """A notification was taken:
 
-        the first one ends the greeting, and the server may now speak by itself.
+        the first one ends the handshake, and the server may now speak by itself.
         """
         if not self._modern and not self._streaming and self._old is None:
             self._streaming = True
@@ -349,20 +334,20 @@ class HttpWire:
             asyncio.get_running_loop().call_soon(self.release)  # after the stream, if there is one
 
     def release(self) -> None:
-        """The greeting is over: send what was held back."""
+        """The handshake is over: send what was held back."""
         held, self._held = self._held, None
         for post in held or ():
             post.send()
 
     async def _listen(self) -> None:
         """Keep the stream open by which a legacy server sends what belongs to no request."""
-        stream = Stream(self, None)
+        stream = ResumedStream(self, None)
         with contextlib.suppress(MidcallError):
             await stream.follow()
 
     # --- the transport of before -------------------------------------------------------------
 
-    async def fall_back(self, post: Post) -> bool:
+    async def fall_back(self, post: HttpPost) -> bool:
         """Try the transport of before. False if the server has not that either."""
         try:
             await self._open_old()
@@ -374,9 +359,9 @@ class HttpWire:
         return True
 
     async def _open_old(self) -> None:
-        from midcall.client.sse import OldTransport  # noqa: PLC0415  seldom needed
+        from midcall.client.legacy_sse import LegacySse  # noqa: PLC0415  seldom needed
 
-        self._old = await OldTransport.open(self)
+        self._old = await LegacySse.open(self)
 
     @property
     def old(self) -> Any:
@@ -387,13 +372,13 @@ class HttpWire:
 def check(url: str, headers: Mapping[str, str] | None) -> None:
     """Raise `ValueError` for what cannot be a URL, or headers."""
     try:
-        Url(url)
+        HttpUrl(url)
         checked_headers((headers or {}).items())
     except HttpError as error:
         raise ValueError(str(error)) from None
 
 
-def authorizer(auth: Any) -> Authorizer | None:
+def authorizer(auth: Any) -> "Auth | None":
     """What gives access, from what a caller of `connect` says."""
     if auth is None:
         return None
@@ -403,5 +388,5 @@ def authorizer(auth: Any) -> Authorizer | None:
         auth = Token(auth)
     if not hasattr(auth, "challenged"):
         raise ValueError("auth is a token, or an OAuth")
-    found: Authorizer = auth
+    found: Auth = auth
     return found

@@ -5,20 +5,75 @@ A command (text, or a list of words), a URL, a hub in this process, or the setti
 in.
 """
 
+import asyncio
 import os
 import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
 
-from midcall.client.wire import Wire
+from midcall.client.wire import About, Wire
+from midcall.connection import Connection
 from midcall.hub import Hub
+from midcall.mcp.server import mcp_of
+from midcall.principal import Principal
+
+if TYPE_CHECKING:
+    from midcall.client.session import ClientSession
+
+
+class HubWire:
+    """The way to a hub that is here."""
+
+    waits_for_person = False
+
+    def __init__(self, hub: Hub, principal: Principal | None = None, *, owned: bool = False) -> None:
+        """An `owned` hub was made for this, and is closed with it."""
+        self._hub = hub
+        self._principal = principal
+        self._owned = owned
+        self._connection: Connection | None = None
+
+    async def open(self, session: "ClientSession") -> None:
+        mcp_of(self._hub)
+        loop = asyncio.get_running_loop()
+        # In a turn of its own: an answer does not come while the request is still being sent.
+        self._connection = Connection(
+            self._hub, lambda data: _later(loop, session, data), raw=False, principal=self._principal
+        )
+        await self._hub.open()
+
+    def agreed(self, revision: str, *, modern: bool) -> None:
+        """A message is the same in all revisions."""
+
+    def request(self, ids: Sequence[int], message: bytes, about: About) -> None:
+        self.send(message)
+
+    def send(self, message: bytes) -> None:
+        if self._connection is not None:
+            self._connection.receive(message)
+
+    def cancel(self, id: int) -> bool:
+        return False
+
+    async def close(self) -> None:
+        """End what runs for this client. A hub that is the caller's stays open."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+            if self._owned:
+                await self._hub.close()
+
+
+def _later(loop: asyncio.AbstractEventLoop, session: "ClientSession", data: bytes) -> None:
+    loop.call_soon(session.receive, data)
+
 
 Named: TypeAlias = "str | os.PathLike[str] | Sequence[str] | Mapping[str, Any] | Hub"
 """A server, as a caller names it."""
@@ -100,17 +155,16 @@ def _command(
 
 def _url(url: str, headers: Mapping[str, str] | None, auth: Any, *, sse: bool = False) -> Target:
     from midcall.client.streamable import HttpWire, authorizer, check  # noqa: PLC0415  as above
-    from midcall.http.message import Url  # noqa: PLC0415  as above
+    from midcall.http.message import HttpUrl  # noqa: PLC0415  as above
 
     allowed = authorizer(auth)
     check(url, headers)
     return Target(
-        str(Url(url)), lambda: HttpWire(url, headers=headers, auth=allowed, sse=sse), has_headers=True
+        str(HttpUrl(url)), lambda: HttpWire(url, headers=headers, auth=allowed, sse=sse), has_headers=True
     )
 
 
 def _hub(hub: Hub) -> Target:
-    from midcall.client.inprocess import HubWire  # noqa: PLC0415  as above
 
     return Target(f"hub {hub.name}", lambda: HubWire(hub))
 
@@ -171,7 +225,6 @@ def _configured(settings: Mapping[str, Any], folder: Path | None = None, *, inhe
         raise ValueError(f"Two of these servers have the same name: {', '.join(servers)}")
 
     def wire() -> Wire:
-        from midcall.client.inprocess import HubWire  # noqa: PLC0415  as above
 
         hub = Hub("midcall-servers")
         for namespace, target in targets.items():

@@ -6,11 +6,14 @@ own; beyond that it knows nothing of MCP.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
-from midcall.errors import MidcallError
+from midcall.errors import RemoteError
+
+if TYPE_CHECKING:
+    from midcall.client.session import ClientSession
 
 MAX_MESSAGE = 64 * 1024 * 1024
 """The largest message that is read from a server, in bytes; a larger one is skipped."""
@@ -26,33 +29,21 @@ class About(Struct, frozen=True, gc=False):
     """Arguments that are mirrored into headers."""
 
 
-class Reader(Protocol):
-    """Who takes what comes from a server."""
-
-    def receive(self, data: bytes, related: int | None = None) -> None:
-        """Take one message. `related` is the request on whose stream it came, if the wire has such."""
-
-    def waits(self, id: int) -> bool:
-        """Whether somebody still waits for the response to this request."""
-
-    def failed(self, ids: Sequence[int], error: MidcallError) -> None:
-        """These requests get no response; of some it is known that they were not sent (see `Unreachable`)."""
-
-    def lost(self, error: MidcallError) -> None:
-        """Nothing more comes, and nothing more can be sent."""
+class Unusable(RemoteError):
+    """What came back cannot be used: at the beginning, that there is no MCP server to speak with."""
 
 
 class Wire(Protocol):
     """The way to one server."""
 
-    async def open(self, reader: Reader) -> None:
+    async def open(self, session: "ClientSession") -> None:
         """Make it ready. Raises `Unreachable`."""
 
     def agreed(self, revision: str, *, modern: bool) -> None:
         """From here on this revision is spoken."""
 
     def request(self, ids: Sequence[int], message: bytes, about: About) -> None:
-        """Send a request, or a batch of them. Never raises: `Reader.failed` tells."""
+        """Send a request, or a batch of them. Never raises: `ClientSession.failed` tells."""
 
     def send(self, message: bytes) -> None:
         """Send a notification or a response. What cannot be sent is dropped."""

@@ -18,11 +18,15 @@ import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
 
-from midcall.http.coding import Decoder, decoder
 from midcall.http.connections import (
     FAILURES,
     MAX_HEAD,
     CheckedRequest,
+    NoSlot,
+    Origin,
+    Proxies,
+    Proxy,
+    Slot,
     Stale,
     direct_connector,
     socks_connector,
@@ -30,9 +34,7 @@ from midcall.http.connections import (
     why_lost,
     why_unreached,
 )
-from midcall.http.message import Headers, HttpError, Url, checked_headers
-from midcall.http.proxies import Proxies, Proxy
-from midcall.http.slots import NoSlot, Origin, Slot
+from midcall.http.message import Decoder, Headers, HttpError, HttpUrl, checked_headers, decoder
 
 MAX_BODY = 16 * 1024 * 1024
 MAX_HEADERS = 1000
@@ -96,7 +98,7 @@ class HttpClient:
     async def request(
         self,
         verb: str,
-        url: Url,
+        url: HttpUrl,
         headers: Prepared | Sequence[tuple[str, str]] = (),
         body: bytes = b"",
         *,
@@ -152,7 +154,7 @@ class HttpClient:
         await self.close()
 
     async def _exchange(
-        self, verb: str, url: Url, headers: Prepared, body: bytes, deadline: float | None
+        self, verb: str, url: HttpUrl, headers: Prepared, body: bytes, deadline: float | None
     ) -> "HttpResponse":
         """Send a request, and wait for the head of its response."""
         if self.closed:
@@ -190,7 +192,7 @@ class HttpClient:
             raise
 
     async def _begin(
-        self, slot: "Slot", verb: str, url: Url, proxy: Proxy | None, headers: Prepared, body: bytes
+        self, slot: "Slot", verb: str, url: HttpUrl, proxy: Proxy | None, headers: Prepared, body: bytes
     ) -> aiohttp.ClientResponse:
         """Wait for a slot, and send a request by aiohttp."""
         await slot.begin()
@@ -264,7 +266,7 @@ class HttpResponse:
     def __init__(
         self,
         client: HttpClient,
-        url: Url,
+        url: HttpUrl,
         deadline: float | None,
         slot: "Slot",
         reply: aiohttp.ClientResponse,

@@ -1,4 +1,7 @@
-"""What is changed of aiohttp, and its errors in our words.
+"""Connections: proxies, how many there are to an origin, what is changed of aiohttp, and its errors in words.
+
+`HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY` are read in small or capital letters, as curl and Go
+read them. What is on this machine is never reached through a proxy, as in Go: a proxy could not find it.
 
 aiohttp uses a kept connection without a look at it, does not tell who reads a body of every way in which a
 connection can end, and has no bound for some parts of a response. `ClientConnection` and `CheckedRequest`
@@ -7,12 +10,17 @@ mend that. They lean on names inside aiohttp (`_factory`, `_payload`, `_parser`)
 """
 
 import asyncio
+import ipaddress
 import os
 import select
 import ssl
 import time
+from collections import deque
+from collections.abc import Mapping
+from contextvars import ContextVar
 from functools import partial
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import unquote, urlsplit
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
@@ -21,9 +29,237 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.http_parser import RawResponseMessage
 from aiohttp.streams import StreamReader
 
-from midcall.http.message import HttpError
-from midcall.http.proxies import Proxy
-from midcall.http.slots import current_slot
+from midcall.http.message import HttpError, HttpUrl
+
+if TYPE_CHECKING:
+    from midcall.http.client import HttpResponse
+
+KINDS = frozenset({"http", "https", "socks4", "socks4a", "socks5", "socks5h"})
+
+
+class Proxy:
+    """A proxy. What goes through it to https is encrypted end to end."""
+
+    __slots__ = ("host", "password", "port", "scheme", "url", "user")
+
+    def __init__(self, text: str) -> None:
+        """Raises `HttpError` for what is no proxy."""
+        text = text if "://" in text else f"http://{text}"
+        parts = urlsplit(text)
+        if parts.scheme not in KINDS:
+            raise HttpError(
+                f"Proxies of the kind {parts.scheme}:// are not supported: use http, https, socks4 or socks5",
+                sent=False,
+            )
+        self.scheme = parts.scheme
+        self.host = HttpUrl(f"http://{parts.netloc.rpartition('@')[2]}").host  # which checks it, and the port
+        self.port = parts.port or {"http": 80, "https": 443}.get(parts.scheme, 1080)
+        self.user = unquote(parts.username or "")
+        self.password = unquote(parts.password or "")
+        self.url = text
+
+    @property
+    def socks(self) -> bool:
+        return self.scheme.startswith("socks")
+
+    def __str__(self) -> str:
+        """Fit to be shown: without credentials."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Proxies:
+    """The proxies by scheme (`http`, `https`, `all`), and a list of hosts that need none."""
+
+    def __init__(self, proxies: Mapping[str, str], exceptions: str) -> None:
+        self._proxies = dict(proxies)
+        self._exceptions = [word.strip().lower() for word in exceptions.split(",") if word.strip()]
+
+    @classmethod
+    def of_environment(cls) -> "Proxies":
+        """Those that the environment of this process names."""
+        found = {scheme: _variable(f"{scheme}_proxy") for scheme in ("http", "https", "all")}
+        if "REQUEST_METHOD" in os.environ:
+            # In a CGI script this variable is a client's `Proxy` header.
+            found["http"] = os.environ.get("http_proxy", "")
+        return cls({scheme: text for scheme, text in found.items() if text}, _variable("no_proxy"))
+
+    def find(self, url: HttpUrl) -> Proxy | None:
+        """The proxy that leads there, if any. Raises `HttpError` if it cannot be used."""
+        text = self._proxies.get(url.scheme) or self._proxies.get("all")
+        if not text or self._excepted(url):
+            return None
+        return Proxy(text)
+
+    def _excepted(self, url: HttpUrl) -> bool:
+        host = url.host.lower().rstrip(".")
+        address = _address(host)
+        if (
+            host == "localhost"
+            or host.endswith(".localhost")
+            or (address is not None and address.is_loopback)
+        ):
+            return True
+        return any(_matches(exception, host, url.port, address) for exception in self._exceptions)
+
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+def _matches(exception: str, host: str, port: int, address: Address | None) -> bool:
+    """Whether an entry of `NO_PROXY` means this host: `*`, a domain, an address or a network; a port too."""
+    if exception == "*":
+        return True
+    name, colon, wanted = exception.rpartition(":")
+    if colon and wanted.isdigit() and (":" not in name or name.endswith("]")):
+        if int(wanted) != port:
+            return False
+        exception = name
+    exception = exception.strip("[]")
+    if address is not None:
+        try:
+            return address in ipaddress.ip_network(exception, strict=False)
+        except ValueError:
+            return False
+    name = exception.removeprefix("*").strip(".")
+    return bool(name) and (host == name or host.endswith(f".{name}"))
+
+
+def _address(host: str) -> Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
+def _variable(name: str) -> str:
+    return os.environ.get(name) or os.environ.get(name.upper()) or ""
+
+
+# --- slots: how many requests an origin has at once, and who waits ------------------------------------
+
+
+class Origin:
+    """The requests to one origin: how many there are, and who waits, first come first served."""
+
+    def __init__(self, proxy: Proxy | None, max_connections: int, max_streams: int) -> None:
+        self.proxy = proxy
+        self.max_connections = max_connections
+        self.max_streams = max_streams
+        self.busy = 0
+        self.streams = 0
+        self.more_streams: set[Slot] = set()
+        """Streams for which there is no room: they count as requests."""
+        self.reached = 0
+        """How many of the requests have got a connection."""
+        self.waiting: deque[asyncio.Future[None]] = deque()
+
+    def free(self) -> None:
+        """One request less: let the next one go."""
+        self.busy -= 1
+        while self.waiting and self.busy < self.max_connections:
+            slot = self.waiting.popleft()
+            if not slot.done():
+                self.busy += 1
+                slot.set_result(None)
+
+    def give_up(self, why: str) -> None:
+        """Nobody who waits has a better chance."""
+        for slot in self.waiting:
+            if not slot.done():
+                slot.set_exception(NoSlot(why))
+        self.waiting.clear()
+
+
+class Slot:
+    """The place of one request among those, until its response is complete or given up."""
+
+    __slots__ = ("_busy", "_interrupted", "_origin", "_slots", "_stream", "_task", "response", "sent")
+
+    def __init__(self, origin: Origin, slots: "set[Slot]") -> None:
+        self._origin = origin
+        self._slots = slots
+        """Those of the client that are not over."""
+        self._busy = False
+        self._stream = False
+        self.sent = False
+        """Whether the request may have reached the server."""
+        self._task: asyncio.Task[Any] | None = None
+        self._interrupted = False
+        self.response: HttpResponse | None = None
+
+    async def begin(self) -> None:
+        """Wait for it. Raises `NoSlot`."""
+        origin = self._origin
+        self._slots.add(self)
+        self._task = asyncio.current_task()
+        current_slot.set(self)
+        if origin.busy < origin.max_connections:
+            origin.busy += 1
+        else:
+            waiting = asyncio.get_running_loop().create_future()
+            origin.waiting.append(waiting)
+            try:
+                await waiting
+            except asyncio.CancelledError:
+                if not waiting.cancelled() and waiting.exception() is None:
+                    origin.free()  # it came at the same moment
+                raise
+        self._busy = True
+
+    def sends(self) -> None:
+        if not self.sent:
+            self.sent = True
+            self._origin.reached += 1
+
+    def begin_stream(self) -> None:
+        """The response is a stream: it counts among those, if there is room."""
+        origin = self._origin
+        if origin.streams < origin.max_streams:
+            origin.streams += 1
+            self._stream, self._busy = True, False
+            origin.free()
+        else:
+            origin.more_streams.add(self)
+
+    def interrupt(self) -> None:
+        """The client is closed."""
+        if self.response is not None:
+            self.response.close()
+        elif self._task is not None:
+            self._interrupted = True
+            self._task.cancel()
+
+    def resumed(self) -> bool:
+        """Whether its task was cancelled by `interrupt`; then it goes on."""
+        if self._interrupted and self._task is not None:
+            self._task.uncancel()
+        return self._interrupted
+
+    def end(self) -> None:
+        if self not in self._slots:
+            return
+        self._slots.remove(self)
+        self.response = None
+        if self.sent:
+            self._origin.reached -= 1
+        if self._busy:
+            self._origin.more_streams.discard(self)
+            self._origin.free()
+        elif self._stream:
+            self._origin.streams -= 1
+            if self._origin.more_streams:
+                self._origin.more_streams.pop().begin_stream()
+
+
+class NoSlot(Exception):
+    """A request that waited will not be sent; the text says why."""
+
+
+current_slot: ContextVar[Slot] = ContextVar("current_slot")
+"""That of the request which the running task is about to send."""
+
+
+# --- what is changed of aiohttp ---------------------------------------------------------------------
 
 MAX_HEAD = 64 * 1024
 """The largest head of a response, together with the interim ones before it; the same for trailers."""

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from midcall import metrics
 from midcall.call import Call
-from midcall.calls import GRACE, Inline
+from midcall.calls import GRACE, RunQueue
 from midcall.errors import (
     Aborted,
     Diverged,
@@ -141,7 +141,7 @@ class DurableCalls:
         """Whether the process is about to end: no call is taken over any more."""
         self._period = 0.0
         self._subscriptions: Subscriptions | None = None
-        self._work = Inline[Coroutine[Any, Any, None]](lambda work, _: work, left=Coroutine.close)
+        self._work = RunQueue[Coroutine[Any, Any, None]](lambda work, _: work, left=Coroutine.close)
         self._claiming = 0
         """How many segments are about to begin."""
         self._opening: asyncio.Lock | None = None

@@ -1,6 +1,6 @@
 """Models: language models behind one protocol, whoever runs them (see `base.Model`).
 
-`choose` finds one by its name, as `midcall serve --model NAME` gives it.
+`choose_model` finds one by its name, as `midcall serve --model NAME` gives it.
 """
 
 from midcall.models.base import (

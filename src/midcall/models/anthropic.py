@@ -18,7 +18,7 @@ from midcall.models.base import (
     ToolCall,
     Usage,
 )
-from midcall.models.streamed import Streamed
+from midcall.models.http_stream import HttpStream
 
 KEY = "ANTHROPIC_API_KEY"
 BASE = "ANTHROPIC_BASE_URL"
@@ -58,7 +58,7 @@ class Anthropic:
         self._model = model
         self._options = dict(options or {})
         headers = {"x-api-key": key, "anthropic-version": VERSION}
-        self._wire = Streamed(self.name, f"{base}/v1/messages", headers, key=key)
+        self._wire = HttpStream(self.name, f"{base}/v1/messages", headers, key=key)
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
         blocks: dict[int, dict[str, str]] = {}

@@ -18,7 +18,7 @@ from midcall.models.base import (
     ToolCall,
     Usage,
 )
-from midcall.models.streamed import Streamed
+from midcall.models.http_stream import HttpStream
 
 KEY = "OPENAI_API_KEY"
 BASE = "OPENAI_BASE_URL"
@@ -65,10 +65,12 @@ class OpenAI:
         self._official = base.startswith(OPENAI)
         self._options = dict(options or {})
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-        self._wire = Streamed(self.name, f"{base.rstrip('/')}/chat/completions", headers, key=key, hint=hint)
+        self._wire = HttpStream(
+            self.name, f"{base.rstrip('/')}/chat/completions", headers, key=key, hint=hint
+        )
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
-        calls: list[_Call] = []
+        calls: list[_PartialCall] = []
         reason, usage = "", Usage()
         async with aclosing(self._wire.objects(self._body(request))) as chunks:
             async for chunk in chunks:
@@ -142,7 +144,7 @@ def _message(message: Message) -> dict[str, Any]:
     return {"role": message.role, "content": message.content or None, "tool_calls": calls}
 
 
-class _Call(Struct):
+class _PartialCall(Struct):
     """A tool call, as far as it has come."""
 
     index: int | None
@@ -151,7 +153,7 @@ class _Call(Struct):
     arguments: str = ""
 
 
-def _add(calls: list[_Call], part: dict[str, Any]) -> None:
+def _add(calls: list[_PartialCall], part: dict[str, Any]) -> None:
     """A piece of a tool call: the first one names it, the others add to its arguments.
 
     Servers differ: some give no index, and some the same one to all calls of an answer.
@@ -160,7 +162,7 @@ def _add(calls: list[_Call], part: dict[str, Any]) -> None:
     index, id, name = part.get("index"), str(part.get("id") or ""), str(function.get("name") or "")
     call = next((one for one in reversed(calls) if one.index == index), None)
     if call is None or (name and (index is None or id not in ("", call.id))):
-        call = _Call(index, id, name)
+        call = _PartialCall(index, id, name)
         calls.append(call)
     call.name = call.name or name
     call.arguments += str(function.get("arguments") or "")

@@ -9,12 +9,11 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from midcall.client.answering import Answering
 from midcall.client.client import Client, Options
-from midcall.client.keeping import STARTING
-from midcall.client.responses import Waiter
+from midcall.client.reconnect import STARTING
 from midcall.client.rounds import Exchange
-from midcall.client.session import ClientSession
+from midcall.client.server_requests import Answering
+from midcall.client.session import ClientSession, Waiter
 from midcall.client.targets import Target
 from midcall.client.tool_call import ClientCall
 from midcall.errors import MidcallError, TooManyCalls, Unreachable
@@ -92,7 +91,7 @@ class MountClient(Client):
     @property
     def live(self) -> ClientSession | None:
         """The session, if there is one now."""
-        session = self._keeper.current
+        session = self._reconnect.current
         return session if session is not None and session.ended is None else None
 
     @property
@@ -107,7 +106,7 @@ class MountClient(Client):
 
     @property
     def has_headers(self) -> bool:
-        return self._mirrored is not None
+        return self._header_params is not None
 
     def headers_of(self, tool: str, arguments: Any) -> tuple[tuple[str, str], ...]:
         """The arguments of a tool that go into headers."""
@@ -159,7 +158,7 @@ class MountClient(Client):
         self._tell_opened(self)
 
     def lost(self, session: ClientSession, error: MidcallError) -> None:
-        if session is self._keeper.current:
+        if session is self._reconnect.current:
             self._down_since = time.monotonic()
         super().lost(session, error)
 

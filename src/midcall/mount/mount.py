@@ -25,10 +25,10 @@ from midcall.activation import (
     plugin_id,
 )
 from midcall.calls import Owned, Shares
-from midcall.client.answering import Folders, Sampler
 from midcall.client.client import INFO, SILENCE, Options
-from midcall.client.greeting import Era
+from midcall.client.handshake import Era
 from midcall.client.rounds import Exchange
+from midcall.client.server_requests import Folders, Sampler
 from midcall.client.targets import Target, target_of
 from midcall.decorators import Kind
 from midcall.errors import MidcallError, RemoteError, TimedOut

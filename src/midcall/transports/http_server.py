@@ -7,22 +7,17 @@ share their sockets.
 
 import asyncio
 import copy
-import functools
 import logging
-import os
-import signal
 import socket
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import uvicorn
 from uvicorn.config import LOGGING_CONFIG
-from uvicorn.lifespan.on import LifespanOn
 
 from midcall.connection import MAX_MESSAGE
 from midcall.hub import Hub
@@ -30,9 +25,10 @@ from midcall.logs import is_no_frame
 from midcall.transports.auth import Authenticator
 from midcall.transports.connection_limits import DEFAULTS, Limits
 from midcall.transports.http import Application, Part, asgi_app
-from midcall.transports.http_protocol import OneWrite, Together
 from midcall.transports.security import is_loopback, refuse_public_bind
-from midcall.transports.websocket_peer import WebSocketPeer
+
+if TYPE_CHECKING:
+    from midcall.transports.uvicorn_protocol import Connections
 
 if sys.platform != "win32":
     import resource
@@ -40,6 +36,9 @@ if sys.platform != "win32":
 FRAME_LIMIT = 4 * MAX_MESSAGE
 """Frames up to this size are read, so that one over MAX_MESSAGE can be answered with an error; one
 beyond ends its connection."""
+
+TESTED = ((0, 53), (0, 54))
+"""The first and the last version of uvicorn that `uvicorn_protocol` was tested with."""
 
 GRACE = 5.0
 """Seconds that calls may run on when the server is told to stop."""
@@ -112,11 +111,11 @@ def server(
         web_modules=web_modules,
     )
     logging.getLogger("uvicorn.error").addFilter(is_no_frame)
-    together = Together(msgspec.structs.replace(limits, connections=_most_connections(limits.connections)))
+    connections = _connections(limits)
     return _Server(
         app,
         hub,
-        together,
+        connections,
         grace,
         place,
         uvicorn.Config(
@@ -127,13 +126,27 @@ def server(
             log_config=_log_to_stderr("" if place is None else f"{place}: ") if own_log else None,
             access_log=log_level in ("trace", "debug", "info"),  # else each line is made and thrown away
             proxy_headers=False,  # nothing here depends on what a proxy says of the client
-            http=cast("type[asyncio.Protocol]", functools.partial(OneWrite, together=together)),
-            ws=WebSocketPeer,
             ws_max_size=FRAME_LIMIT,
             ws_per_message_deflate=False,  # costs 64 kB a peer, and hides a slow reader from us
             timeout_graceful_shutdown=2 * WRITING,  # never reached: see `_Server`
+            **({"ws": "websockets-sansio"} if connections is None else connections.options),
         ),
     )
+
+
+def _connections(limits: Limits) -> "Connections | None":
+    """What serves connections; nothing if uvicorn is to do that as it comes."""
+    major, minor, *_ = uvicorn.__version__.split(".")
+    if not (minor.isdecimal() and TESTED[0] <= (int(major), int(minor)) <= TESTED[1]):
+        log.warning(
+            "midcall was not tested with uvicorn %s: its own HTTP is used, with no limits for slow clients",
+            uvicorn.__version__,
+        )
+        return None
+    from midcall.transports.uvicorn_protocol import Connections  # noqa: PLC0415  may not be there in others
+
+    most = _most_connections(limits.connections)
+    return Connections(msgspec.structs.replace(limits, connections=most))
 
 
 class _Server(uvicorn.Server):
@@ -147,14 +160,13 @@ class _Server(uvicorn.Server):
         self,
         app: Application,
         hub: Hub,
-        together: Together,
+        connections: "Connections | None",
         grace: float,
         place: SharedPlace | None,
         config: uvicorn.Config,
     ) -> None:
         super().__init__(config)
-        self.server_state.tasks = together.requests.waiting
-        self._together = together
+        self._connections = connections
         self._place = place
         self._app = app
         self._hub = hub
@@ -175,51 +187,25 @@ class _Server(uvicorn.Server):
         try:
             await super().startup(sockets)
         except asyncio.CancelledError:  # told to stop, just before it listens for that itself
-            if isinstance(self.lifespan, LifespanOn):
-                await self.lifespan.startup_event.wait()
-                await self.lifespan.shutdown()
+            if self._connections is not None:
+                await self._connections.end_startup(self)
             raise
         if self._place is not None and self.started:
             self._place.is_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._together.leaving = True
-        for connection in list(self.server_state.connections):
-            if isinstance(connection, OneWrite):
-                connection.leave()
-        await self._stop_accepting(sockets or [])
+        connections = self._connections
+        if connections is not None:
+            await connections.leave(self, sockets or [])
         self._app.stop_listening()
         await self._finish_calls()
         self._app.close()
-        hanging_up = asyncio.get_running_loop().call_later(WRITING, self._hang_up)
+        if connections is None:
+            await super().shutdown(sockets)
+            return
+        hanging_up = asyncio.get_running_loop().call_later(WRITING, connections.hang_up, self)
         await super().shutdown(sockets)
         hanging_up.cancel()
-
-    async def _stop_accepting(self, sockets: Sequence[socket.socket]) -> None:
-        """Close the listeners. Who has connected already, perhaps with a request, is taken in before."""
-        listeners = [one for server in self.servers for one in server.sockets]
-        waiting = [socket.socket(fileno=os.dup(one.fileno())) for one in listeners]
-        for server in self.servers:
-            server.close()
-        for one in sockets:
-            one.close()
-        for _ in range(2):
-            await asyncio.sleep(0)  # uvloop closes them in the next turn
-        loop = asyncio.get_running_loop()
-        accepted: list[socket.socket] = []
-        for listener in waiting:
-            with listener, suppress(OSError):
-                listener.setblocking(False)
-                while True:
-                    accepted.append(listener.accept()[0])
-        for one in accepted:
-            await loop.connect_accepted_socket(self._connection, one)
-
-    def _connection(self) -> asyncio.Protocol:
-        """What serves a connection, made as uvicorn makes it."""
-        return self.config.http_protocol_class(  # type: ignore[call-arg]
-            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
-        )
 
     async def _finish_calls(self) -> None:
         """Let what runs come to its end, and then end it; what waits and is kept is let go at once.
@@ -240,15 +226,7 @@ class _Server(uvicorn.Server):
         await asyncio.sleep(0.05)  # what they said last is on its way to WebSockets
 
     def _in_use(self) -> bool:
-        """Whether there are connections on which a request may come. Who has pressed Ctrl-C does not wait."""
-        return signal.SIGINT not in self._captured_signals and any(
-            isinstance(one, OneWrite) and one.in_use for one in self.server_state.connections
-        )
-
-    def _hang_up(self) -> None:
-        """Whoever has not read its response by now never will."""
-        for connection in list(self.server_state.connections):
-            connection.transport.abort()
+        return self._connections is not None and self._connections.in_use(self)
 
 
 def _most_connections(wanted: int) -> int:

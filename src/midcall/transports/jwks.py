@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import jwt
 import msgspec
 
-from midcall.http.message import HttpError, Url
+from midcall.http.message import HttpError, HttpUrl
 from midcall.transports.security import is_loopback
 
 log = logging.getLogger("midcall.auth")
@@ -141,7 +141,7 @@ async def _read(source: str | Path) -> bytes:
 
     async with HttpClient() as http:
         response = await http.request(
-            "GET", Url(source), [("Accept", "application/json")], timeout=TIME_LIMIT
+            "GET", HttpUrl(source), [("Accept", "application/json")], timeout=TIME_LIMIT
         )
         if response.status != 200:
             raise ValueError(f"HTTP {response.status}")

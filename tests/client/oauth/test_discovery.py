@@ -10,8 +10,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from driving import drive
 from midcall.client.oauth import MemoryStore, OAuth
-from midcall.client.oauth.challenge import Challenge, read_challenge
-from midcall.client.oauth.discovery import covers, issuer_places, resource_places
+from midcall.client.oauth.discovery import Challenge, covers, issuer_places, read_challenge, resource_places
 from midcall.errors import LoginFailed
 from midcall.http.client import HttpClient
 from midcall.transports.auth import challenge as written

@@ -24,10 +24,10 @@ from midcall.client.oauth import (
     Token,
     WorkloadIdentity,
 )
-from midcall.client.oauth.signing import ClientKey
+from midcall.client.oauth.registration import ClientKey
 from midcall.errors import LoginFailed
 from midcall.http.client import HttpClient
-from midcall.http.message import Url
+from midcall.http.message import HttpUrl
 from oauth_world import JWT_BEARER, TOKEN_EXCHANGE, Issuer, World, in_world, request, serving, world
 
 
@@ -359,7 +359,7 @@ def test_the_key_is_kept_with_the_tokens() -> None:
             options: dict[str, Any] = {"client_id": "ours", "store": store}
 
             async def visit(url: str) -> str:
-                response = await http.request("GET", Url(url))
+                response = await http.request("GET", HttpUrl(url))
                 await response.read()
                 return response.headers.get("location") or ""
 

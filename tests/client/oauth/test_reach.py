@@ -9,7 +9,7 @@ import pytest
 from driving import drive
 from midcall.client.oauth import ClientCredentials, MemoryStore, OAuth
 from midcall.errors import LoginFailed
-from midcall.http.message import Url
+from midcall.http.message import HttpUrl
 
 PUBLIC = "https://93.184.216.34"
 OTHER = "https://1.1.1.1"
@@ -61,7 +61,7 @@ class Net:
         self.seen: list[str] = []
 
     async def request(
-        self, verb: str, url: Url, *, headers: Sequence[tuple[str, str]], body: bytes, timeout: float
+        self, verb: str, url: HttpUrl, *, headers: Sequence[tuple[str, str]], body: bytes, timeout: float
     ) -> Page:
         self.seen.append(url.full)
         return Page(self.documents.get(url.full))

@@ -194,7 +194,7 @@ async def test_a_login_that_nobody_waits_for_any_more_leaves_nothing_behind(it: 
 
 
 def opened_by(environment: dict[str, str], url: str = "http://127.0.0.1/x") -> str:
-    code = f"from midcall.client.oauth.redirect import open_browser; print(open_browser({url!r}))"
+    code = f"from midcall.client.oauth.login import open_browser; print(open_browser({url!r}))"
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={"PYTHONPATH": os.environ.get("PYTHONPATH", ""), "PYTHONDONTWRITEBYTECODE": "1", **environment},

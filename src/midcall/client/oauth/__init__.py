@@ -6,29 +6,27 @@
 
 The HTTP wire knows an `Auth` only: what to send with a request, and what to do when one is refused.
 
-    auth.py          Auth, and the plain Token
-    access.py        tokens: shown, renewed, got when a server asks; held.py what it has in memory
-    person.py        OAuth: a person logs in; login.py one login, redirect.py the browser's way there and back
+    access.py        Auth, the plain Token, and Access: shows tokens, renews them, gets them when asked
+    login.py         OAuth: a person logs in with the browser
     machine.py       ClientCredentials, PrivateKeyJwt, WorkloadIdentity, EnterpriseManaged
-    discovery.py     where to log in; challenge.py what a refusal says
-    registration.py  which client we are; tokens.py what is kept of a login, store.py where
-    endpoint.py      the token endpoint; signing.py keys; exchange.py HTTP, reach.py how far it goes
+    discovery.py     what a refusal says, and where to log in
+    registration.py  which client we are there
+    tokens.py        the token endpoint, what it issues, and keys that tokens are bound to
+    store.py         what is kept of a login, and where
+    fetch.py         HTTP, and how far it may go
 
 `Authlib` makes the requests of OAuth and `PyJWT` the signatures; both do no I/O.
 """
 
-from midcall.client.oauth.auth import Auth, Token
-from midcall.client.oauth.exchange import Fetch
+from midcall.client.oauth.access import Auth, Token
+from midcall.client.oauth.login import Loopback, OAuth, Redirect
 from midcall.client.oauth.machine import ClientCredentials, EnterpriseManaged, PrivateKeyJwt, WorkloadIdentity
-from midcall.client.oauth.person import OAuth
-from midcall.client.oauth.redirect import Loopback, Redirect
 from midcall.client.oauth.store import FileStore, KeyringStore, MemoryStore, TokenStore, default_store
 
 __all__ = [
     "Auth",
     "ClientCredentials",
     "EnterpriseManaged",
-    "Fetch",
     "FileStore",
     "KeyringStore",
     "Loopback",

@@ -3,9 +3,11 @@
 The server names it in its metadata (RFC 9728), which the challenge leads to or which lies at a well-known
 place; the authorization server describes itself at one of several places (RFC 8414, OpenID). A server of
 2025-03-26 has no such metadata: it is its own authorization server, at its origin, with default endpoints if
-it does not describe itself. Nothing here knows of tokens or clients.
+it does not describe itself. What a server says of a request that it refuses is read here too. Nothing here
+knows of tokens or clients.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -13,11 +15,78 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct, structs
 
-from midcall.client.oauth.challenge import Challenge
-from midcall.client.oauth.exchange import Fetch, check_url, get_document, origin_of, server_of, words
+from midcall.client.oauth.fetch import Fetch, origin_of, server_of, words
 from midcall.errors import LoginFailed
 
 Document = TypeVar("Document", bound=Struct)
+
+
+# --- what a refusal says: WWW-Authenticate (RFC 9110, 6750, 9728, 9449) -----------------------
+
+_TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # noqa: S105  what RFC 9110 calls a token
+_GAP = re.compile(r"[\s,]*")
+_SCHEME = re.compile(rf"({_TOKEN})(?:[ \t]+|(?=,)|$)")
+_TOKEN68 = re.compile(r"[A-Za-z0-9._~+/-]+=*[ \t]*(?=,|$)")
+_PARAMETER = re.compile(rf'({_TOKEN})[ \t]*=[ \t]*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]*))')
+
+SCHEMES = ("bearer", "dpop")
+"""The ways to show a token that we know."""
+
+
+class Challenge(Struct, frozen=True):
+    """What a server says of a request that it refuses."""
+
+    scheme: str = ""
+    """In lower case; empty if the server says nothing."""
+    error: str = ""
+    description: str = ""
+    scopes: tuple[str, ...] = ()
+    resource_metadata: str = ""
+
+
+def read_challenge(header: str | None) -> Challenge | None:
+    """The challenge for a token; an empty one if the server says nothing; `None` if it wants something else.
+
+    If it takes both kinds of tokens, the plain one is taken.
+    """
+    if header is None or not header.strip():
+        return Challenge()
+    found = dict(reversed(_challenges(header)))
+    scheme = next((scheme for scheme in SCHEMES if scheme in found), None)
+    if scheme is None:
+        return None
+    given = found[scheme]
+    return Challenge(
+        scheme,
+        error=given.get("error", ""),
+        description=given.get("error_description", ""),
+        scopes=tuple(dict.fromkeys(given.get("scope", "").split())),
+        resource_metadata=given.get("resource_metadata", ""),
+    )
+
+
+def _challenges(header: str) -> list[tuple[str, dict[str, str]]]:
+    """The challenges of a header, each with its parameters; what cannot be read ends it."""
+    challenges: list[tuple[str, dict[str, str]]] = []
+    place = 0
+    while True:
+        gap = _GAP.match(header, place)
+        place = gap.end() if gap else place
+        if challenges and (parameter := _PARAMETER.match(header, place)):
+            name, quoted, plain = parameter.groups()
+            value = plain if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
+            challenges[-1][1].setdefault(name.lower(), value)
+            place = parameter.end()
+        elif scheme := _SCHEME.match(header, place):
+            challenges.append((scheme[1].lower(), {}))
+            place = scheme.end()
+            if opaque := _TOKEN68.match(header, place):
+                place = opaque.end()
+        else:
+            return challenges
+
+
+# --- where a token comes from ---------------------------------------------------------------
 
 
 class ResourceMetadata(Struct, frozen=True):
@@ -49,7 +118,7 @@ class AuthorizationServer(Struct, frozen=True):
     """It does not describe itself: these are the default endpoints."""
 
 
-class Place(Struct, frozen=True):
+class TokenSource(Struct, frozen=True):
     """Where a token for an MCP server comes from, and what it is for."""
 
     server: str
@@ -63,7 +132,9 @@ class Place(Struct, frozen=True):
     """Whether tokens must be bound to a key (RFC 9449)."""
 
 
-async def find_place(url: str, challenge: Challenge, fetch: Fetch, *, prefer: Sequence[str] = ()) -> Place:
+async def find_source(
+    url: str, challenge: Challenge, fetch: Fetch, *, prefer: Sequence[str] = ()
+) -> TokenSource:
     """Find out where to get a token for a server.
 
     Of several authorization servers it is the first of those in `prefer`, or else the first that the server
@@ -73,11 +144,11 @@ async def find_place(url: str, challenge: Challenge, fetch: Fetch, *, prefer: Se
     metadata = await find_resource(url, challenge, fetch)
     dpop = challenge.scheme == "dpop"
     if metadata is None:
-        return Place(server, await find_legacy(server, fetch), dpop=dpop)
+        return TokenSource(server, await find_legacy(fetch), dpop=dpop)
     named = metadata.authorization_servers or []
     chosen = next((issuer for issuer in prefer if issuer in named), named[0] if named else None)
-    issuer = await find_legacy(server, fetch) if chosen is None else await find_issuer(chosen, fetch, server)
-    return Place(
+    issuer = await find_legacy(fetch) if chosen is None else await find_issuer(chosen, fetch)
+    return TokenSource(
         server,
         issuer,
         metadata.resource,
@@ -103,15 +174,11 @@ async def find_resource(url: str, challenge: Challenge, fetch: Fetch) -> Resourc
     """The metadata of an MCP server, or `None` if it has none. Raises `LoginFailed` if it is of another."""
     server = server_of(url)
     for place in resource_places(url, challenge):
-        document = await get_document(
-            fetch, check_url(place, f"The metadata of {server}", server=server), server=server
-        )
-        if document is not None and "resource" in document:
-            metadata = _read(document, ResourceMetadata, place, server)
+        document = await fetch.get(fetch.check(place, f"The metadata of {server}"))
+        if "resource" in document:
+            metadata = _read(document, ResourceMetadata, place)
             if not covers(metadata.resource, server):
-                raise LoginFailed(
-                    f"{place} is about {words(metadata.resource)}, not about {server}", server=server
-                )
+                raise LoginFailed(f"{place} is about {words(metadata.resource)}, not about {server}")
             return metadata
     return None
 
@@ -138,24 +205,22 @@ def issuer_places(issuer: str) -> list[str]:
     return [*places, f"{origin}{path}/.well-known/openid-configuration"] if path else places
 
 
-async def find_issuer(issuer: str, fetch: Fetch, server: str) -> AuthorizationServer:
+async def find_issuer(issuer: str, fetch: Fetch) -> AuthorizationServer:
     """The authorization server of this name. Raises `LoginFailed` if it is not to be found, or is another."""
-    check_url(issuer, f"The authorization server of {server}", server=server)
-    found = await _describe(issuer, fetch, server)
+    fetch.check(issuer, f"The authorization server of {fetch.server}")
+    found = await _describe(issuer, fetch)
     if found is None:
-        raise LoginFailed(f"{issuer}, the authorization server of {server}, has no metadata", server=server)
+        raise LoginFailed(f"{issuer}, the authorization server of {fetch.server}, has no metadata")
     if found.issuer != issuer:
-        raise LoginFailed(
-            f"The metadata of {issuer} says that it is {words(found.issuer)}: refused", server=server
-        )
+        raise LoginFailed(f"The metadata of {issuer} says that it is {words(found.issuer)}: refused")
     return found
 
 
-async def find_legacy(server: str, fetch: Fetch) -> AuthorizationServer:
+async def find_legacy(fetch: Fetch) -> AuthorizationServer:
     """The authorization server by the rules of 2025-03-26: the origin of the MCP server."""
-    origin = origin_of(server)
-    check_url(origin, "A server that asks for a login", server=server)
-    found = await _describe(origin, fetch, server)
+    origin = origin_of(fetch.server)
+    fetch.check(origin, "A server that asks for a login")
+    found = await _describe(origin, fetch)
     if found is None:
         return AuthorizationServer(
             origin,
@@ -167,26 +232,24 @@ async def find_legacy(server: str, fetch: Fetch) -> AuthorizationServer:
         )
     # Nobody has told us its name, so whatever it calls itself on its own origin is as good.
     if origin_of(found.issuer) != origin:
-        raise LoginFailed(
-            f"The metadata of {origin} says that it is {words(found.issuer)}: refused", server=server
-        )
+        raise LoginFailed(f"The metadata of {origin} says that it is {words(found.issuer)}: refused")
     return structs.replace(found, legacy=True)
 
 
-async def _describe(issuer: str, fetch: Fetch, server: str) -> AuthorizationServer | None:
+async def _describe(issuer: str, fetch: Fetch) -> AuthorizationServer | None:
     for place in issuer_places(issuer):
-        document = await get_document(fetch, place, server=server)
-        if document is not None and "issuer" in document:
-            found = _read(document, AuthorizationServer, place, server)
+        document = await fetch.get(place)
+        if "issuer" in document:
+            found = _read(document, AuthorizationServer, place)
             for name in ("authorization_endpoint", "token_endpoint", "registration_endpoint"):
                 if endpoint := getattr(found, name):
-                    check_url(endpoint, f"The {name} of {issuer}", server=server)
+                    fetch.check(endpoint, f"The {name} of {issuer}")
             return structs.replace(found, legacy=False, guessed=False)
     return None
 
 
-def _read(document: dict[str, Any], kind: type[Document], place: str, server: str) -> Document:
+def _read(document: dict[str, Any], kind: type[Document], place: str) -> Document:
     try:
         return msgspec.convert(document, kind)
     except msgspec.ValidationError as error:
-        raise LoginFailed(f"The metadata at {place} is not valid: {error}", server=server) from None
+        raise LoginFailed(f"The metadata at {place} is not valid: {error}") from None

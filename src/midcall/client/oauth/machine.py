@@ -9,12 +9,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
 from midcall.client.oauth.access import Access
-from midcall.client.oauth.discovery import Place, find_issuer
-from midcall.client.oauth.endpoint import TokenEndpoint
-from midcall.client.oauth.exchange import Fetch, origin_of
-from midcall.client.oauth.registration import Identity, given_client
-from midcall.client.oauth.signing import ClientKey
-from midcall.client.oauth.tokens import Grant
+from midcall.client.oauth.discovery import TokenSource, find_issuer
+from midcall.client.oauth.fetch import Fetch, origin_of
+from midcall.client.oauth.registration import ClientKey, Identity, given_client
+from midcall.client.oauth.store import Grant
+from midcall.client.oauth.tokens import TokenEndpoint
 from midcall.errors import LoginFailed
 
 JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
@@ -34,8 +33,6 @@ class ClientCredentials(Access):
     with `allow_private`.
     """
 
-    asks_nobody = True
-
     def __init__(
         self,
         client_id: str,
@@ -48,14 +45,12 @@ class ClientCredentials(Access):
         identity = Identity(client_id=client_id, client_secret=client_secret)
         super().__init__(identity, scopes=scopes, issuer=issuer, allow_private=allow_private)
 
-    async def _obtain(self, place: Place, before: Grant, scopes: Sequence[str], fetch: Fetch) -> Grant:
-        return await self._ask_for(place, "client_credentials", scopes, fetch, scope=" ".join(scopes))
+    async def _obtain(self, source: TokenSource, before: Grant, scopes: Sequence[str], fetch: Fetch) -> Grant:
+        return await self._ask_for(source, "client_credentials", scopes, fetch, scope=" ".join(scopes))
 
 
 class PrivateKeyJwt(Access):
     """A program with an id and a private key, in PEM."""
-
-    asks_nobody = True
 
     def __init__(
         self,
@@ -73,14 +68,12 @@ class PrivateKeyJwt(Access):
             Identity(client_id=client_id, key=key), scopes=scopes, issuer=issuer, allow_private=allow_private
         )
 
-    async def _obtain(self, place: Place, before: Grant, scopes: Sequence[str], fetch: Fetch) -> Grant:
-        return await self._ask_for(place, "client_credentials", scopes, fetch, scope=" ".join(scopes))
+    async def _obtain(self, source: TokenSource, before: Grant, scopes: Sequence[str], fetch: Fetch) -> Grant:
+        return await self._ask_for(source, "client_credentials", scopes, fetch, scope=" ".join(scopes))
 
 
 class WorkloadIdentity(Access):
     """A program whose platform vouches for it with a signed statement."""
-
-    asks_nobody = True
 
     def __init__(
         self,
@@ -96,10 +89,10 @@ class WorkloadIdentity(Access):
         )
         self._assertion = assertion
 
-    async def _obtain(self, place: Place, before: Grant, scopes: Sequence[str], fetch: Fetch) -> Grant:
-        assertion = await _made(self._assertion, place.issuer.issuer)
+    async def _obtain(self, source: TokenSource, before: Grant, scopes: Sequence[str], fetch: Fetch) -> Grant:
+        assertion = await _made(self._assertion, source.issuer.issuer)
         return await self._ask_for(
-            place, JWT_BEARER, scopes, fetch, assertion=assertion, scope=" ".join(scopes)
+            source, JWT_BEARER, scopes, fetch, assertion=assertion, scope=" ".join(scopes)
         )
 
 
@@ -110,8 +103,6 @@ class EnterpriseManaged(Access):
     client is known to both: to the provider at `idp_issuer` as `idp_client_id`, and to the authorization
     server of the MCP server as `client_id`.
     """
-
-    asks_nobody = True
 
     def __init__(
         self,
@@ -133,32 +124,25 @@ class EnterpriseManaged(Access):
         self._trusted.add(origin_of(idp_issuer))
         self._idp = Identity(client_id=idp_client_id, client_secret=idp_client_secret)
 
-    async def _obtain(self, place: Place, before: Grant, scopes: Sequence[str], fetch: Fetch) -> Grant:
-        provider = Place(place.server, await find_issuer(self._idp_issuer, fetch, place.server))
-        endpoint = TokenEndpoint(
-            provider.issuer,
-            given_client(self._idp, provider),
-            fetch,
-            server=place.server,
-            secret=self._idp.client_secret,
-        )
+    async def _obtain(self, source: TokenSource, before: Grant, scopes: Sequence[str], fetch: Fetch) -> Grant:
+        provider = await find_issuer(self._idp_issuer, fetch)
+        client = given_client(self._idp, provider)
+        endpoint = TokenEndpoint(provider, client, fetch, secret=self._idp.client_secret)
         issued = await endpoint.ask(
             TOKEN_EXCHANGE,
             {
                 "requested_token_type": ID_JAG,
                 "subject_token": await _made(self._id_token, self._idp_issuer),
                 "subject_token_type": ID_TOKEN,
-                "audience": place.issuer.issuer,
-                "resource": place.resource or place.server,
+                "audience": source.issuer.issuer,
+                "resource": source.resource or source.server,
                 "scope": " ".join(scopes),
             },
         )
         if issued.get("issued_token_type") != ID_JAG:
-            raise LoginFailed(
-                f"{self._idp_issuer} issued something else than was asked for", server=place.server
-            )
+            raise LoginFailed(f"{self._idp_issuer} issued something else than was asked for")
         return await self._ask_for(
-            place, JWT_BEARER, scopes, fetch, assertion=issued["access_token"], scope=" ".join(scopes)
+            source, JWT_BEARER, scopes, fetch, assertion=issued["access_token"], scope=" ".join(scopes)
         )
 
 

@@ -1,6 +1,6 @@
-"""Where logins are kept between two runs: the system's keyring, or a file that only its owner can read.
+"""What is kept of logins between two runs, and where: the system's keyring, or a file of its owner alone.
 
-What is kept is opaque here: an object for each MCP server. Two processes must not renew the same tokens at
+To a store it is opaque: an object for each MCP server. Two processes must not renew the same tokens at
 once, as the second would show a refresh token that is used up; `alone` keeps them apart.
 """
 
@@ -16,6 +16,11 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
+from msgspec import Struct
+
+from midcall.client.oauth.registration import Registered
+from midcall.client.oauth.tokens import Tokens
 from midcall.errors import LoginFailed
 from midcall.journal import files
 from midcall.journal.seal import state_directory
@@ -28,6 +33,62 @@ LONGEST_WAIT = 60.0
 """Seconds that one process waits for another to be done with a server's tokens."""
 
 Record = dict[str, Any]
+
+
+class Grant(Struct, frozen=True):
+    """What one authorization server has given us for one MCP server."""
+
+    client: Registered | None = None
+    tokens: Tokens | None = None
+    resource: str | None = None
+    """What the tokens are for, in the server's own words."""
+    legacy: bool = False
+    """It was found by the rules of 2025-03-26."""
+
+
+class SavedLogin(Struct, frozen=True):
+    """All that is kept for an MCP server. Nothing of one issuer is ever shown to another."""
+
+    issuer: str = ""
+    """The authorization server that was used last."""
+    grants: dict[str, Grant] = {}
+    """By issuer."""
+    given: dict[str, str] = {}
+    """Which issuer the client ids that callers gave belong to."""
+
+    @property
+    def tokens(self) -> Tokens | None:
+        """The tokens for the server."""
+        grant = self.grants.get(self.issuer)
+        return None if grant is None else grant.tokens
+
+    def grant(self, issuer: str) -> Grant:
+        """What this issuer has given."""
+        return self.grants.get(issuer, Grant())
+
+    def having(self, issuer: str, grant: Grant) -> "SavedLogin":
+        """The same with another grant of this issuer, which becomes the one that is used."""
+        return SavedLogin(issuer, {**self.grants, issuer: grant}, self.given)
+
+    def bound(self, client_id: str, issuer: str) -> "SavedLogin":
+        """The same, and a client id that the caller gave belongs to this issuer."""
+        return SavedLogin(self.issuer, self.grants, {**self.given, client_id: issuer})
+
+
+def to_plain(login: SavedLogin) -> Record:
+    """As a store gets it, ready for JSON."""
+    plain: Record = msgspec.to_builtins(login)
+    return plain
+
+
+def from_plain(plain: Record | None) -> SavedLogin:
+    """From what a store has; what cannot be read counts as nothing."""
+    if plain is None:
+        return SavedLogin()
+    try:
+        return msgspec.convert(plain, SavedLogin)
+    except msgspec.ValidationError:
+        return SavedLogin()
 
 
 class TokenStore(Protocol):

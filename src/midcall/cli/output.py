@@ -1,8 +1,8 @@
-"""Screens: where the items of a call are shown.
+"""Where the items of a call are shown.
 
 `Plain` writes lines for a pipe or a log, `JsonLines` writes items as programs read them; `terminal` has
 the one for a person. Data go to standard output; all else to standard error. A screen decides nothing:
-the `conversation` does.
+the `interactive_call` does.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Keeping: a session that stays open. A lost one is opened again, with growing pauses.
+"""A session that stays open: a lost one is opened again, with growing pauses.
 
 What a server was found to speak is remembered: it is asked again only if it does not answer that any more.
 """
@@ -10,15 +10,14 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from midcall.client.greeting import Era
-from midcall.client.responses import Unusable
+from midcall.client.handshake import Era
 from midcall.client.session import ClientSession
 from midcall.client.targets import Target
-from midcall.client.wire import Wire
+from midcall.client.wire import Unusable, Wire
 from midcall.errors import LoginFailed, MidcallError, RemoteError, TimedOut, TransportLost, Unreachable
 
 if TYPE_CHECKING:
-    from midcall.client.client import Client
+    from midcall.client.client import Client, Options
 
 log = logging.getLogger("midcall.client")
 
@@ -33,7 +32,7 @@ STARTING = 60.0
 """Seconds that a server has to start and to say what it speaks; some are installed when first started."""
 
 
-class Keeper:
+class Reconnect:
     """Has the session of one client."""
 
     def __init__(
@@ -41,20 +40,14 @@ class Keeper:
         target: Target,
         host: "Client",
         opened: Callable[[ClientSession], Awaitable[None]],
-        *,
-        era: Era,
-        revision: str | None,
-        log_level: str | None,
-        patience: float | None,
+        options: "Options",
     ) -> None:
-        """`opened` is awaited after each opening; `patience` is how many seconds a call waits for one."""
+        """`opened` is awaited after each opening."""
         self._target = target
         self._host = host
         self._after_opening = opened
-        self._wanted_era = self._era = era
-        self._revision = revision
-        self._log_level = log_level
-        self._patience = patience
+        self._options = options
+        self._era = options.era
         self._task: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         """Set when a session is opened, or no more will be."""
@@ -73,7 +66,7 @@ class Keeper:
         if self.current is not None and self.current.ended is None:
             return self.current
         try:
-            async with asyncio.timeout(self._patience):
+            async with asyncio.timeout(self._options.give_up_after):
                 while self._task is not None:
                     if self.current is not None and self.current.ended is None:
                         return self.current
@@ -146,7 +139,7 @@ class Keeper:
         try:
             session = await self._try_eras()
         except MidcallError as error:
-            self._era = self._wanted_era  # it may have become another server
+            self._era = self._options.era  # it may have become another server
             self.failure = error
             refused = isinstance(error, RemoteError) and not isinstance(error, Unusable)
             if refused or isinstance(error, Unreachable | LoginFailed):
@@ -166,13 +159,13 @@ class Keeper:
         except TransportLost:
             if self._era != "auto":
                 raise
-            # Some servers end at a greeting that they do not know.
+            # Some servers end at a handshake that they do not know.
             return await self._new_session("legacy")
 
     async def _new_session(self, era: Era) -> ClientSession:
         wire = self._target.wire()
-        session = ClientSession(wire, self._host, log_level=self._log_level)
-        opening = asyncio.get_running_loop().create_task(session.open(era, self._revision))
+        session = ClientSession(wire, self._host, log_level=self._options.log_level)
+        opening = asyncio.get_running_loop().create_task(session.open(era, self._options.revision))
         try:
             await self._in_time(opening, wire)
         except BaseException:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midcall.client.events import Event, EventReader, EventTooLarge
+from midcall.http.sse import Event, EventReader, EventTooLarge
 
 MARK = b"\xef\xbb\xbf"
 

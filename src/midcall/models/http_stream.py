@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from midcall.client.events import Event, EventReader
-from midcall.http.message import HttpError, Url
+from midcall.http.message import HttpError, HttpUrl
+from midcall.http.sse import Event, EventReader
 from midcall.models.base import ModelError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What the decoder raises for what is no JSON, or too deep."""
 
 
-class Streamed:
+class HttpStream:
     """Requests to one provider."""
 
     def __init__(
@@ -49,7 +49,7 @@ class Streamed:
     ) -> None:
         """`key` is the secret in the headers; `hint` is added where the provider cannot be reached."""
         self.name = name
-        self._url = Url(url)
+        self._url = HttpUrl(url)
         self._headers = [
             ("Content-Type", "application/json"),
             ("Accept", "text/event-stream"),

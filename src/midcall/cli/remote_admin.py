@@ -1,4 +1,4 @@
-"""Remote: the calls of a server that runs, through its pages for administrators (see `transports.admin`).
+"""The calls of a server that runs, through its pages for administrators (see `transports.admin`).
 
 The same methods as `journal.admin.Admin`, which is on the other side. What the server refuses is raised
 as `Refused`, with the server's own words.
@@ -11,10 +11,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from midcall.cli.exits import UsageError
+from midcall.cli.exit_codes import UsageError
 from midcall.errors import MidcallError
 from midcall.http.client import HttpClient, HttpResponse
-from midcall.http.message import HttpError, Url
+from midcall.http.message import HttpError, HttpUrl
 
 LARGEST = 1024 * 1024 * 1024
 """Bytes of an answer: calls may have large values."""
@@ -31,15 +31,15 @@ class Refused(MidcallError):
         self.code = code
 
 
-class RemoteOperations:
+class RemoteAdmin:
     """The calls of the server at a URL."""
 
     def __init__(self, url: str, token: str | None) -> None:
         if urlsplit(url).scheme not in ("http", "https"):
             raise UsageError(f"--url is the address of a server, as http://127.0.0.1:8000, not {url!r}")
         try:
-            self._admin = Url(url.partition("?")[0].rstrip("/") + "/admin")
-            shown = str(Url(url)).rstrip("/")
+            self._admin = HttpUrl(url.partition("?")[0].rstrip("/") + "/admin")
+            shown = str(HttpUrl(url)).rstrip("/")
         except HttpError as error:
             raise UsageError(f"--url: {error}") from None
         self._url = shown

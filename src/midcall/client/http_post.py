@@ -1,7 +1,7 @@
-"""Posts: messages on their way over Streamable HTTP, and the streams by which their answers come.
+"""Messages on their way over Streamable HTTP, and the streams by which their answers come.
 
-A `Post` is one message and the response of its HTTP request; a `Stream` takes up what broke off, and listens
-to what a legacy server says by itself. What they need of the connection is the `HttpWire`.
+An `HttpPost` is one message and the response of its HTTP request; a `ResumedStream` takes up what broke off,
+and listens to what a legacy server says by itself. What they need of the connection is the `HttpWire`.
 """
 
 import asyncio
@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from midcall import jsonrpc
-from midcall.client.events import EventReader, EventTooLarge
-from midcall.client.responses import Unusable
-from midcall.client.wire import MAX_MESSAGE, About
+from midcall.client.wire import MAX_MESSAGE, About, Unusable
 from midcall.errors import MidcallError, RemoteError, TransportLost, Unreachable
 from midcall.http.client import HttpResponse, Prepared, prepare
 from midcall.http.message import Headers, HttpError
+from midcall.http.sse import EventReader, EventTooLarge
 
 if TYPE_CHECKING:
     from midcall.client.streamable import HttpWire
@@ -52,7 +51,7 @@ MAX_CHALLENGES = 3
 """How often one request is sent again with better access."""
 
 
-class Post:
+class HttpPost:
     """One message on its way, and what comes back on its response."""
 
     __slots__ = (
@@ -123,7 +122,7 @@ class Post:
         response = await http.request("POST", wire.url, headers, self.message, timeout=timeout)
         try:
             status = response.status
-            if status == 200 and self._greets:
+            if status == 200 and self._initializes:
                 wire.named(response.headers)
             if not 200 <= status < 300:
                 return await self._refused(status, response.headers, await response.read(MAX_MESSAGE), access)
@@ -144,7 +143,7 @@ class Post:
             async for data in response:
                 for event in events.feed(data):
                     if event.data and event.event == "message":
-                        self._wire.reader.receive(event.data, self.ids[0] if self.ids else None)
+                        self._wire.session.receive(event.data, self.ids[0] if self.ids else None)
                 if self.cancelled:
                     return
                 if self.ids and not self._lingering and not self._waited_for():
@@ -159,12 +158,12 @@ class Post:
         elif not self._waited_for():
             self._wire.forget(self.ids)
         elif events.id and self._wire.resumes:
-            await Stream(self._wire, self, events.retry).follow(events.id)
+            await ResumedStream(self._wire, self, events.retry).follow(events.id)
         else:
             raise TransportLost(f"{why}, before the response came")
 
     def _waited_for(self) -> bool:
-        return any(self._wire.reader.waits(id) for id in self.ids)
+        return any(self._wire.session.waits(id) for id in self.ids)
 
     def _linger(self) -> None:
         if self._task is not None and not self._waited_for():
@@ -176,7 +175,7 @@ class Post:
             return
         body = body.strip()
         if body[:1] in (b"{", b"["):
-            self._wire.reader.receive(body, self.ids[0])
+            self._wire.session.receive(body, self.ids[0])
         if self._waited_for():
             kind = headers.get("content-type") or "nothing"
             text = f"{self._wire.url} gave no response, but HTTP {status} and {kind if body else 'nothing'}"
@@ -201,7 +200,7 @@ class Post:
             self._fail(Unreachable(f"{self._wire.url} has ended the session"))
             self._wire.expired()
             return False
-        if status in FALL_BACK and error is None and self._greets and await self._wire.fall_back(self):
+        if status in FALL_BACK and error is None and self._initializes and await self._wire.fall_back(self):
             return False
         if status in MOVED and self._moves < MAX_MOVES and self._wire.moved(headers):
             self._moves += 1
@@ -209,7 +208,7 @@ class Post:
         raise error or self._refusal(status, headers, body)
 
     @property
-    def _greets(self) -> bool:
+    def _initializes(self) -> bool:
         return self.about is not None and self.about.method == "initialize"
 
     def _refusal(self, status: int, headers: Headers, body: bytes) -> MidcallError:
@@ -225,16 +224,16 @@ class Post:
         """Whoever still waits for it gets this."""
         self._wire.forget(self.ids)
         if self.ids:
-            self._wire.reader.failed(self.ids, error)
+            self._wire.session.failed(self.ids, error)
         else:
             log.info("a message was not sent: %s", error)
             self._wire.release()
 
 
-class Stream:
+class ResumedStream:
     """A stream of events that is taken up again: of a request whose own broke off, or for everything else."""
 
-    def __init__(self, wire: "HttpWire", post: Post | None = None, retry: int | None = None) -> None:
+    def __init__(self, wire: "HttpWire", post: HttpPost | None = None, retry: int | None = None) -> None:
         self._wire = wire
         self._post = post
         self._retry = retry
@@ -294,7 +293,7 @@ class Stream:
                 for event in events.feed(data):
                     came = True
                     if event.data and event.event == "message":
-                        self._wire.reader.receive(event.data, self._related())
+                        self._wire.session.receive(event.data, self._related())
                 if self._post is not None and not self._waited_for():
                     break
             return came
@@ -305,7 +304,7 @@ class Stream:
         return self._post.ids[0] if self._post is not None else None
 
     def _waited_for(self) -> bool:
-        return self._post is not None and any(self._wire.reader.waits(id) for id in self._post.ids)
+        return self._post is not None and any(self._wire.session.waits(id) for id in self._post.ids)
 
 
 def _error_in(body: bytes) -> RemoteError | None:

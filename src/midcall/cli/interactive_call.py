@@ -1,6 +1,6 @@
-"""A conversation: one call from its start to its exit code, with a person or with answers given beforehand.
+"""One call from its start to its exit code, with a person or with answers given beforehand.
 
-It reads the call's items and shows them. A question is answered from `Answers` where they have one for
+It reads the call's items and shows them. A question is answered from `GivenAnswers` where they have one for
 it, else the person is asked: the most urgent question first, one at a time. A question that is
 withdrawn takes its prompt away. Where nobody can answer, the call is ended.
 """
@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from midcall.cli.answers import Answers
-from midcall.cli.exits import Exit, Interrupted
-from midcall.cli.screens import Screen, Tone
+from midcall.cli.answers import GivenAnswers
+from midcall.cli.exit_codes import Exit, Interrupted
+from midcall.cli.output import Screen, Tone
 from midcall.errors import Cancelled, InvalidArguments, NotSupported, TimedOut, UnknownQuestion, WrongAnswer
 from midcall.invocation import Invocation
 from midcall.items import Error, Item, Request, RequestCancelled
@@ -46,10 +46,12 @@ _WORDS = {
 }
 
 
-class Conversation:
+class InteractiveCall:
     """One call. `person` says whether there is one who can be asked."""
 
-    def __init__(self, invocation: Invocation, screen: Screen, answers: Answers, *, person: bool) -> None:
+    def __init__(
+        self, invocation: Invocation, screen: Screen, answers: GivenAnswers, *, person: bool
+    ) -> None:
         self._invocation = invocation
         self._screen = screen
         self._answers = answers

@@ -1,7 +1,4 @@
-"""HTTP+SSE, the transport of 2024-11-05:
-
-one stream for everything that comes, another address for what is sent.
-"""
+"""HTTP+SSE, the transport of 2024-11-05: one stream for all that comes, another address for what is sent."""
 
 import asyncio
 import contextlib
@@ -9,11 +6,11 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from midcall.client.events import Event, EventReader
 from midcall.client.wire import MAX_MESSAGE
 from midcall.errors import MidcallError, TransportLost, Unreachable
 from midcall.http.client import HttpResponse
-from midcall.http.message import HttpError, Url
+from midcall.http.message import HttpError, HttpUrl
+from midcall.http.sse import Event, EventReader
 
 if TYPE_CHECKING:
     from midcall.client.streamable import HttpWire
@@ -26,19 +23,19 @@ PATIENCE = 10.0
 """Seconds that a server has to say where messages are to be sent."""
 
 
-class OldTransport:
+class LegacySse:
     """The stream of a server, and the address that it has named."""
 
     def __init__(self, wire: "HttpWire", response: HttpResponse) -> None:
         self._wire = wire
         self._response = response
-        self._endpoint: Url | None = None
+        self._endpoint: HttpUrl | None = None
         self._why = "does not say where to send messages"
         """What is wrong with the server, while it has named no address."""
         self._known = asyncio.Event()
 
     @classmethod
-    async def open(cls, wire: "HttpWire") -> "OldTransport":
+    async def open(cls, wire: "HttpWire") -> "LegacySse":
         """Open the stream and wait for the address. Raises `Unreachable`."""
         pairs = [*await wire.access("GET"), *wire.pairs(), ("Accept", "text/event-stream")]
         try:
@@ -67,12 +64,12 @@ class OldTransport:
             response = await self._wire.http.request("POST", self._endpoint or self._wire.url, pairs, message)
             response.close()
             if response.status >= 400:
-                self._wire.reader.failed(ids, _not_taken(self._wire, response.status))
+                self._wire.session.failed(ids, _not_taken(self._wire, response.status))
         except HttpError as error:
             lost = TransportLost(str(error)) if error.sent else Unreachable(str(error))
-            self._wire.reader.failed(ids, lost)
+            self._wire.session.failed(ids, lost)
         except MidcallError as error:
-            self._wire.reader.failed(ids, error)
+            self._wire.session.failed(ids, error)
         finally:
             if not ids:
                 self._wire.release()
@@ -92,12 +89,12 @@ class OldTransport:
             self._why = why
             self._known.set()
         else:
-            self._wire.reader.lost(TransportLost(f"{self._wire.url}: {why}"))
+            self._wire.session.lost(TransportLost(f"{self._wire.url}: {why}"))
 
     def _take(self, event: Event) -> None:
         if event.event != "endpoint":
             if event.data:
-                self._wire.reader.receive(event.data)
+                self._wire.session.receive(event.data)
         elif not self._known.is_set():
             self._name_endpoint(event.data.decode(errors="replace"))
             self._known.set()

@@ -1,7 +1,7 @@
-"""Greeting: how a session begins. It finds out which era the server is of, and what it says of itself.
+"""Handshake: how a session begins. It finds out which era the server is of, and what it says of itself.
 
 A modern server is greeted with `server/discover`, a legacy one with `initialize`. Which it is cannot be seen
-from outside: the modern greeting is tried first, and any answer that a modern server would not give means a
+from outside: the modern handshake is tried first, and any answer that a modern server would not give means a
 legacy one.
 """
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from msgspec import Struct
 
 from midcall import jsonrpc
-from midcall.client.responses import Unusable
+from midcall.client.wire import Unusable
 from midcall.errors import RemoteError
 from midcall.items import to_json
 from midcall.mcp import revisions
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Era: TypeAlias = Literal["auto", "legacy", "modern"]
 
 PROBE = 5.0
-"""Seconds that a server has to answer the modern greeting before the legacy one is tried beside it."""
+"""Seconds that a server has to answer the modern handshake before the legacy one is tried beside it."""
 
 UNSUPPORTED_REVISION = -32022
 
@@ -32,7 +32,7 @@ _MODERN_ERRORS = frozenset((-32020, -32021, UNSUPPORTED_REVISION))
 """What only a modern server answers."""
 
 
-class Greeting(Struct, frozen=True):
+class Handshake(Struct, frozen=True):
     """What a server says of itself."""
 
     revision: str = ""
@@ -43,29 +43,29 @@ class Greeting(Struct, frozen=True):
     instructions: str | None = None
 
 
-async def greet(session: "ClientSession", era: Era, revision: str | None) -> Greeting:
+async def shake_hands(session: "ClientSession", era: Era, revision: str | None) -> Handshake:
     """Greet a server, in the way of its era. Raises `RemoteError`, or what the line fails with.
 
     `revision` is the legacy revision to ask for; the server may choose an older one.
     """
     if era == "legacy":
-        greeting = await _initialize(session, revision)
+        handshake = await _initialize(session, revision)
     elif era == "modern":
-        greeting = await _discover(session)
+        handshake = await _discover(session)
     else:
-        greeting = await _find_out(session, revision)
-    session.speak(greeting.revision, modern=greeting.modern)
-    return greeting
+        handshake = await _find_out(session, revision)
+    session.speak(handshake.revision, modern=handshake.modern)
+    return handshake
 
 
-async def _find_out(session: "ClientSession", revision: str | None) -> Greeting:
+async def _find_out(session: "ClientSession", revision: str | None) -> Handshake:
     """Greet in the modern way first.
 
     A server that says nothing may be slow to start, or may ignore what it does not know: after a while it is
-    greeted in the legacy way too, and whichever greeting it answers tells.
+    greeted in the legacy way too, and whichever handshake it answers tells.
     """
     probe = asyncio.ensure_future(_discover(session))
-    legacy: asyncio.Future[Greeting] | None = None
+    legacy: asyncio.Future[Handshake] | None = None
     try:
         await asyncio.wait((probe,), timeout=PROBE)
         if not probe.done():
@@ -85,7 +85,7 @@ async def _find_out(session: "ClientSession", revision: str | None) -> Greeting:
             await _end(legacy)
 
 
-async def _discover(session: "ClientSession", tries: int = 2) -> Greeting:
+async def _discover(session: "ClientSession", tries: int = 2) -> Handshake:
     revision = revisions.MODERN[-1]
     session.speak(revision, modern=True)
     try:
@@ -106,7 +106,7 @@ async def _discover(session: "ClientSession", tries: int = 2) -> Greeting:
     return _read(found, known[-1], modern=True)
 
 
-async def _initialize(session: "ClientSession", revision: str | None) -> Greeting:
+async def _initialize(session: "ClientSession", revision: str | None) -> Handshake:
     session.speak("", modern=False)
     asked = {
         "protocolVersion": revision or revisions.LATEST_LEGACY,
@@ -123,10 +123,10 @@ async def _initialize(session: "ClientSession", revision: str | None) -> Greetin
     return _read(found, chosen, modern=False)
 
 
-def _read(found: dict[str, Any], revision: str, *, modern: bool) -> Greeting:
+def _read(found: dict[str, Any], revision: str, *, modern: bool) -> Handshake:
     info = found.get("serverInfo") or _object(found.get("_meta")).get(f"{META}serverInfo")
     instructions = found.get("instructions")
-    return Greeting(
+    return Handshake(
         revision,
         modern,
         _object(found.get("capabilities")),
@@ -159,7 +159,7 @@ def _no_revision(named: Sequence[str]) -> RemoteError:
     )
 
 
-async def _end(task: "asyncio.Future[Greeting]") -> None:
+async def _end(task: "asyncio.Future[Handshake]") -> None:
     if not task.done():
         task.cancel()
         await asyncio.wait((task,))

@@ -1,4 +1,4 @@
-"""Mirrored: arguments of tools that go into HTTP headers too, so that whoever routes requests sees them.
+"""Arguments of tools that go into HTTP headers too, so that whoever routes requests sees them.
 
 A tool says so in its input schema (`x-mcp-header`). One that says it wrongly is left out of the list, as the
 specification wants it.
@@ -18,7 +18,7 @@ _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _PLAIN = re.compile(r"[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?")
 
 
-class Mirrored:
+class HeaderParams:
     """Which arguments of which tools are mirrored."""
 
     def __init__(self) -> None:
