@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from midcall.cli.call import seconds
 from midcall.cli.exit_codes import Exit, UsageError, with_details
-from midcall.printable import printable
+from midcall.logs import printable
 
 if TYPE_CHECKING:
     from midcall.cli.calls_actions import CallsAdmin

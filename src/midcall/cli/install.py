@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from midcall.cli.exit_codes import Exit, UsageError
-from midcall.printable import printable
+from midcall.logs import printable
 
 _EXAMPLES = """\
 examples:

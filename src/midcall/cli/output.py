@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from midcall.items import Data, Item, Log, Progress, encode_item, to_builtins
-from midcall.printable import printable
+from midcall.logs import printable
 
 LINE = 88
 """JSON that is no longer than this stays on one line."""

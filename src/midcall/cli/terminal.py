@@ -14,7 +14,7 @@ from rich.text import Text
 
 from midcall.cli.output import Tone, log_line, progress_line, readable, write_out
 from midcall.items import Data, Item, Log, Progress
-from midcall.printable import printable
+from midcall.logs import printable
 
 _STYLES: dict[Tone, str] = {"plain": "", "quiet": "dim", "warning": "yellow", "error": "red"}
 _LOUD = frozenset(("warning", "error", "critical", "alert", "emergency"))

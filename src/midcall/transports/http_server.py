@@ -11,20 +11,20 @@ import logging
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import uvicorn
 from uvicorn.config import LOGGING_CONFIG
 
-from midcall.connection import MAX_MESSAGE
 from midcall.hub import Hub
 from midcall.logs import is_no_frame
+from midcall.plexus.protocol import MAX_MESSAGE
 from midcall.transports.auth import Authenticator
 from midcall.transports.connection_limits import DEFAULTS, Limits
-from midcall.transports.http import Application, Part, asgi_app
+from midcall.transports.http import Application, AppPart, asgi_app
 from midcall.transports.security import is_loopback, refuse_public_bind
 
 if TYPE_CHECKING:
@@ -52,16 +52,6 @@ OWN_FILES = 100
 log = logging.getLogger("midcall.http")
 
 
-class SharedPlace(Protocol):
-    """Where a server stands among several that share their sockets; as a text, what its log calls it."""
-
-    def listeners(self) -> list[socket.socket]:
-        """The sockets to serve on."""
-
-    def is_ready(self) -> None:
-        """It serves from now on."""
-
-
 def server(
     hub: Hub,
     host: str = "127.0.0.1",
@@ -73,23 +63,24 @@ def server(
     allow_public: bool = False,
     sse: bool = False,
     grace: float = GRACE,
-    place: SharedPlace | None = None,
+    label: str = "",
+    is_ready: Callable[[], None] = lambda: None,
     admin: bool = False,
     metrics: bool = False,
     rate_limit: float | None = None,
-    parts: Sequence[Part] = (),
+    parts: Sequence[AppPart] = (),
     web_modules: Sequence[str | Path] = (),
     own_log: bool = True,
     limits: Limits = DEFAULTS,
 ) -> uvicorn.Server:
-    """A server that is ready to `serve`; its log goes to standard error, with its place among others.
+    """A server that is ready to `serve`; its log goes to standard error, with a label if there are several.
 
     Told to stop, it lets calls run on for up to `grace` seconds, and answers the others that it is closing.
     For as long it serves those who are connected, unless they are idle.
 
-    With `own_log=False` it is logged as the process has set it up. `admin`, `metrics` and `rate_limit`
-    are as for `asgi_app`. `limits` is what each peer may take; there are no more connections than the process
-    may open files, less some for itself.
+    `is_ready` is called when it serves. With `own_log=False` it is logged as the process has set it up.
+    `admin`, `metrics` and `rate_limit` are as for `asgi_app`. `limits` is what each peer may take; there are
+    no more connections than the process may open files, less some for itself.
 
     Raises `ValueError` for an address that others can reach, unless there is `auth` or `allow_public`.
     """
@@ -111,25 +102,27 @@ def server(
         web_modules=web_modules,
     )
     logging.getLogger("uvicorn.error").addFilter(is_no_frame)
+    limits = msgspec.structs.replace(limits, connections=_most_connections(limits.connections))
     connections = _connections(limits)
+    plain = {"ws": "websockets-sansio", "limit_concurrency": limits.connections}
     return _Server(
         app,
         hub,
         connections,
         grace,
-        place,
+        is_ready,
         uvicorn.Config(
             app,
             host=host,
             port=port,
             log_level=log_level,
-            log_config=_log_to_stderr("" if place is None else f"{place}: ") if own_log else None,
+            log_config=_log_to_stderr(f"{label}: " if label else "") if own_log else None,
             access_log=log_level in ("trace", "debug", "info"),  # else each line is made and thrown away
             proxy_headers=False,  # nothing here depends on what a proxy says of the client
             ws_max_size=FRAME_LIMIT,
             ws_per_message_deflate=False,  # costs 64 kB a peer, and hides a slow reader from us
             timeout_graceful_shutdown=2 * WRITING,  # never reached: see `_Server`
-            **({"ws": "websockets-sansio"} if connections is None else connections.options),
+            **(plain if connections is None else connections.options),
         ),
     )
 
@@ -145,8 +138,7 @@ def _connections(limits: Limits) -> "Connections | None":
         return None
     from midcall.transports.uvicorn_protocol import Connections  # noqa: PLC0415  may not be there in others
 
-    most = _most_connections(limits.connections)
-    return Connections(msgspec.structs.replace(limits, connections=most))
+    return Connections(limits)
 
 
 class _Server(uvicorn.Server):
@@ -162,24 +154,22 @@ class _Server(uvicorn.Server):
         hub: Hub,
         connections: "Connections | None",
         grace: float,
-        place: SharedPlace | None,
+        is_ready: Callable[[], None],
         config: uvicorn.Config,
     ) -> None:
         super().__init__(config)
         self._connections = connections
-        self._place = place
+        self._is_ready = is_ready
         self._app = app
         self._hub = hub
         self._calls = hub.calls
         self._grace = grace
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve until the process is told to stop; without `sockets`, on those of its place if it has one.
+        """Serve until the process is told to stop.
 
         Raises `JournalError` if the hub has a journal that cannot be opened.
         """
-        if sockets is None and self._place is not None:
-            sockets = self._place.listeners()
         await self._hub.open()  # not before there is somebody who can go on with the calls in its journal
         await super().serve(sockets)
 
@@ -190,8 +180,8 @@ class _Server(uvicorn.Server):
             if self._connections is not None:
                 await self._connections.end_startup(self)
             raise
-        if self._place is not None and self.started:
-            self._place.is_ready()
+        if self.started:
+            self._is_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         connections = self._connections

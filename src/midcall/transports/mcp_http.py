@@ -18,7 +18,6 @@ from msgspec import UNSET, Struct
 from starlette.types import Receive, Scope, Send
 
 from midcall import jsonrpc
-from midcall.connection import MAX_MESSAGE
 from midcall.journal.bus import Channel
 from midcall.journal.contract import is_worker_name
 from midcall.jsonrpc import Batch, BatchReply, Envelope, Fault
@@ -27,6 +26,7 @@ from midcall.mcp.calls import PlainCall
 from midcall.mcp.messages import META
 from midcall.mcp.request import Headers, Session
 from midcall.mcp.server import McpExtension
+from midcall.plexus.protocol import MAX_MESSAGE
 from midcall.principal import Principal
 from midcall.transports.auth import Authenticator
 from midcall.transports.http_sessions import BatchLine, HttpSession, HttpSessions, SessionLine
