@@ -78,12 +78,12 @@ def test_a_body_that_comes_in_parts_is_read_whole(way: str) -> None:
 @WAYS
 def test_a_connection_is_closed_when_nothing_has_come_for_a_while_and_not_before(way: str) -> None:
     async def run(visitor: Visitor) -> None:
-        visitor.http.config.timeout_keep_alive = 0.3
+        visitor.http.config.timeout_keep_alive = 1.5
         line = await visitor.line()
         for _ in range(4):
             line.send(plain(visitor, "again"))
             assert (await line.whole()).text == "again"
-            await asyncio.sleep(0.15)
+            await asyncio.sleep(0.4)
         begun = asyncio.get_running_loop().time()
         assert await line.at_end()
         assert asyncio.get_running_loop().time() - begun > 0.05
