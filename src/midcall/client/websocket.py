@@ -37,7 +37,7 @@ from midcall.errors import (
 )
 from midcall.invocation import Answerer, Invocation, Line, error_from_code
 from midcall.items import Done, Error, Log, Metadata, Outlet, Request, decode_item, to_json
-from midcall.jsonrpc import Envelope, Pending
+from midcall.jsonrpc import Envelope, PendingRequests
 from midcall.questions import KINDS, Answer, Url, answer_to_wire, check_address
 
 log = logging.getLogger("midcall.client")
@@ -67,7 +67,7 @@ class Remote:
         self._url = url
         self._headers = headers
         self._give_up_after = give_up_after
-        self._pending: Pending[Waiter] = Pending()
+        self._pending: PendingRequests[Waiter] = PendingRequests()
         self._outlets: dict[str, Outlet] = {}
         self._going_on: dict[str, asyncio.Task[None]] = {}
         """What attaches the durable calls to the present connection."""
