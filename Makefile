@@ -4,8 +4,10 @@ VENV := .venv
 JOBS ?= 4
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Hundreds of servers start in the tests: what is compiled is kept.
+export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test web web-if-there web-check lint types docs walks bench bench-mcp bench-clients bench-chats bench-waiting compliance fuzz soak dist lowest format clean
+.PHONY: help demo test tests web web-if-there web-check lint types docs map walks bench bench-mcp bench-clients bench-chats bench-waiting compliance fuzz soak dist lowest format clean
 
 help:            ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 22
@@ -13,8 +15,14 @@ help:            ## Show this list
 demo: $(READY) web-if-there  ## Open a chat in the browser, in which a tool stops in the middle and asks
 	@$(BIN)/midcall demo
 
-test: lint types web-check $(READY)  ## Lint, types, the whole test suite, the docs and their examples
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+test: $(READY)   ## Lint, types, the whole test suite with its coverage, the docs and their examples
+	@$(MAKE) --no-print-directory -j 4 lint types web-check tests
+
+tests: web-if-there
+	rm -rf .cache/coverage
+	$(BIN)/coverage run -m pytest -n $(JOBS) --dist loadfile
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
 
 web: $(READY)    ## Build the web client into the package (needs Node.js)
 	@$(BIN)/python scripts/web.py build
@@ -34,6 +42,9 @@ types: $(READY)  ## Strict types of src, by mypy
 
 docs: $(READY)   ## Build the documentation into site/
 	$(BIN)/zensical build --clean --strict
+
+map: $(READY)    ## Write the map of rooms and files into CONTRIBUTING.md
+	@$(BIN)/python scripts/map.py
 
 walks: $(READY)  ## Count the files that a call passes through, in real servers
 	@$(BIN)/python scripts/walks.py

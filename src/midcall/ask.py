@@ -121,7 +121,7 @@ class Asking(Generic[T]):
         raise TypeError("A question has no truth value before it is answered: `await` is missing")
 
     def read(self, payload: Any) -> T:
-        """The tool's value of an answer; refuses what does not fit (see `call.Wanted`)."""
+        """The tool's value of an answer; refuses what does not fit (see `open_questions.Wanted`)."""
         answer = read_answer(self.question, payload)
         match answer:
             case Refusal("Declined"):

@@ -15,8 +15,7 @@ from midcall.call import Call
 from midcall.calls import Calls, end_all
 from midcall.errors import RegistrationError
 from midcall.invocation import Answerer, Invocation, Line
-from midcall.items import Metadata, to_json
-from midcall.outlet import Outlet
+from midcall.items import Metadata, Outlet, to_json
 from midcall.questions import KINDS
 from midcall.registry import Registry, Resolved
 

@@ -25,8 +25,7 @@ from midcall.errors import (
     UnknownQuestion,
     WrongType,
 )
-from midcall.items import Background, Data, Done, Error, Item, Request, RequestCancelled
-from midcall.outlet import Outlet
+from midcall.items import Background, Data, Done, Error, Item, Outlet, Request, RequestCancelled
 
 Answerer: TypeAlias = Callable[[Request], Any]
 """A handler of questions, plain or async: gets the `Request`, gives the answer in any accepted form."""

@@ -6,7 +6,7 @@ the stream's wire form, and each dialect treats them in its own way. This module
 transport.
 """
 
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -154,3 +154,39 @@ def decode_item(data: bytes | msgspec.Raw) -> Item:
             item.key,
         )
     return item
+
+
+# --- where they go --------------------------------------------------------------------------
+
+
+class Outlet(Protocol):
+    """Takes the items of a call, for whoever started it: a dialect, or a reader in this process.
+
+    `put` never waits; `drain` does, while `full` is true."""
+
+    @property
+    def full(self) -> bool:
+        """Whether the reader is behind."""
+
+    def put(self, item: Item) -> None:
+        """Take an item. After the reader is gone this does nothing."""
+
+    async def drain(self) -> None:
+        """Wait until the reader has caught up, or is gone."""
+
+
+class Nowhere:
+    """The outlet of a call whose items nobody reads."""
+
+    __slots__ = ()
+
+    full = False
+
+    def put(self, item: Item) -> None:
+        """Nobody reads."""
+
+    async def drain(self) -> None:
+        """Nobody is behind."""
+
+
+NOWHERE = Nowhere()

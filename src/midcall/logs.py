@@ -6,6 +6,7 @@ logged; a frame of a WebSocket, which would have them, is left out at every leve
 """
 
 import datetime as dt
+import json
 import logging
 import sys
 import time
@@ -14,7 +15,6 @@ from typing import Any, Literal, TextIO
 import msgspec
 
 from midcall import replay
-from midcall.printable import printable
 
 Format = Literal["text", "json"]
 
@@ -121,3 +121,19 @@ class JsonFormatter(logging.Formatter):
 def _sendable(text: str) -> str:
     """Without lone surrogates, as file names may have them: JSON cannot carry those."""
     return text.encode(errors="replace").decode()
+
+
+_KEPT = frozenset("\n\t\u200c\u200d")
+"""Those that many languages and emoji need between letters are kept, beside newline and tab."""
+
+
+def printable(text: str) -> str:
+    """Text of others, as a terminal or a log shows it: without characters that act or hide.
+
+    Such characters are written as in JSON, `\\u001b`: what was JSON is the same JSON."""
+    if text.isprintable():
+        return text
+    return "".join(
+        letter if letter.isprintable() or letter in _KEPT else json.dumps(letter)[1:-1]
+        for letter in text.replace("\r\n", "\n")
+    )

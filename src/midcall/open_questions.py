@@ -2,13 +2,13 @@
 
 Questions that are asked together are a round, which ends with the last answer or the first failure.
 Whichever way a question ends, it is forgotten here and in the index of `calls`, and its timer is
-gone. The call around it is known only by what `Asker` says.
+gone.
 """
 
 import asyncio
 import time
 from collections.abc import Iterable, MutableMapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
@@ -23,8 +23,11 @@ from midcall.errors import (
     UnknownQuestion,
     WrongType,
 )
-from midcall.items import Item, Metadata, Request, RequestCancelled
+from midcall.items import Request, RequestCancelled
 from midcall.questions import PRIORITIES, AnyQuestion, Priority, Sample
+
+if TYPE_CHECKING:
+    from midcall.call import Call
 
 MISSING: Any = object()
 """No value yet."""
@@ -58,41 +61,6 @@ class Wanted(Protocol):
 
         Raises `Cancelled` or `Declined` if it is refused, and `WrongType` if it is taken, but of no use.
         """
-
-
-class Asker(Protocol):
-    """The call that asks."""
-
-    @property
-    def supported(self) -> frozenset[str]:
-        """The kinds of question that the caller can answer."""
-
-    def check_can_ask(self) -> None:
-        """Raise if nobody can be asked any more."""
-
-    async def make_room(self) -> None:
-        """Wait while the reader is behind."""
-
-    def stamp(self) -> Metadata:
-        """Metadata for an item that is emitted now."""
-
-    def put(self, item: Item) -> None:
-        """Emit an item."""
-
-    def name_of(self, wanted: Wanted) -> str:
-        """An id for a question: random, but the same one when the call is run again."""
-
-    def asked(self, wanted: Wanted) -> None:
-        """A question waits."""
-
-    def answered(self, wanted: Wanted, payload: Any) -> None:
-        """A question is answered, also with a refusal."""
-
-    def failed(self, wanted: Wanted, error: MidcallError) -> None:
-        """A question ends without an answer, though somebody could still have given one."""
-
-    def withdrawn(self, wanted: Wanted) -> None:
-        """The code that had asked was cancelled while the question waited."""
 
 
 class QuestionInfo(Struct, frozen=True):
@@ -153,10 +121,10 @@ class OpenQuestion:
 class OpenQuestions:
     """All that one call has asked and has no answer to yet."""
 
-    __slots__ = ("_asker", "_index", "_open")
+    __slots__ = ("_call", "_index", "_open")
 
-    def __init__(self, asker: Any, index: MutableMapping[str, Any]) -> None:
-        self._asker: Asker = asker
+    def __init__(self, call: "Call", index: MutableMapping[str, Any]) -> None:
+        self._call = call
         self._index = index
         self._open: dict[str, OpenQuestion] = {}
 
@@ -188,27 +156,27 @@ class OpenQuestions:
         The first question that fails (timed out, cancelled, declined) ends the round: the others
         are withdrawn and its error is raised.
         """
-        asker = self._asker
-        asker.check_can_ask()
+        call = self._call
+        call.check_can_ask()
         for one in wanted:
-            if one.question.kind not in asker.supported:
-                raise NotSupported(_cannot(one.question.kind, asker.supported))
+            if one.question.kind not in call.supported:
+                raise NotSupported(_cannot(one.question.kind, call.supported))
         loop = asyncio.get_running_loop()
         round = Round(len(wanted), loop.create_future())
         asked: dict[int, OpenQuestion] = {}
         try:
             for place, one in _by_urgency(wanted):
-                await asker.make_room()
+                await call.make_room()
                 if round.over:
                     break
-                asker.check_can_ask()
+                call.check_can_ask()
                 asked[place] = OpenQuestion(one, round)
                 self._put(asked[place], loop)
             await round.future
         except BaseException as error:
             for question in asked.values():
                 if self._withdraw(question, _why(error)) and isinstance(error, asyncio.CancelledError):
-                    asker.withdrawn(question.wanted)
+                    call.withdrawn(question.wanted)
             round.close()
             raise
         return [asked[place].value for place in range(len(wanted))]
@@ -217,7 +185,7 @@ class OpenQuestions:
         """Give an answer, in any accepted form. Raises `UnknownQuestion` or `WrongAnswer`."""
         question = self._answerable(request_id)
         self._give(question, *_read(question.wanted, payload))
-        self._asker.answered(question.wanted, payload)
+        self._call.answered(question.wanted, payload)
 
     def check(self, request_id: str, payload: Any) -> None:
         """Raise `UnknownQuestion` or `WrongAnswer` if `answer` would; nothing changes.
@@ -286,7 +254,7 @@ class OpenQuestions:
         question = self._open.get(request_id)
         if question is not None:
             if isinstance(error, MidcallError):
-                self._asker.failed(question.wanted, error)
+                self._call.failed(question.wanted, error)
             self._forget(question, "cancelled" if isinstance(error, Cancelled) else "failed")
             question.round.fail(error)
 
@@ -310,22 +278,22 @@ class OpenQuestions:
 
     def _put(self, question: OpenQuestion, loop: asyncio.AbstractEventLoop) -> None:
         wanted = question.wanted
-        wanted.request_id = self._asker.name_of(wanted)
+        wanted.request_id = self._call.name_of(wanted)
         now = time.time()
         if not wanted.since:
             wanted.since = now
             metrics.question_asked(wanted.question.kind)
         self._open[wanted.request_id] = question
-        self._index[wanted.request_id] = self._asker
+        self._index[wanted.request_id] = self._call
         timeout_ms = None
         if wanted.timeout is not None:
             left = wanted.since + wanted.timeout - now
             question.timer = loop.call_later(left, self._time_out, question)
             timeout_ms = max(1, round(left * 1000))
-        self._asker.asked(wanted)
-        self._asker.put(
+        self._call.asked(wanted)
+        self._call.put(
             Request(
-                self._asker.stamp(),
+                self._call.stamp(),
                 wanted.request_id,
                 wanted.question,
                 timeout_ms,
@@ -341,7 +309,7 @@ class OpenQuestions:
         self._fail(question, TIMED_OUT, timed_out(question.wanted))
 
     def _fail(self, question: OpenQuestion, reason: str, error: MidcallError) -> None:
-        self._asker.failed(question.wanted, error)
+        self._call.failed(question.wanted, error)
         self._withdraw(question, reason, "timed_out" if isinstance(error, TimedOut) else "withdrawn")
         question.round.fail(error)
 
@@ -349,7 +317,7 @@ class OpenQuestions:
         """Take a question back, if it is open still."""
         withdrawn = self._forget(question, ending)
         if withdrawn:
-            self._asker.put(RequestCancelled(self._asker.stamp(), question.wanted.request_id, reason))
+            self._call.put(RequestCancelled(self._call.stamp(), question.wanted.request_id, reason))
         return withdrawn
 
     def _forget(self, question: OpenQuestion, ending: metrics.Ending | None = None) -> bool:

@@ -66,7 +66,7 @@ class Registry:
 
         If it has `attach(hub)`, that is called, so that it can call into activations. One that has
         `connect(connection)` speaks a protocol of its own on every line, with the method names that
-        its `names` gives (see `connection.Speaker`).
+        its `names` gives (see `mcp.peer.McpPeer`).
         """
         methods = read_methods(extension)
         names = {*methods, *getattr(extension, "names", ())}

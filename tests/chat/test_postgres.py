@@ -16,7 +16,7 @@ import pytest
 import postgres_server
 from chatting import Person, Puppet, serving, text
 from conversations_contract import changed, talk
-from driving import drive, until
+from driving import LIMIT, drive, until
 from midcall import Hub
 from midcall.chat import ChatEngine
 from midcall.errors import JournalError
@@ -142,7 +142,7 @@ def test_of_a_database_that_stands_still_nobody_waits_for_an_answer_who_does_not
             await asyncio.sleep(0.1)
             for task in asked:
                 task.cancel()
-            done, _ = await asyncio.wait(asked, timeout=20)
+            done, _ = await asyncio.wait(asked, timeout=LIMIT)
             assert [task.cancelled() for task in done] == [True, True]
             database.thaw()
         assert await store.load("x", None) is None
@@ -151,11 +151,11 @@ def test_of_a_database_that_stands_still_nobody_waits_for_an_answer_who_does_not
         waits = [journal.load("x"), store.load("x", None), store.append("r", 1, [b"1"], ended=False)]
         left = asyncio.gather(*waits, return_exceptions=True)
         await asyncio.sleep(0.1)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(LIMIT):
             await journal.close()
             assert all(isinstance(one, JournalError) for one in await left)
 
-    drive(main(), limit=60)
+    drive(main())
 
 
 @pytest.mark.parametrize("how", ["halt", "freeze"])
@@ -239,4 +239,4 @@ def test_an_outage_is_logged_when_it_begins_and_when_it_is_over(
                 assert text(await turn) == "Well."
 
     caplog.set_level(logging.INFO, "midcall")
-    drive(main(), limit=60)
+    drive(main())

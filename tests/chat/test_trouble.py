@@ -505,10 +505,10 @@ def test_what_was_said_twice_because_the_model_failed_is_told_to_it_as_one_messa
 def test_a_long_history_of_short_messages_is_joined_in_linear_time() -> None:
     def seconds(count: int) -> float:
         said = [Message("user", "a" * 2000)] * count
-        begun = time.perf_counter()
+        begun = time.process_time()
         (one,) = joined(said)
         assert len(one.content) == 2002 * count - 2
-        return time.perf_counter() - begun
+        return time.process_time() - begun
 
     seconds(10)
     assert min(seconds(4000) for _ in range(3)) < 0.5  # a copy for each message takes several seconds

@@ -1,13 +1,10 @@
 """The command line without a terminal: real processes, as in a script or in CI."""
 
 import json
-import os
 import signal
 import socket
 import subprocess
 import sys
-import time
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +12,7 @@ import pytest
 
 from command_line import CANCELLED, FAILED, MIDCALL, NOT_ANSWERED, SUCCESS, USAGE, midcall
 from driving import LIMIT
-from peers import HERE
+from peers import HERE, free_port, wait_for
 
 
 def call(*argv: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
@@ -476,18 +473,3 @@ def test_an_interrupted_call_is_cancelled_and_says_so(how: signal.Signals, name:
     assert [json.loads(line)["type"] for line in out.splitlines()] == ["error", "done"]
     assert err == f"info: cleaned up\nCancelled: The call was stopped by {name}\n"
     assert process.returncode == CANCELLED
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
-
-
-def wait_for(url: str) -> None:
-    for _ in range(200):
-        try:
-            with urllib.request.urlopen(url, timeout=5):
-                return
-        except OSError:
-            time.sleep(0.05)
-    raise AssertionError(f"{url} does not answer (pid {os.getpid()})")

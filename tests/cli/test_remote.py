@@ -11,6 +11,7 @@ import pexpect
 import pytest
 
 from command_line import CANCELLED, FAILED, MIDCALL, NOT_ANSWERED, SUCCESS, USAGE, midcall
+from driving import LIMIT
 from mcp_peers import mcp_environment
 from peers import HERE, command, free_port, wait_for
 
@@ -40,7 +41,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield Server(port)
     finally:
         process.terminate()
-        process.communicate(timeout=20)
+        process.communicate(timeout=LIMIT)
 
 
 BOTH = pytest.mark.parametrize("where", ["here", "url"])

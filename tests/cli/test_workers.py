@@ -182,7 +182,7 @@ hub = Hasty()
 """)
     ran = subprocess.run(
         command("serve", "hasty.py:hub", "--cwd", str(tmp_path), "--port", str(free_port()), "--journal", "memory"),
-        env=environment(), capture_output=True, text=True, timeout=30, check=False,
+        env=environment(), capture_output=True, text=True, timeout=LIMIT, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     assert "Traceback" not in ran.stderr, ran.stderr
@@ -194,7 +194,7 @@ def test_an_address_that_is_taken_is_said_clearly(tmp_path: Path) -> None:
         taken.listen()
         ran = subprocess.run(
             command("serve", "workers_app:hub", "--workers", "2", "--port", str(taken.getsockname()[1])),
-            cwd=HERE, env=environment(), capture_output=True, text=True, timeout=30, check=False,
+            cwd=HERE, env=environment(), capture_output=True, text=True, timeout=LIMIT, check=False,
         )  # fmt: skip
     assert ran.returncode == 1
     assert "Cannot listen on 127.0.0.1" in ran.stderr

@@ -53,7 +53,7 @@ def test_a_line_that_is_too_long_is_skipped_and_the_next_one_is_read(monkeypatch
     async def main() -> None:
         async with scripted("huge", "1000000") as client:
             batch = [{"id": "a", "name": "huge"}, {"id": "b", "name": "echo"}]
-            results = await client.call_tools(batch, timeout=1.0, parallel=True)
+            results = await client.call_tools(batch, timeout=3.0, parallel=True)
             assert [one.get("error") for one in results] == ["timeout", None]
             assert (await client.call("echo")).text == "small"
             await works(client)
@@ -112,7 +112,7 @@ def test_a_result_nested_beyond_measure_ends_its_call() -> None:
     async def main() -> None:
         async with scripted("malformed") as client:
             batch = [{"id": "a", "name": "x", "arguments": {"how": "deep"}}, {"id": "b", "name": "x"}]
-            deep, good = await client.call_tools(batch, timeout=1.0, parallel=True)
+            deep, good = await client.call_tools(batch, timeout=3.0, parallel=True)
             assert not deep["success"]
             assert good["success"]
             await works(client)

@@ -335,7 +335,7 @@ def test_a_call_that_is_given_up_is_not_taken_up_again() -> None:
             return False
 
         async with http_peer(speaking(call, other=other)) as peer, connect(peer.url) as client:
-            (result,) = await client.call_tools(calls(1), timeout=0.5)
+            (result,) = await client.call_tools(calls(1), timeout=2.0)
             assert result["error"] == "timeout"
             await asyncio.wait_for(gone.wait(), LIMIT)
 

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from command_line import SUCCESS
-from midcall.logs import JsonFormatter, TextFormatter
-from midcall.printable import printable
+from midcall.logs import JsonFormatter, TextFormatter, printable
 from peers import HERE, command
 from terminals import ENTER, midcall
 

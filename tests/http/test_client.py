@@ -501,10 +501,10 @@ def test_a_response_that_takes_too_long_is_an_error(drive: Run) -> None:
     async def main() -> None:
         async with playing([STAY]) as silent, playing([OK[:-1], STAY]) as slow, HttpClient() as client:
             with pytest.raises(HttpError, match="did not answer in time") as caught:
-                await client.request("GET", silent.url, timeout=0.05)
+                await client.request("GET", silent.url, timeout=0.5)
             assert caught.value.sent is True
             with pytest.raises(HttpError, match="did not answer in time"):
-                await (await client.request("GET", slow.url, timeout=1)).read()
+                await (await client.request("GET", slow.url, timeout=2)).read()
 
     drive(main())
 

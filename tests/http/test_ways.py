@@ -127,7 +127,7 @@ def test_those_who_wait_do_not_try_one_after_another_what_has_failed_for_the_fir
 
 def test_one_whose_time_is_up_takes_nobody_along(drive: Run) -> None:
     async def main() -> None:
-        async with playing([STAY]) as server, HttpClient(max_connections=1, connect_timeout=0.5) as client:
+        async with playing([STAY]) as server, HttpClient(max_connections=1, connect_timeout=2.0) as client:
             url = HttpUrl(str(server.url).replace("http:", "https:"))  # it never says hello
             first, second = post(client, url), post(client, url)
             with pytest.raises(HttpError, match="did not answer in time"):

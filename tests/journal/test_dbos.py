@@ -143,7 +143,7 @@ def test_what_the_tables_of_dbos_hold_is_data_and_never_run(
     planted = base64.b64encode(pickle.dumps(_Planted(str(tmp_path / "ran")))).decode()
     database.ask("UPDATE midcall_dbos.workflow_status SET serialization = 'py_pickle', inputs = %s", planted)
     other.start()
-    until(lambda: other.effects() == ["begun", "ended"], 30)  # by the journal, which is not DBOS' own
+    until(lambda: other.effects() == ["begun", "ended"])  # by the journal, which is not DBOS' own
     assert not (tmp_path / "ran").exists()
 
 

@@ -13,10 +13,10 @@ from typing import Any
 from driving import drive, until
 from journal_model import MemoryStore
 from midcall import Ask, Hub, method
-from midcall.connection import Connection
 from midcall.journal.admin import Admin
 from midcall.journal.durable import DurableCalls
 from midcall.mcp import CALL_KINDS, mcp_of
+from midcall.plexus.protocol import Connection
 
 
 class Work:

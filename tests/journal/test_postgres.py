@@ -532,7 +532,7 @@ def test_who_gives_up_in_the_middle_of_a_transaction_is_not_kept(
             await asyncio.wait((task,))
             assert task.cancelled(), "and it is not tried again"
             server.thaw()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(LIMIT):
             await reach.close()
 
     try:
@@ -692,7 +692,7 @@ def test_what_is_not_encrypted_is_refused_in_an_encrypted_journal() -> None:
             sealed.on_post = got.append
             assert await plain.post(sealed.worker, b"planted")
             assert await both.post(sealed.worker, b"sealed")
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(LIMIT):
                 while not got:
                     await asyncio.sleep(0.01)
             assert got == [b"sealed"]

@@ -21,7 +21,7 @@ import old_journal_app
 import postgres_server
 from chatting import Person, serving, text
 from conversations_contract import changed, talk
-from driving import drive
+from driving import LIMIT, drive
 from journal_contract import parked
 from midcall import Hub
 from midcall.journal.contract import JournalError
@@ -446,7 +446,7 @@ def test_a_view_is_not_read(tmp_path: Path, view: str) -> None:
 
     async def main() -> None:
         with pytest.raises(JournalError, match=f"no table {view}"):
-            await asyncio.wait_for(SqliteJournal(tmp_path / "journal.db").open(), 10)
+            await asyncio.wait_for(SqliteJournal(tmp_path / "journal.db").open(), LIMIT)
         assert chat.exists()
 
     drive(main())

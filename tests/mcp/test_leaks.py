@@ -262,7 +262,7 @@ def test_listeners_that_are_gone_are_forgotten() -> None:
 
 def test_a_line_that_closes_takes_its_calls_and_listeners_with_it() -> None:
     async def run() -> None:
-        from midcall.connection import Connection
+        from midcall.plexus.protocol import Connection
 
         hub = make_hub(keys=KEYS)
         (extension,) = (one for one in hub.protocols if isinstance(one, McpExtension))

@@ -8,8 +8,8 @@ import pytest
 
 from driving import LIMIT
 from midcall import Ask, Hub, method
-from midcall.connection import Connection
 from midcall.mcp import McpExtension
+from midcall.plexus.protocol import Connection
 
 
 class Writer:

@@ -42,18 +42,12 @@ async def assert_nothing_left(hub: Hub) -> None:
 
 
 def call_tasks() -> list[asyncio.Task[Any]]:
-    """The tasks in which calls run, beside the present one, and all others that midcall has run inline."""
-    return [task for task in asyncio.all_tasks() - {asyncio.current_task()} if _runs_call(task)]
-
-
-def _runs_call(task: asyncio.Task[Any]) -> bool:
-    coroutine: Any = task.get_coro()
-    if coroutine.__qualname__ != "Inline._lead":
-        return bool(coroutine.__qualname__ == "Call.run")
-    body = coroutine.cr_frame and coroutine.cr_frame.f_locals.get("body")
-    return (
-        getattr(body, "__qualname__", None) != "RequestResponseCycle.run_asgi"
-    )  # else a request, as of `state`
+    """The tasks in which calls run, beside the present one, and all others that midcall runs from a queue."""
+    return [
+        task
+        for task in asyncio.all_tasks() - {asyncio.current_task()}
+        if task.get_coro().__qualname__ in ("RunQueue._lead", "Call.run")
+    ]
 
 
 async def until(condition: Any) -> None:

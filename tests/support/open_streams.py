@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
+from unittest import mock
 
 import pytest
 import uvicorn
@@ -15,14 +16,14 @@ import uvloop
 from driving import LIMIT, until
 from mcp_peers import FORMS, LATEST, META, MODERN
 from midcall import Ask, Hub, method
+from midcall.transports import http_server
 from midcall.transports.http import asgi_app
 from midcall.transports.http_server import server
 from peers import free_port
 
 OWN, OWN_ON_ASYNCIO, PLAIN = "midcall's own", "midcall's own on asyncio", "plain uvicorn"
-
-
-WAYS = pytest.mark.parametrize("way", [OWN, OWN_ON_ASYNCIO, PLAIN])
+UNTESTED = "midcall's own on a uvicorn that it was not tested with"
+WAYS = pytest.mark.parametrize("way", [OWN, OWN_ON_ASYNCIO, UNTESTED, PLAIN])
 
 
 class Desk:
@@ -229,6 +230,9 @@ async def visiting(way: str) -> AsyncIterator[Visitor]:
             asgi_app(hub), port=port, ws="websockets-sansio", log_config=None, log_level="error"
         )
         http = uvicorn.Server(config)
+    elif way == UNTESTED:
+        with mock.patch.object(http_server, "TESTED", ((0, 1), (0, 2))):
+            http = server(hub, port=port, log_level="error", own_log=False)
     else:
         http = server(hub, port=port, log_level="error", own_log=False)
     http.config.timeout_keep_alive = 2 * LIMIT  # no connection is closed in a test because nothing comes
@@ -253,7 +257,7 @@ def drive(way: str, main: Callable[[Visitor], Any]) -> None:
         async with asyncio.timeout(LIMIT), visiting(way) as visitor:
             await main(visitor)
 
-    factory = uvloop.new_event_loop if way == OWN else None
+    factory = uvloop.new_event_loop if way in (OWN, UNTESTED) else None
     with asyncio.Runner(loop_factory=factory) as runner:
         runner.run(watched())
     gc.collect()

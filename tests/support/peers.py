@@ -27,7 +27,7 @@ def command(*arguments: str) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(HERE), "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**os.environ, "PYTHONPATH": str(HERE)}
 
 
 class Wire(Protocol):

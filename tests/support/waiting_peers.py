@@ -7,10 +7,10 @@ from typing import Any, Self
 
 from crash.person import KEY, SAID
 from midcall import Hub
-from midcall.connection import Connection
 from midcall.journal.contract import CallRecord, Entry, Journal
 from midcall.journal.durable import DurableCalls
 from midcall.mcp import mcp_of
+from midcall.plexus.protocol import Connection
 
 META = "io.modelcontextprotocol/"
 TASKS = {**SAID, f"{META}clientCapabilities": {"elicitation": {}, "extensions": {f"{META}tasks": {}}}}

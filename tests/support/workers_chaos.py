@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from driving import LIMIT
 from mcp_oracle import MODERN
 from mcp_peers import META, http
 from peers import HERE, command, environment, free_port
@@ -60,7 +61,7 @@ class Fleet:
                 cwd=HERE, env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
 
-    async def until_ready(self, limit: float = 40) -> None:
+    async def until_ready(self, limit: float = LIMIT) -> None:
         async with asyncio.timeout(limit):
             for port in self.ports:
                 while True:
@@ -163,7 +164,7 @@ async def post(port: int, params: dict[str, Any], key: str | None, limit: float)
     raise EOFError("no response came")
 
 
-async def tool(port: int, name: str, arguments: dict[str, Any], limit: float = 10) -> Any:
+async def tool(port: int, name: str, arguments: dict[str, Any], limit: float = LIMIT) -> Any:
     """What a plain tool gives."""
     response = await post(port, {"name": name, "arguments": arguments}, None, limit)
     return json.loads(response["result"]["content"][0]["text"])

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from driving import LIMIT
 from peers import HERE, command, environment, free_port
 from workers_chaos import children, tool
 
@@ -43,7 +44,7 @@ class Parent:
     def workers(self) -> list[int]:
         return children(self.process.pid)
 
-    def until(self, condition: Callable[[], bool], limit: float = 20) -> None:
+    def until(self, condition: Callable[[], bool], limit: float = LIMIT) -> None:
         end = time.monotonic() + limit
         while not condition():
             assert self.process.poll() is None, self.log
@@ -53,7 +54,7 @@ class Parent:
     def said(self, words: str) -> None:
         self.until(lambda: words in self.log)
 
-    def ends(self, limit: float = 20) -> int:
+    def ends(self, limit: float = LIMIT) -> int:
         return self.process.wait(limit)
 
     def ask(self, name: str, **arguments: Any) -> Any:

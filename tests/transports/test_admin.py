@@ -15,7 +15,7 @@ from websockets.sync.client import connect as open_socket
 from driving import drive
 from midcall import Hub, connect_hub
 from midcall.items import Data, Done, Error, Item, Request, RequestCancelled
-from midcall.transports.admin_access import is_local
+from midcall.transports.admin import is_local
 from midcall.transports.auth import StaticKeys
 from operate_app import Shop
 from operating import ADA, ADMIN, KEYS, Server, accept, midcall, own_database, text_of, until

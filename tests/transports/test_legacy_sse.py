@@ -16,7 +16,7 @@ from driving import LIMIT, assert_nothing_left, drive, until
 from mcp_app import make_hub
 from mcp_peers import FORMS, LATEST, LEGACY, Response, hang_up, text
 from midcall import Ask, Hub, method
-from midcall.connection import MAX_MESSAGE
+from midcall.plexus.protocol import MAX_MESSAGE
 from midcall.transports import legacy_sse
 from midcall.transports.auth import StaticKeys
 from midcall.transports.http_server import server

@@ -1,20 +1,26 @@
 """Streams of events that stay open: what they hold, what comes behind them on a connection, how they end.
 
-On midcall's own server, which hands such a stream over to an `OpenStream`, with both event loops, and on
-uvicorn as it comes, where the same application writes it by plain ASGI.
+On midcall's own server, which hands such a stream over to a `StreamProtocol`, with both event loops; and on
+uvicorn as it comes, where the same application writes it by plain ASGI, with midcall's own server around it and
+without.
 """
 
 import asyncio
 import gc
+import json
 from typing import Any
 
 import pytest
+import uvicorn
+import websockets
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from driving import until
-from midcall.transports import open_stream, responses
-from midcall.transports.open_stream import OpenStream
-from open_streams import OWN, OWN_ON_ASYNCIO, PLAIN, WAYS, Visitor, drive
+from midcall import Hub
+from midcall.transports import responses, uvicorn_protocol
+from midcall.transports.http_server import server
+from midcall.transports.uvicorn_protocol import StreamProtocol
+from open_streams import OWN, OWN_ON_ASYNCIO, PLAIN, UNTESTED, WAYS, Visitor, drive
 
 
 def alive(*kinds: type) -> list[Any]:
@@ -35,14 +41,14 @@ def test_nothing_of_a_request_is_kept_while_its_stream_waits(way: str) -> None:
                 line.send(visitor.call("who"))
             asked = [await line.question() for line in lines]
             await until(lambda: not visitor.http.server_state.tasks)
-            assert len(alive(OpenStream)) == len(lines)
+            assert len(alive(StreamProtocol)) == len(lines)
             used = [one.cycle for one in visitor.http.server_state.connections if hasattr(one, "cycle")]
             assert len(alive(RequestResponseCycle)) == len([cycle for cycle in used if cycle is not None])
             assert len(alive(HttpToolsProtocol)) == len(used)
             for line, (reply, id) in zip(lines, asked, strict=True):
                 await visitor.answer(id, "me")
                 assert (await line.rest(reply)).text == "It is me"
-            assert alive(OpenStream) == []
+            assert alive(StreamProtocol) == []
         finally:
             gc.enable()
 
@@ -92,13 +98,13 @@ def test_of_what_comes_behind_an_open_stream_only_so_much_is_read_before_its_end
         line = await visitor.line()
         line.send(visitor.call("who"))
         reply, id = await line.question()
-        much = "x" * 3 * open_stream.READ_AHEAD
+        much = "x" * 3 * uvicorn_protocol.READ_AHEAD
         if part == "head":
-            note = "x" * (open_stream.READ_AHEAD // 2)
+            note = "x" * (uvicorn_protocol.READ_AHEAD // 2)
             line.send(b"".join(visitor.call("echo", f"x-note: {note}", text="") for _ in range(6)))
         else:
             line.send(visitor.call("echo", text=much))
-        await until(lambda: not any(one.transport.is_reading() for one in alive(OpenStream)))
+        await until(lambda: not any(one.transport.is_reading() for one in alive(StreamProtocol)))
         await visitor.answer(id, "me")
         assert (await line.rest(reply)).text == "It is me"
         assert (await line.whole()).text == ("" if part == "head" else much)
@@ -164,7 +170,7 @@ def test_a_call_ends_when_the_modern_client_that_reads_its_stream_leaves(way: st
         assert visitor.desk.trail == []
         line.hang_up()
         await until(lambda: visitor.desk.trail == ["stopped"])
-        await until(lambda: not alive(OpenStream))
+        await until(lambda: not alive(StreamProtocol))
 
     drive(way, run)
 
@@ -206,7 +212,7 @@ def test_a_client_that_reads_slowly_is_not_written_to_without_bound_and_gets_the
 def test_a_comment_is_sent_from_time_to_time_while_nothing_happens(
     way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (responses, open_stream):
+    for module in (responses, uvicorn_protocol):
         monkeypatch.setattr(module, "KEEP_ALIVE", 0.02)
 
     async def run(visitor: Visitor) -> None:
@@ -240,3 +246,25 @@ def test_a_server_that_stops_ends_the_streams_that_wait_and_hangs_up(way: str) -
         assert await waiting.at_end()
 
     drive(way, run)
+
+
+@pytest.mark.parametrize("way", [OWN, UNTESTED])
+def test_on_whichever_uvicorn_a_websocket_is_served(way: str) -> None:
+    async def run(visitor: Visitor) -> None:
+        async with websockets.connect(f"ws://127.0.0.1:{visitor.port}/ws") as peer:
+            call = {"jsonrpc": "2.0", "id": 1, "method": "desk.echo", "params": {"text": "hello"}}
+            await peer.send(json.dumps(call))
+            assert json.loads(await peer.recv())["result"] == "hello"
+
+    drive(way, run)
+
+
+@pytest.mark.parametrize("version", ["0.52.1", "0.55.0", "1.0", "0.dev3"])
+def test_a_uvicorn_that_was_not_tested_is_used_as_it_comes_and_that_is_logged(
+    version: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(uvicorn, "__version__", version)
+    config = server(Hub(), own_log=False).config
+    config.load()
+    assert config.http_protocol_class is HttpToolsProtocol
+    assert f"midcall was not tested with uvicorn {version}" in caplog.text

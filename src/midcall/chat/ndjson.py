@@ -20,6 +20,7 @@ from midcall.chat.runs import RunReader
 from midcall.errors import Conflict, JournalError, MidcallError, TooManyCalls
 from midcall.limits import check_keys
 from midcall.principal import Principal
+from midcall.transports.http import AppPart
 from midcall.transports.security import JSON, is_media_type
 
 MAX_BODY = 4 * 1024 * 1024
@@ -51,8 +52,8 @@ _STATUS: dict[type[MidcallError], int] = {
 }
 
 
-class ChatPart:
-    """The chat as a part of a hub's ASGI application (see `transports.http.Part`)."""
+class ChatPart(AppPart):
+    """The chat as a part of a hub's ASGI application."""
 
     def __init__(self, engine: ChatEngine) -> None:
         self._engine = engine

@@ -19,7 +19,7 @@ from midcall.cli.install import add_parser as add_install
 from midcall.cli.proxy import add_parser as add_proxy
 from midcall.cli.serve import add_parser as add_serve
 from midcall.cli.tools import add_parser as add_tools
-from midcall.printable import printable
+from midcall.logs import printable
 from midcall.version import __version__
 
 _EXAMPLES = """\

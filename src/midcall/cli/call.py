@@ -103,7 +103,7 @@ async def _open_and_call(args: argparse.Namespace) -> Exit:
 def _read_flags(hub: "Hub", args: argparse.Namespace) -> tuple[argparse.Namespace, Any]:
     """Parse what stands after METHOD, by its schema: gives all options, and the parameters."""
     from midcall.cli.schema_fields import Flags, read_params
-    from midcall.printable import printable
+    from midcall.logs import printable
 
     schema = hub.schema(args.method)
     parser = argparse.ArgumentParser(

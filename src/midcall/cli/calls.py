@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from midcall.cli.command import Exit, UsageError, add_command, seconds, with_details, work_in
-from midcall.printable import printable
+from midcall.logs import printable
 
 if TYPE_CHECKING:
     from midcall.cli.calls_actions import CallsAdmin

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import msgspec
 
 from midcall.items import Data, Item, Log, Progress, encode_item, to_builtins
-from midcall.printable import printable
+from midcall.logs import printable
 
 if TYPE_CHECKING:
     from rich import progress

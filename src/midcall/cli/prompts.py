@@ -16,7 +16,7 @@ from prompt_toolkit.output import create_output
 from midcall.cli.command import Interrupted
 from midcall.cli.output import readable
 from midcall.cli.schema_fields import MISSING, SchemaField, fields_of, read_json
-from midcall.printable import printable
+from midcall.logs import printable
 from midcall.questions import (
     DECLINED,
     Answer,

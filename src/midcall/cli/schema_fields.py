@@ -14,8 +14,8 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from midcall.cli.command import UsageError
-from midcall.printable import printable
-from midcall.schema_parts import Schema, as_text, choices, followed, variants, without_null
+from midcall.json_schema import Schema, as_text, choices, followed, variants, without_null
+from midcall.logs import printable
 
 Kind = Literal["string", "integer", "number", "boolean", "choice", "array", "json"]
 

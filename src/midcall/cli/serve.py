@@ -67,11 +67,11 @@ def serve(args: argparse.Namespace, load: "Callable[[], Hub]") -> int:
     import asyncio
     from concurrent.futures import ThreadPoolExecutor
 
-    from midcall.cli.workers import Place
+    from midcall.cli.workers import WorkerPlace
     from midcall.errors import JournalError
     from midcall.logs import set_up
 
-    place = None if args.as_worker is None else Place.taken(args.as_worker)
+    place = None if args.as_worker is None else WorkerPlace.taken(args.as_worker)
     set_up(args.log_format, args.log_level, "" if place is None else str(place))
     folder = os.getcwd()  # noqa: PTH109
     work_in(args.cwd)
@@ -114,7 +114,8 @@ def serve(args: argparse.Namespace, load: "Callable[[], Hub]") -> int:
             allow_public=args.no_auth and args.allow_public,
             sse=args.sse,
             grace=args.grace,
-            place=place,
+            label="" if place is None else str(place),
+            is_ready=(lambda: None) if place is None else place.is_ready,
             admin=args.admin,
             metrics=args.metrics,
             rate_limit=args.rate_limit,
@@ -122,7 +123,7 @@ def serve(args: argparse.Namespace, load: "Callable[[], Hub]") -> int:
             web_modules=args.web_module,
             own_log=args.log_format == "text",
             limits=DEFAULTS if args.max_connections is None else Limits(connections=args.max_connections),
-        ).serve()
+        ).serve(None if place is None else place.listeners())
     _calm_collector()
     _give_back_large_blocks()
     with asyncio.Runner(loop_factory=_fast_loop()) as runner:

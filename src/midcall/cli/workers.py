@@ -44,7 +44,7 @@ HEALTHY = 30.0
 
 
 @dataclass(frozen=True)
-class Place:
+class WorkerPlace:
     """What a worker has of its parent: its number, and open files."""
 
     number: int
@@ -53,7 +53,7 @@ class Place:
     alive: int
 
     @classmethod
-    def taken(cls, option: str) -> "Place":
+    def taken(cls, option: str) -> "WorkerPlace":
         """The one that an option of the command line tells of; its files go to no other process."""
         number, sockets, ready, alive = option.split(":")
         place = cls(int(number), tuple(int(fd) for fd in sockets.split(",")), int(ready), int(alive))
@@ -125,7 +125,9 @@ def run_workers(
         try:
             sockets = [stack.enter_context(one) for one in listen(host, port)]
         except OSError as error:
-            log.error("Cannot listen on %s, port %d: %s", host, port, error.strerror or error)  # noqa: TRY400
+            number = error.errno or 0  # none above 0 is of a name that cannot be looked up
+            reason = os.strerror(number) if number > 0 else error.strerror or error
+            log.error("Cannot listen on %s, port %d: %s", host, port, reason)  # noqa: TRY400
             return Exit.FAILED
         for one in sockets:
             log.info("Listening on %s, with %d workers", _address(one), count)
@@ -136,21 +138,14 @@ def run_workers(
 def listen(host: str, port: int) -> list[socket.socket]:
     """Sockets at every address of a host. Raises `OSError`."""
     found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    sockets: list[socket.socket] = []
-    try:
-        for family, kind, protocol, _, address in dict.fromkeys(found):
-            one = socket.socket(family, kind, protocol)
-            sockets.append(one)
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            one.bind(address)
-            one.listen(BACKLOG)
-            one.setblocking(False)
-    except OSError:
+    with contextlib.ExitStack() as opened:
+        sockets = [
+            opened.enter_context(socket.create_server(address, family=family, backlog=BACKLOG))
+            for family, _, _, _, address in dict.fromkeys(found)
+        ]
         for one in sockets:
-            one.close()
-        raise
+            one.setblocking(False)
+        opened.pop_all()
     return sockets
 
 
@@ -183,7 +178,7 @@ class _Worker:
             await self.process.wait()
 
 
-class _Place:
+class _WorkerSlot:
     """A place that has a worker, and gets another one when it ends."""
 
     def __init__(self, number: int) -> None:
@@ -209,7 +204,7 @@ class _Workers:
         self._argv = argv
         self._folder = folder
         self._ended = ended
-        self._places: list[_Place] = []
+        self._places: list[_WorkerSlot] = []
         self._running: set[_Worker] = set()
         self._told = 0
         """How often it was told to stop."""
@@ -253,7 +248,7 @@ class _Workers:
 
     async def _serve(self, count: int) -> int:
         code = 0
-        self._places = [_Place(number) for number in range(1, count + 1)]
+        self._places = [_WorkerSlot(number) for number in range(1, count + 1)]
         stopping = asyncio.ensure_future(self._stopping.wait())
         working = asyncio.ensure_future(self._work())
         try:
@@ -285,14 +280,14 @@ class _Workers:
             group.create_task(self._renew_when_told())
         return 0
 
-    async def _begin(self, place: _Place) -> int:
+    async def _begin(self, place: _WorkerSlot) -> int:
         """Start the first worker of a place; gives its exit code if it ends before it is ready."""
         async with place.changing:
             worker, code = await self._start(place.number)
             place.worker = worker
             return code
 
-    async def _keep(self, place: _Place) -> None:
+    async def _keep(self, place: _WorkerSlot) -> None:
         """Start a worker again whenever it has ended."""
         pauses = 0
         while True:
@@ -341,7 +336,7 @@ class _Workers:
         """Start a worker and wait until it is ready; or nothing, and the exit code that it ended with."""
         ready, says_ready = os.pipe()
         command, *arguments = self._argv
-        place = Place(number, tuple(one.fileno() for one in self._sockets), says_ready, self._alive[0])
+        place = WorkerPlace(number, tuple(one.fileno() for one in self._sockets), says_ready, self._alive[0])
         try:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "midcall", command, "--as-worker", place.option, *arguments),

@@ -19,9 +19,9 @@ import msgspec
 from msgspec import Struct
 
 from midcall.client.wire import About, Wire
-from midcall.connection import Connection
 from midcall.hub import Hub
 from midcall.mcp.server import mcp_of
+from midcall.plexus.protocol import Connection
 from midcall.principal import Principal
 
 if TYPE_CHECKING:

@@ -38,11 +38,10 @@ from midcall.errors import (
     Unreachable,
 )
 from midcall.invocation import Line
-from midcall.items import Data, Done, Error, Metadata, Request, RequestCancelled, to_json
+from midcall.items import Data, Done, Error, Metadata, Outlet, Request, RequestCancelled, to_json
 from midcall.jsonrpc import INTERNAL_ERROR
 from midcall.mcp.elicitation import read_reply
 from midcall.mcp.results import ERROR_CODE, objects_in, text_of
-from midcall.outlet import Outlet
 from midcall.questions import AnyQuestion
 
 if TYPE_CHECKING:

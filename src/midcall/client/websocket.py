@@ -36,9 +36,8 @@ from midcall.errors import (
     WrongAnswer,
 )
 from midcall.invocation import Answerer, Invocation, Line, error_from_code
-from midcall.items import Done, Error, Log, Metadata, Request, decode_item, to_json
+from midcall.items import Done, Error, Log, Metadata, Outlet, Request, decode_item, to_json
 from midcall.jsonrpc import Envelope, Pending
-from midcall.outlet import Outlet
 from midcall.questions import KINDS, Answer, Url, answer_to_wire, check_address
 
 log = logging.getLogger("midcall.client")

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from midcall import metrics
 from midcall.call import Call
-from midcall.calls import GRACE, Inline
+from midcall.calls import GRACE, RunQueue
 from midcall.errors import (
     Aborted,
     Diverged,
@@ -63,7 +63,7 @@ from midcall.replay import Trace
 
 if TYPE_CHECKING:
     from midcall.journal.dbos import DbosEngine, Work
-    from midcall.plexus.subscriptions import Subscriptions
+    from midcall.plexus.subscriptions import DurableSubscriptions
 
 SHARE = 1024 * 1024 * 1024
 """How many bytes the calls of a caller with a name may take, those included that have ended."""
@@ -140,8 +140,8 @@ class DurableCalls:
         self.stopping = False
         """Whether the process is about to end: no call is taken over any more."""
         self._period = 0.0
-        self._subscriptions: Subscriptions | None = None
-        self._work = Inline[Coroutine[Any, Any, None]](lambda work, _: work, left=Coroutine.close)
+        self._subscriptions: DurableSubscriptions | None = None
+        self._work = RunQueue[Coroutine[Any, Any, None]](lambda work, _: work, left=Coroutine.close)
         self._claiming = 0
         """How many segments are about to begin."""
         self._opening: asyncio.Lock | None = None
@@ -227,12 +227,12 @@ class DurableCalls:
             task.add_done_callback(self._work.waiting.discard)
 
     @property
-    def subscriptions(self) -> "Subscriptions":
+    def subscriptions(self) -> "DurableSubscriptions":
         """The durable subscriptions of the hub's own protocol."""
         if self._subscriptions is None:
-            from midcall.plexus.subscriptions import Subscriptions  # noqa: PLC0415  it is built on this
+            from midcall.plexus.subscriptions import DurableSubscriptions  # noqa: PLC0415  it is built on this
 
-            self._subscriptions = Subscriptions(self)
+            self._subscriptions = DurableSubscriptions(self)
         return self._subscriptions
 
     # --- a call begins -----------------------------------------------------------------------

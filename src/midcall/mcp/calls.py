@@ -22,7 +22,7 @@ from midcall.activation import RemoteMethod, digest
 from midcall.call import Call
 from midcall.errors import InvalidArguments, MethodNotFound, MidcallError
 from midcall.hub import Hub
-from midcall.items import Error, to_json
+from midcall.items import NOWHERE, Error, to_json
 from midcall.journal.contract import CallRecord
 from midcall.limits import MAX_STATE, Key
 from midcall.mcp import messages, revisions
@@ -39,7 +39,6 @@ from midcall.mcp.results import (
     tool_result,
 )
 from midcall.mcp.resume import McpContext, Ticket, WaitingRequest, invalid
-from midcall.outlet import NOWHERE
 from midcall.principal import check_scopes
 from midcall.registry import Resolved
 

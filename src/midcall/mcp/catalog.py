@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from midcall.activation import Method, RemoteMethod
 from midcall.hub import Hub
+from midcall.json_schema import inlined
 from midcall.registry import Resolved
-from midcall.schema_parts import inlined
 
 _NAME = re.compile(r"\{(\w+)\}")
 _EXPRESSION = re.compile(r"\{[^{}]*\}")

@@ -20,6 +20,7 @@ from msgspec import Raw, Struct
 from midcall.errors import RemoteError, UnknownQuestion, WrongAnswer
 from midcall.journal.contract import CallRecord
 from midcall.journal.state import Asked, asked_of
+from midcall.json_schema import Schema, as_text, choices, followed, inlined, variants, without_null
 from midcall.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND
 from midcall.questions import (
     SCHEMA,
@@ -43,7 +44,6 @@ from midcall.questions import (
     read_answer,
 )
 from midcall.replay import question_id
-from midcall.schema_parts import Schema, as_text, choices, followed, inlined, variants, without_null
 
 if TYPE_CHECKING:
     from midcall.journal.durable import DurableCalls

@@ -12,11 +12,11 @@ from msgspec import UNSET, Struct
 from midcall import jsonrpc
 from midcall.call import Call
 from midcall.calls import Shares
-from midcall.connection import Connection, Send
 from midcall.jsonrpc import BatchReply, Envelope, Id
 from midcall.mcp.messages import META, Filter
 from midcall.mcp.request import McpError, McpRequest, Session
 from midcall.metrics import refused
+from midcall.plexus.protocol import Connection, Send
 
 if TYPE_CHECKING:
     from midcall.mcp.calls import PlainCall

@@ -20,16 +20,16 @@ from msgspec import Struct
 
 from midcall import jsonrpc
 from midcall.call import Call
-from midcall.connection import MAX_CALLS
 from midcall.errors import JournalError, MidcallError, NotAllowed, RateLimited
 from midcall.items import to_json
+from midcall.json_schema import as_text
 from midcall.jsonrpc import CALL_FAILED, INVALID_REQUEST, Envelope, Id, Pending
 from midcall.mcp import revisions
 from midcall.mcp.catalog import Tool
 from midcall.mcp.messages import META, Capabilities, Initialize, Meta
+from midcall.plexus.protocol import MAX_CALLS
 from midcall.principal import Principal
 from midcall.questions import PERSON_KINDS
-from midcall.schema_parts import as_text
 
 if TYPE_CHECKING:
     from midcall.mcp.calls import PlainCall

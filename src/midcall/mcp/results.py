@@ -12,7 +12,6 @@ import msgspec
 from msgspec import Raw
 
 from midcall import jsonrpc
-from midcall.connection import MAX_MESSAGE, TOO_LARGE
 from midcall.content import Content, Document, Passed, PassedError
 from midcall.errors import ProtocolError, ToolError
 from midcall.items import Data, Error, Item, Log, Progress, to_builtins, to_json
@@ -20,6 +19,7 @@ from midcall.jsonrpc import INTERNAL_ERROR
 from midcall.mcp import revisions
 from midcall.mcp.catalog import Tool
 from midcall.mcp.request import McpError, McpRequest, Outcome
+from midcall.plexus.protocol import MAX_MESSAGE, TOO_LARGE
 
 ERROR_CODE = "dev.midcall/code"
 """Under which the metadata of a failed result say its error's code, if it has one of its own."""

@@ -16,7 +16,6 @@ from msgspec import UNSET, Raw
 
 from midcall import jsonrpc
 from midcall.activation import RemoteMethod
-from midcall.connection import Connection
 from midcall.errors import Aborted, BadExport
 from midcall.hub import Hub
 from midcall.items import to_json
@@ -49,6 +48,7 @@ from midcall.mcp.request import (
 from midcall.mcp.results import cache_hints, encode_outcome
 from midcall.mcp.resume import CHAT, KIND, McpContext, Resumption
 from midcall.plexus import subscriptions
+from midcall.plexus.protocol import Connection
 from midcall.principal import check_scopes
 
 log = logging.getLogger("midcall.mcp")

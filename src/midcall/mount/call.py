@@ -47,7 +47,7 @@ from midcall.errors import (
     Unreachable,
 )
 from midcall.hub import Hub
-from midcall.items import Background, Error, Log, Progress, to_builtins, to_json
+from midcall.items import NOWHERE, Background, Error, Log, Progress, to_builtins, to_json
 from midcall.limits import MAX_KEY
 from midcall.mcp.catalog import Tool
 from midcall.mcp.dialects.attached import Attached
@@ -61,7 +61,6 @@ from midcall.mcp.elicitation import (
 )
 from midcall.mcp.request import McpError, McpRequest, Session, error_for
 from midcall.mcp.results import McpReply, passed_result, text_of, tool_result
-from midcall.outlet import NOWHERE
 from midcall.questions import AnyQuestion, Priority, Refusal
 from midcall.replay import Trace
 

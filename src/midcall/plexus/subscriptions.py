@@ -9,15 +9,13 @@ same id wherever it is asked again. Only the principal that started a call finds
 
 All connections of one worker that follow a call hear the same. If one attaches at another worker, the call
 moves there, and those that followed it before are told so.
-
-Of connections only this is known: that they take items (`Peer`).
 """
 
 import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
@@ -55,6 +53,7 @@ from midcall.journal.contract import ENDED, WITH_OUTCOME, Busy, CallRecord, Gone
 from midcall.journal.dialect import Detached
 from midcall.journal.durable import LOOK, PATIENCE, DurableCalls
 from midcall.journal.state import asked_of, context_of, kind_of, new_record
+from midcall.plexus.protocol import Connection
 from midcall.principal import Principal, check_scopes
 from midcall.registry import Resolved
 
@@ -71,28 +70,15 @@ WITHDRAWN = "not asked any more"
 """The reason for one that the call has given up while it was run again."""
 
 
-class Peer(Protocol):
-    """A connection that follows a call."""
-
-    principal: Principal | None
-    closed: bool
-
-    @property
-    def full(self) -> bool: ...
-    async def drain(self) -> None: ...
-    def send_item(self, subscription: str, item: Item, number: int | None = None) -> None:
-        """Tell the peer what a call emitted."""
-
-
 class Audience:
     """The connections that follow a call in this process, whichever dialect it has there at the time."""
 
     def __init__(self) -> None:
-        self.peers: dict[Peer, int] = {}
+        self.peers: dict[Connection, int] = {}
         """Each with the number of the last element that it has."""
         self.shown: dict[str, Request] = {}
         """The questions that they were asked, and that wait for an answer."""
-        self.answering: dict[str, Peer] = {}
+        self.answering: dict[str, Connection] = {}
         """Who is about to answer them."""
 
     def close_prompt(self, call_id: str, request_id: str) -> None:
@@ -191,7 +177,7 @@ class DurableSubscription(Detached):
 
     # --- whoever follows ---------------------------------------------------------------------
 
-    def attach(self, peer: Peer, after: int) -> None:
+    def attach(self, peer: Connection, after: int) -> None:
         """From now on items go to this peer too, and first those that it has missed."""
         self.audience.peers[peer] = after
         held = [number for _, number in self._held if number is not None]
@@ -225,7 +211,7 @@ class DurableSubscription(Detached):
         for peer in self.audience.peers:
             self._send_to(peer, item, number)
 
-    def _send_to(self, peer: Peer, item: Item, number: int | None) -> None:
+    def _send_to(self, peer: Connection, item: Item, number: int | None) -> None:
         if number is not None:
             if number <= self.audience.peers[peer]:
                 return
@@ -342,7 +328,7 @@ class DurableSubscription(Detached):
         return _now() if self.call is None else self.call.stamp()
 
 
-class Subscriptions:
+class DurableSubscriptions:
     """The durable subscriptions of a hub, in this process."""
 
     def __init__(self, durable: DurableCalls) -> None:
@@ -355,7 +341,7 @@ class Subscriptions:
         durable.kinds[KIND] = self._revive
         durable.bus.channel(KIND, self._moved)
 
-    async def subscribe(self, peer: Peer, name: str, params: bytes, supported: frozenset[str]) -> str:
+    async def subscribe(self, peer: Connection, name: str, params: bytes, supported: frozenset[str]) -> str:
         """Start a call; it is in the journal before it does anything. Gives its id. Raises `JournalError`."""
         found = self._hub.resolve(name)
         check_scopes(found.name, found.method.extras, peer.principal)
@@ -384,7 +370,7 @@ class Subscriptions:
         self._durable.start(dialect)
         return record.id
 
-    async def attach(self, peer: Peer, call_id: str, after: int) -> str:
+    async def attach(self, peer: Connection, call_id: str, after: int) -> str:
         """Follow a call on this connection. Raises `UnknownCall`, or `NotWaiting` if it cannot be had."""
         await self._durable.open()
         after = max(after, 0)
@@ -425,7 +411,7 @@ class Subscriptions:
         with contextlib.suppress(MethodNotFound):
             check_scopes(record.name, self._hub.resolve(record.name).method.extras, principal)
 
-    async def respond(self, peer: Peer, call_id: str, request_id: str, payload: Any) -> bool:
+    async def respond(self, peer: Connection, call_id: str, request_id: str, payload: Any) -> bool:
         """Answer a question; when this returns, the answer is in the journal.
 
         False if this connection does not follow the call. Raises `UnknownQuestion` or `WrongAnswer`.
@@ -442,7 +428,7 @@ class Subscriptions:
             raise UnknownQuestion(request_id)
         return True
 
-    async def abort(self, peer: Peer, call_id: str, reason: str) -> bool:
+    async def abort(self, peer: Connection, call_id: str, reason: str) -> bool:
         """End a call that this connection follows."""
         audience = self._audiences.get(call_id)
         if audience is None or peer not in audience.peers:
@@ -450,17 +436,17 @@ class Subscriptions:
         self._leave(peer, call_id)
         return await self._durable.abort(call_id, reason, encode_outcome(SubscriptionOutcome()))
 
-    def detach(self, peer: Peer) -> None:
+    def detach(self, peer: Connection) -> None:
         """A connection is closed: its calls go on without it."""
         for call_id in list(self._audiences):
             self._leave(peer, call_id)
 
-    def _attach(self, dialect: DurableSubscription, peer: Peer, after: int) -> None:
+    def _attach(self, dialect: DurableSubscription, peer: Connection, after: int) -> None:
         if not peer.closed:
             self._audiences[dialect.record.id] = dialect.audience
             dialect.attach(peer, after)
 
-    def _leave(self, peer: Peer, call_id: str) -> None:
+    def _leave(self, peer: Connection, call_id: str) -> None:
         audience = self._audiences[call_id]
         audience.peers.pop(peer, None)
         if not audience.peers:
@@ -555,7 +541,7 @@ def _stands_still(call_id: str) -> NotWaiting:
 
 
 def _tell_outcome(
-    hub: Hub, peer: Peer, call_id: str, record: CallRecord | None, encoded: bytes | None, after: int
+    hub: Hub, peer: Connection, call_id: str, record: CallRecord | None, encoded: bytes | None, after: int
 ) -> None:
     """Tell what a call came to that has ended."""
     names = () if record is None else record.name.split(".")[:-1]

@@ -51,7 +51,7 @@ class SlowReaders:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._waiting: dict[asyncio.Transport, _Waiting] = {}
+        self._waiting: dict[asyncio.Transport, _Unread] = {}
         self._total = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -78,7 +78,7 @@ class SlowReaders:
         size = transport.get_write_buffer_size()
         before = self._waiting.get(transport)
         self._total += size if before is None else size - before.size
-        self._waiting[transport] = _Waiting(size, asyncio.get_running_loop().time() + self._limits.pace_time)
+        self._waiting[transport] = _Unread(size, asyncio.get_running_loop().time() + self._limits.pace_time)
 
     def _make_room(self) -> None:
         # What was noted may be read since: only what really waits counts.
@@ -108,6 +108,6 @@ class SlowReaders:
         transport.abort()
 
 
-class _Waiting(NamedTuple):
+class _Unread(NamedTuple):
     size: int
     due: float

@@ -11,7 +11,6 @@ import logging
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 from starlette.applications import Starlette
@@ -27,16 +26,13 @@ from midcall.journal.measured import measure
 from midcall.mcp import mcp_of
 from midcall.metrics import keep, refused
 from midcall.principal import Principal, time_left
-from midcall.transports import cors
-from midcall.transports.admin import IMPORT, admin_pages, import_page
-from midcall.transports.admin_access import Restricted
+from midcall.transports.admin import IMPORT, CallsPage, Restricted, admin_pages, import_page
 from midcall.transports.auth import Authenticator, Unauthorized, authorization_in
-from midcall.transports.calls_page import CallsPage
 from midcall.transports.legacy_sse import SseEndpoint
 from midcall.transports.mcp_http import McpEndpoint
 from midcall.transports.probes import Probes
 from midcall.transports.responses import without_respond
-from midcall.transports.security import NOSNIFF, Gate
+from midcall.transports.security import ANYBODY, NOSNIFF, Gate, answer_preflight, is_preflight, readable_by
 from midcall.transports.web import WebClient
 from midcall.transports.websocket import serve_websocket
 from midcall.version import __version__
@@ -49,11 +45,12 @@ METADATA_PATH = "/.well-known/oauth-protected-resource"
 log = logging.getLogger("midcall.http")
 
 
-class Part(Protocol):
+class AppPart:
     """What others add to the application, as the chat does."""
 
     def routes(self) -> Sequence[Route]:
         """Its pages; callers are made to say who they are, as at `/mcp`."""
+        return ()
 
     async def open(self) -> None:
         """The hub is open: make it ready."""
@@ -74,7 +71,7 @@ def asgi_app(
     admin: bool = False,
     metrics: bool = False,
     rate_limit: float | None = None,
-    parts: Sequence[Part] = (),
+    parts: Sequence[AppPart] = (),
     web_modules: Sequence[str | Path] = (),
 ) -> "Application":
     """An ASGI application to serve, or to mount in another one.
@@ -128,7 +125,7 @@ def asgi_app(
         *_calls_routes(hub, web, auth),
         Route("/health", health),
         Route("/ready", probes.ready),
-        WebSocketRoute("/ws", Protected(_Endpoint(hub), auth)),
+        WebSocketRoute("/ws", Protected(_WebSocketEndpoint(hub), auth)),
     ]
     if auth is not None or admin:
         taking = Restricted(import_page(mcp_of(hub)), auth, scope=IMPORT)
@@ -164,7 +161,7 @@ def _protected(route: Route, auth: Authenticator | None) -> Route:
     return Route(route.path, Protected(UntilExpiry(route.app), auth), methods=sorted(route.methods or ()))
 
 
-class _Endpoint:
+class _WebSocketEndpoint:
     """The ASGI form of `serve_websocket`."""
 
     def __init__(self, hub: Hub) -> None:
@@ -199,7 +196,7 @@ class Application:
         auth: Authenticator | None,
         gate: Gate,
         sse: SseEndpoint | None = None,
-        parts: Sequence[Part] = (),
+        parts: Sequence[AppPart] = (),
         routes: Sequence[Route] = (),
     ) -> None:
         self._pages = pages
@@ -234,12 +231,12 @@ class Application:
             if not _is_open(path):
                 await _refuse(scope, receive, send, 403, fault)
                 return
-            origin = cors.ANYBODY if origin is not None and path.startswith(METADATA_PATH) else None
+            origin = ANYBODY if origin is not None and path.startswith(METADATA_PATH) else None
         if origin is not None and scope["type"] == "http":
-            if cors.is_preflight(scope["method"], scope["headers"]):
-                await cors.answer_preflight(send, scope["headers"], origin)
+            if is_preflight(scope["method"], scope["headers"]):
+                await answer_preflight(send, scope["headers"], origin)
                 return
-            scope, send = without_respond(scope), cors.readable_by(origin, send)
+            scope, send = without_respond(scope), readable_by(origin, send)
         if path == "/mcp" and scope["type"] == "http":
             await self._mcp(scope, receive, send)
         else:

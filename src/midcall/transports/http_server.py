@@ -7,32 +7,28 @@ share their sockets.
 
 import asyncio
 import copy
-import functools
 import logging
-import os
-import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import uvicorn
 from uvicorn.config import LOGGING_CONFIG
-from uvicorn.lifespan.on import LifespanOn
 
-from midcall.connection import MAX_MESSAGE
 from midcall.hub import Hub
 from midcall.logs import is_no_frame
+from midcall.plexus.protocol import MAX_MESSAGE
 from midcall.transports.auth import Authenticator
 from midcall.transports.connection_limits import DEFAULTS, Limits
-from midcall.transports.http import Application, Part, asgi_app
-from midcall.transports.http_protocol import OneWrite, Together
+from midcall.transports.http import Application, AppPart, asgi_app
 from midcall.transports.security import is_loopback, refuse_public_bind
-from midcall.transports.websocket_peer import WebSocketPeer
+
+if TYPE_CHECKING:
+    from midcall.transports.uvicorn_protocol import Connections
 
 if sys.platform != "win32":
     import resource
@@ -40,6 +36,9 @@ if sys.platform != "win32":
 FRAME_LIMIT = 4 * MAX_MESSAGE
 """Frames up to this size are read, so that one over MAX_MESSAGE can be answered with an error; one
 beyond ends its connection."""
+
+TESTED = ((0, 53), (0, 54))
+"""The first and the last version of uvicorn that `uvicorn_protocol` was tested with."""
 
 GRACE = 5.0
 """Seconds that calls may run on when the server is told to stop."""
@@ -53,16 +52,6 @@ OWN_FILES = 100
 log = logging.getLogger("midcall.http")
 
 
-class SharedPlace(Protocol):
-    """Where a server stands among several that share their sockets; as a text, what its log calls it."""
-
-    def listeners(self) -> list[socket.socket]:
-        """The sockets to serve on."""
-
-    def is_ready(self) -> None:
-        """It serves from now on."""
-
-
 def server(
     hub: Hub,
     host: str = "127.0.0.1",
@@ -74,23 +63,24 @@ def server(
     allow_public: bool = False,
     sse: bool = False,
     grace: float = GRACE,
-    place: SharedPlace | None = None,
+    label: str = "",
+    is_ready: Callable[[], None] = lambda: None,
     admin: bool = False,
     metrics: bool = False,
     rate_limit: float | None = None,
-    parts: Sequence[Part] = (),
+    parts: Sequence[AppPart] = (),
     web_modules: Sequence[str | Path] = (),
     own_log: bool = True,
     limits: Limits = DEFAULTS,
 ) -> uvicorn.Server:
-    """A server that is ready to `serve`; its log goes to standard error, with its place among others.
+    """A server that is ready to `serve`; its log goes to standard error, with a label if there are several.
 
     Told to stop, it lets calls run on for up to `grace` seconds, and answers the others that it is closing.
     For as long it serves those who are connected, unless they are idle.
 
-    With `own_log=False` it is logged as the process has set it up. `admin`, `metrics` and `rate_limit`
-    are as for `asgi_app`. `limits` is what each peer may take; there are no more connections than the process
-    may open files, less some for itself.
+    `is_ready` is called when it serves. With `own_log=False` it is logged as the process has set it up.
+    `admin`, `metrics` and `rate_limit` are as for `asgi_app`. `limits` is what each peer may take; there are
+    no more connections than the process may open files, less some for itself.
 
     Raises `ValueError` for an address that others can reach, unless there is `auth` or `allow_public`.
     """
@@ -112,28 +102,43 @@ def server(
         web_modules=web_modules,
     )
     logging.getLogger("uvicorn.error").addFilter(is_no_frame)
-    together = Together(msgspec.structs.replace(limits, connections=_most_connections(limits.connections)))
+    limits = msgspec.structs.replace(limits, connections=_most_connections(limits.connections))
+    connections = _connections(limits)
+    plain = {"ws": "websockets-sansio", "limit_concurrency": limits.connections}
     return _Server(
         app,
         hub,
-        together,
+        connections,
         grace,
-        place,
+        is_ready,
         uvicorn.Config(
             app,
             host=host,
             port=port,
             log_level=log_level,
-            log_config=_log_to_stderr("" if place is None else f"{place}: ") if own_log else None,
+            log_config=_log_to_stderr(f"{label}: " if label else "") if own_log else None,
             access_log=log_level in ("trace", "debug", "info"),  # else each line is made and thrown away
             proxy_headers=False,  # nothing here depends on what a proxy says of the client
-            http=cast("type[asyncio.Protocol]", functools.partial(OneWrite, together=together)),
-            ws=WebSocketPeer,
             ws_max_size=FRAME_LIMIT,
             ws_per_message_deflate=False,  # costs 64 kB a peer, and hides a slow reader from us
             timeout_graceful_shutdown=2 * WRITING,  # never reached: see `_Server`
+            **(plain if connections is None else connections.options),
         ),
     )
+
+
+def _connections(limits: Limits) -> "Connections | None":
+    """What serves connections; nothing if uvicorn is to do that as it comes."""
+    major, minor, *_ = uvicorn.__version__.split(".")
+    if not (minor.isdecimal() and TESTED[0] <= (int(major), int(minor)) <= TESTED[1]):
+        log.warning(
+            "midcall was not tested with uvicorn %s: its own HTTP is used, with no limits for slow clients",
+            uvicorn.__version__,
+        )
+        return None
+    from midcall.transports.uvicorn_protocol import Connections  # noqa: PLC0415  may not be there in others
+
+    return Connections(limits)
 
 
 class _Server(uvicorn.Server):
@@ -147,27 +152,24 @@ class _Server(uvicorn.Server):
         self,
         app: Application,
         hub: Hub,
-        together: Together,
+        connections: "Connections | None",
         grace: float,
-        place: SharedPlace | None,
+        is_ready: Callable[[], None],
         config: uvicorn.Config,
     ) -> None:
         super().__init__(config)
-        self.server_state.tasks = together.requests.waiting
-        self._together = together
-        self._place = place
+        self._connections = connections
+        self._is_ready = is_ready
         self._app = app
         self._hub = hub
         self._calls = hub.calls
         self._grace = grace
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve until the process is told to stop; without `sockets`, on those of its place if it has one.
+        """Serve until the process is told to stop.
 
         Raises `JournalError` if the hub has a journal that cannot be opened.
         """
-        if sockets is None and self._place is not None:
-            sockets = self._place.listeners()
         await self._hub.open()  # not before there is somebody who can go on with the calls in its journal
         await super().serve(sockets)
 
@@ -175,51 +177,25 @@ class _Server(uvicorn.Server):
         try:
             await super().startup(sockets)
         except asyncio.CancelledError:  # told to stop, just before it listens for that itself
-            if isinstance(self.lifespan, LifespanOn):
-                await self.lifespan.startup_event.wait()
-                await self.lifespan.shutdown()
+            if self._connections is not None:
+                await self._connections.end_startup(self)
             raise
-        if self._place is not None and self.started:
-            self._place.is_ready()
+        if self.started:
+            self._is_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._together.leaving = True
-        for connection in list(self.server_state.connections):
-            if isinstance(connection, OneWrite):
-                connection.leave()
-        await self._stop_accepting(sockets or [])
+        connections = self._connections
+        if connections is not None:
+            await connections.leave(self, sockets or [])
         self._app.stop_listening()
         await self._finish_calls()
         self._app.close()
-        hanging_up = asyncio.get_running_loop().call_later(WRITING, self._hang_up)
+        if connections is None:
+            await super().shutdown(sockets)
+            return
+        hanging_up = asyncio.get_running_loop().call_later(WRITING, connections.hang_up, self)
         await super().shutdown(sockets)
         hanging_up.cancel()
-
-    async def _stop_accepting(self, sockets: Sequence[socket.socket]) -> None:
-        """Close the listeners. Who has connected already, perhaps with a request, is taken in before."""
-        listeners = [one for server in self.servers for one in server.sockets]
-        waiting = [socket.socket(fileno=os.dup(one.fileno())) for one in listeners]
-        for server in self.servers:
-            server.close()
-        for one in sockets:
-            one.close()
-        for _ in range(2):
-            await asyncio.sleep(0)  # uvloop closes them in the next turn
-        loop = asyncio.get_running_loop()
-        accepted: list[socket.socket] = []
-        for listener in waiting:
-            with listener, suppress(OSError):
-                listener.setblocking(False)
-                while True:
-                    accepted.append(listener.accept()[0])
-        for one in accepted:
-            await loop.connect_accepted_socket(self._connection, one)
-
-    def _connection(self) -> asyncio.Protocol:
-        """What serves a connection, made as uvicorn makes it."""
-        return self.config.http_protocol_class(  # type: ignore[call-arg]
-            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
-        )
 
     async def _finish_calls(self) -> None:
         """Let what runs come to its end, and then end it; what waits and is kept is let go at once.
@@ -240,15 +216,7 @@ class _Server(uvicorn.Server):
         await asyncio.sleep(0.05)  # what they said last is on its way to WebSockets
 
     def _in_use(self) -> bool:
-        """Whether there are connections on which a request may come. Who has pressed Ctrl-C does not wait."""
-        return signal.SIGINT not in self._captured_signals and any(
-            isinstance(one, OneWrite) and one.in_use for one in self.server_state.connections
-        )
-
-    def _hang_up(self) -> None:
-        """Whoever has not read its response by now never will."""
-        for connection in list(self.server_state.connections):
-            connection.transport.abort()
+        return self._connections is not None and self._connections.in_use(self)
 
 
 def _most_connections(wanted: int) -> int:

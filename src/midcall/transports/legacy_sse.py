@@ -18,9 +18,9 @@ from starlette.types import Receive, Scope, Send
 
 from midcall import jsonrpc
 from midcall.calls import Owned
-from midcall.connection import MAX_MESSAGE, Connection
 from midcall.hub import Hub
 from midcall.jsonrpc import Fault
+from midcall.plexus.protocol import MAX_MESSAGE, Connection
 from midcall.principal import Principal
 from midcall.transports.responses import EVENTS, KEEP_ALIVE
 from midcall.transports.security import JSON, is_media_type
@@ -38,8 +38,8 @@ class SseEndpoint:
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self._clients: dict[str, _Client] = {}
-        self._owned: Owned[_Client] = Owned()
+        self._clients: dict[str, _SseClient] = {}
+        self._owned: Owned[_SseClient] = Owned()
 
     def close(self) -> None:
         """The server ends: so do all streams."""
@@ -96,8 +96,8 @@ class SseEndpoint:
         client.connection.receive(body)
         return Response(status_code=202)
 
-    def _admit(self, principal: Principal | None) -> "_Client":
-        client = _Client(self._hub, principal)
+    def _admit(self, principal: Principal | None) -> "_SseClient":
+        client = _SseClient(self._hub, principal)
         for longest_silent in self._owned.make_room(client.principal, LIMIT):
             self._forget(longest_silent)
             longest_silent.over.set()
@@ -105,11 +105,11 @@ class SseEndpoint:
         self._owned.use(client.principal, client.id, client)
         return client
 
-    def _forget(self, client: "_Client") -> None:
+    def _forget(self, client: "_SseClient") -> None:
         self._clients.pop(client.id, None)
         self._owned.remove(client.principal, client.id)
 
-    def _find(self, request: Request) -> "_Client | None":
+    def _find(self, request: Request) -> "_SseClient | None":
         """The client that sends a message; to any other principal its session does not exist."""
         client = self._clients.get(request.query_params.get("session_id", ""))
         if client is None or client.owner != _owner(request.scope.get("midcall.principal")):
@@ -118,7 +118,7 @@ class SseEndpoint:
         return client
 
 
-class _Client:
+class _SseClient:
     """One client: its connection, and the messages on their way to it."""
 
     def __init__(self, hub: Hub, principal: Principal | None) -> None:

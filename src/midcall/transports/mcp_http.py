@@ -10,7 +10,6 @@ nothing is kept any more of what came in.
 
 import asyncio
 import functools
-from collections import deque
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -19,7 +18,6 @@ from msgspec import UNSET, Struct
 from starlette.types import Receive, Scope, Send
 
 from midcall import jsonrpc
-from midcall.connection import MAX_MESSAGE
 from midcall.journal.bus import Channel
 from midcall.journal.contract import is_worker_name
 from midcall.jsonrpc import Batch, BatchReply, Envelope, Fault
@@ -28,11 +26,12 @@ from midcall.mcp.calls import PlainCall
 from midcall.mcp.messages import META
 from midcall.mcp.request import Headers, Session
 from midcall.mcp.server import McpExtension
+from midcall.plexus.protocol import MAX_MESSAGE
 from midcall.principal import Principal
 from midcall.transports.auth import Authenticator
 from midcall.transports.http_sessions import BatchLine, HttpSession, HttpSessions, SessionLine
 from midcall.transports.relay import Relay
-from midcall.transports.responses import INLINE, EventStream, HttpLine, send_whole, write_events
+from midcall.transports.responses import EventStream, HttpLine, send_whole, write_events
 from midcall.transports.security import JSON, NOSNIFF, is_media_type
 
 Extra: TypeAlias = tuple[tuple[bytes, bytes], ...]
@@ -79,7 +78,6 @@ class McpEndpoint:
         self._auth = auth
         self._sessions = HttpSessions(extension)
         self._relay: Relay | None = None
-        self._later = Later(WATCH_AFTER)
 
     def share_sessions(self, post: Channel) -> Callable[[bytes], None]:
         """From now on, requests for sessions of other workers are passed on; gives what takes theirs."""
@@ -170,7 +168,7 @@ class McpEndpoint:
         self._extension.take(message, line, session, headers)
         if line.plain is not None:
             await line.plain.run_here(_Watch(line.plain, receive))
-        elif not line.decided and not await self._until_decided(line, scope, receive):
+        elif not line.decided and not await self._until_decided(line, receive):
             self._gone(session)
             return None
         return self._answer(line, session=session)
@@ -199,7 +197,7 @@ class McpEndpoint:
         if not found.session.open:
             self._sessions.end(found)  # `initialize` was refused
             begins = False
-        if not line.decided and not await self._until_decided(line, scope, receive):
+        if not line.decided and not await self._until_decided(line, receive):
             return None
         return self._answer(line, ((b"mcp-session-id", found.id.encode()),) if begins else ())
 
@@ -228,7 +226,7 @@ class McpEndpoint:
                 self._extension.take(member, part, found.session)
         if not expected:
             return Answer(202)
-        if not line.decided and not await self._until_decided(line, scope, receive):
+        if not line.decided and not await self._until_decided(line, receive):
             return None
         return self._answer(line)
 
@@ -245,13 +243,13 @@ class McpEndpoint:
                 return Elsewhere(home)
         return found or Answer(404, jsonrpc.error_response(None, -32001, "Session not found"))
 
-    async def _until_decided(self, line: HttpLine, scope: Scope, receive: Receive) -> bool:
+    async def _until_decided(self, line: HttpLine, receive: Receive) -> bool:
         """Wait for the first word of the server; false if the client leaves before."""
         loop = asyncio.get_running_loop()
         leaving = _Leaving(loop, line, receive)
-        watching = self._later.call(leaving.watch, loop)
+        watching = loop.call_later(WATCH_AFTER, leaving.watch)
         try:
-            await line.wait(inline=INLINE in scope.get("extensions", ()))
+            await line.wait()
             return line.decided
         finally:
             watching.cancel()
@@ -384,50 +382,3 @@ def _refusal(status: int, text: str) -> Answer:
 
 def _nowhere(message: bytes) -> None:
     """A modern client hears only of what it asked for."""
-
-
-class Later:
-    """What is to be called after so many seconds, unless it is cancelled before: one timer for all."""
-
-    __slots__ = ("_entries", "_loop", "_seconds")
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._entries: deque[Timer] = deque()
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    def call(self, function: Callable[[], None], loop: asyncio.AbstractEventLoop) -> "Timer":
-        """Call a function then; `cancel` what this gives if it is no longer to be called."""
-        if loop is not self._loop:  # what a loop that is gone was to call is not called
-            self._loop = loop
-            self._entries.clear()
-        entry = Timer(loop.time() + self._seconds, function)
-        if not self._entries:
-            loop.call_at(entry.due, self._look, loop)
-        self._entries.append(entry)
-        return entry
-
-    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        if loop is not self._loop:
-            return
-        now = loop.time()
-        while self._entries and (self._entries[0].function is None or self._entries[0].due <= now):
-            function = self._entries.popleft().function
-            if function is not None:
-                function()  # at once: until then it can be cancelled
-        if self._entries:
-            loop.call_at(self._entries[0].due, self._look, loop)
-
-
-class Timer:
-    """One call to come."""
-
-    __slots__ = ("due", "function")
-
-    def __init__(self, due: float, function: Callable[[], None]) -> None:
-        self.due = due
-        self.function: Callable[[], None] | None = function
-
-    def cancel(self) -> None:
-        """Do not call it."""
-        self.function = None

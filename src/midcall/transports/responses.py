@@ -1,10 +1,10 @@
 """Sending responses: whole ones, and streams of events. Plain ASGI, unless the server can do better.
 
 A response that is all there is sent at once: two messages through a server's general `send` cost as much as a
-plain call does here, so a server that offers it takes the whole (`RESPOND`, see `http_protocol`).
+plain call does here, so a server that offers it takes the whole (`RESPOND`, see `uvicorn_protocol`).
 
 A stream of events may be silent for as long as a person thinks, and there may be many of them: a server
-that offers it takes the stream over (`DETACH`, see `open_stream`). With any other, the request's own task
+that offers it takes the stream over (`DETACH`, see there). With any other, the request's own task
 waits for the client to leave, and a short task writes whenever there is something to write. An
 `EventStream` keeps its events, within bounds, so that a legacy client which lost the connection can go on
 after the last one that it got. Streams of modern requests have no ids and cannot be resumed.
@@ -16,7 +16,6 @@ from typing import TypeAlias
 
 from starlette.types import Receive, Scope, Send
 
-from midcall.calls import Pause
 from midcall.mcp.calls import PlainCall
 from midcall.principal import time_left
 
@@ -27,9 +26,6 @@ RESPOND = "midcall.respond"
 
 It gives false if that cannot be done now. Whoever changes responses on their way out takes it from the scope.
 """
-
-INLINE = "midcall.calls"
-"""An extension of ASGI: the request is run inline, so that it may wait for a `Pause`."""
 
 Respond: TypeAlias = Callable[[Scope, int, Fields, bytes], bool]
 
@@ -220,7 +216,7 @@ class HttpLine:
         self.status = 200
         self.stream: EventStream | None = None
         """What was said before the response; a stream without events if there is none."""
-        self._deciding: Pause | None = None
+        self._deciding: asyncio.Future[None] | None = None
 
     @property
     def decided(self) -> bool:
@@ -262,10 +258,10 @@ class HttpLine:
         """A stream for what comes before the response."""
         return EventStream(None)
 
-    async def wait(self, *, inline: bool) -> None:
-        """Wait until it is known how to answer, or nobody waits for that; `inline` is as for `Pause`."""
+    async def wait(self) -> None:
+        """Wait until it is known how to answer, or nobody waits for that."""
         if not self.decided:
-            self._deciding = Pause(inline=inline)
+            self._deciding = asyncio.get_running_loop().create_future()
             await self._deciding
 
     def give_up(self) -> None:
@@ -273,8 +269,8 @@ class HttpLine:
         self._decide()
 
     def _decide(self) -> None:
-        if self._deciding is not None:
-            self._deciding.end()
+        if self._deciding is not None and not self._deciding.done():
+            self._deciding.set_result(None)
 
 
 EVENTS = (

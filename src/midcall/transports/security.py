@@ -8,14 +8,18 @@ a page from a program is in two headers that a page cannot forge:
   rebinding) gets past the check of the origin, as it talks to its own name, but not past this one.
 
 Plain functions over headers; no framework, and nothing of midcall. What is refused is told in a
-sentence for a person.
+sentence for a person. What is let in of pages of another origin is told to their browser (CORS), which then
+lets them call the server and read its responses; programs send no `Origin`, and get none of that.
 """
 
 import functools
 import ipaddress
+import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 from urllib.parse import urlsplit
+
+from starlette.types import Message, Send
 
 Headers = Sequence[tuple[bytes, bytes]]
 Server = Sequence[str | int | None] | None
@@ -197,3 +201,66 @@ def _plain(host: str) -> str:
 
 def _quoted(value: bytes | None) -> str:
     return "(none)" if value is None else repr(value.decode("latin-1")[:100])
+
+
+# --- CORS ------------------------------------------------------------------------------------
+
+ANYBODY = b"*"
+
+PAGE_HEADERS = (
+    "accept",
+    "authorization",
+    "content-type",
+    "last-event-id",
+    "mcp-method",
+    "mcp-name",
+    "mcp-protocol-version",
+    "mcp-session-id",
+)
+"""What a page may send. `mcp-param-*` comes on top, by whatever names it asks for."""
+
+EXPOSED = b"mcp-session-id, www-authenticate"
+"""What a page may read beside the body."""
+
+MAX_AGE = 7200
+"""Seconds for which a browser may remember the answer; more than this most of them do not take."""
+
+_PARAMETER = re.compile(r"mcp-param-[a-z0-9-]{1,100}")
+_MOST_PARAMETERS = 100
+
+
+def is_preflight(method: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Whether a browser asks beforehand what a page may send."""
+    return method == "OPTIONS" and any(name == b"access-control-request-method" for name, _ in headers)
+
+
+async def answer_preflight(send: Send, headers: Iterable[tuple[bytes, bytes]], origin: bytes) -> None:
+    """Tell a browser what pages of this origin may send. It needs no token: a browser sends none here."""
+    asked = ",".join(v.decode("latin-1") for name, v in headers if name == b"access-control-request-headers")
+    wanted = dict.fromkeys(name.strip().lower() for name in asked.split(","))
+    parameters = [name for name in wanted if _PARAMETER.fullmatch(name)][:_MOST_PARAMETERS]
+    said = [
+        (b"access-control-allow-origin", origin),
+        (b"access-control-allow-methods", b"POST, GET, DELETE, OPTIONS"),
+        (b"access-control-allow-headers", ", ".join((*PAGE_HEADERS, *parameters)).encode()),
+        (b"access-control-max-age", b"%d" % MAX_AGE),
+        (b"vary", b"Origin, Access-Control-Request-Headers"),
+    ]
+    await send({"type": "http.response.start", "status": 204, "headers": said})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def readable_by(origin: bytes, send: Send) -> Send:
+    """A `send` whose response pages of this origin may read."""
+    readable = (
+        (b"access-control-allow-origin", origin),
+        (b"access-control-expose-headers", EXPOSED),
+        (b"vary", b"Origin"),
+    )
+
+    async def send_readable(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message["headers"], *readable]}
+        await send(message)
+
+    return send_readable

@@ -11,9 +11,9 @@ import stat
 from collections.abc import Callable
 from typing import BinaryIO, cast
 
-from midcall.connection import MAX_MESSAGE, Connection
 from midcall.hub import Hub
 from midcall.jsonrpc import Lines
+from midcall.plexus.protocol import MAX_MESSAGE, Connection
 
 GRACE = 5.0
 """Seconds that running calls have to finish after the input has ended."""

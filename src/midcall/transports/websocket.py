@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias
 
-from midcall.connection import Connection
 from midcall.hub import Hub
+from midcall.plexus.protocol import Connection
 from midcall.principal import Principal, time_left
 
 Message: TypeAlias = MutableMapping[str, Any]

@@ -15,11 +15,11 @@ from typing import Any
 from crash.person import KEY, SAID
 from journal_contract import Store
 from midcall import Ask, AskError, Hub, TimedOut, method
-from midcall.connection import Connection
 from midcall.errors import StepInterrupted
 from midcall.journal.contract import Journal
 from midcall.journal.durable import DurableCalls
 from midcall.mcp import mcp_of
+from midcall.plexus.protocol import Connection
 
 QUESTIONS = 3
 LIMIT = 60.0

@@ -30,7 +30,7 @@ from midcall.client.oauth.fetch import Fetch, is_local, words
 from midcall.client.oauth.registration import ClientKey, Identity, Registered, choose_client
 from midcall.client.oauth.store import Grant, TokenStore, default_store
 from midcall.errors import LoginFailed
-from midcall.printable import printable
+from midcall.logs import printable
 
 log = logging.getLogger("midcall.oauth")
 

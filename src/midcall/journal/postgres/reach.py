@@ -73,7 +73,7 @@ _AWAY = (
 _ONCE_MORE = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 
 
-class _Connection(asyncpg.Connection):
+class _PooledConnection(asyncpg.Connection):
     """One that is not cleaned when it is given back, by a round trip: nothing of ours stays on it."""
 
     __slots__ = ()
@@ -100,7 +100,7 @@ class Reach:
             self._dsn,
             min_size=0,
             max_size=self._connections,
-            connection_class=_Connection,
+            connection_class=_PooledConnection,
             timeout=CONNECTING,
             command_timeout=ANSWERING,
             statement_cache_size=0 if self._pooled else 100,

@@ -1,4 +1,4 @@
-"""Connection: the hub's own protocol with one peer, over raw stdio or WebSocket.
+"""The hub's own protocol with one peer, over raw stdio or WebSocket.
 
 Whole messages go in at `receive`, whole messages come out at `send`; the transport around it owns the
 bytes. A peer calls methods as plain requests (the collected result comes back) or subscribes to them
@@ -8,11 +8,11 @@ started a call can answer its questions. Knows the hub and JSON-RPC, no socket a
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Raw, Struct
 
 from midcall import jsonrpc
 from midcall.call import Call
@@ -28,9 +28,13 @@ from midcall.errors import (
 from midcall.hub import Hub
 from midcall.items import Background, Data, Done, Error, Item, Log, encode_item, to_json
 from midcall.jsonrpc import Batch, BatchReply, Envelope, Fault, Id
+from midcall.limits import Key, Name
 from midcall.principal import Principal, check_scopes
 from midcall.questions import KINDS, PERSON_KINDS
-from midcall.raw_params import Attach, Respond, Subscribe, Unsubscribe, read_params
+
+if TYPE_CHECKING:
+    from midcall.mcp.peer import McpPeer
+    from midcall.plexus.subscriptions import DurableSubscriptions
 
 log = logging.getLogger("midcall.connection")
 
@@ -43,19 +47,6 @@ MAX_CALLS = 10_000
 """How many calls one peer may have at once."""
 
 Send = Callable[[bytes], None]
-
-
-class Speaker(Protocol):
-    """A protocol of an extension on one line."""
-
-    def take(self, message: Envelope, reply: Send) -> bool:
-        """Take a message of this protocol; false if it is not one."""
-
-    def calls(self) -> Sequence[Call]:
-        """What runs for this peer."""
-
-    def close(self, reason: str) -> None:
-        """The peer is gone: abort what runs for it."""
 
 
 class Connection:
@@ -95,7 +86,8 @@ class Connection:
         }
         self._looks = {f"{hub.name}.schema", f"{hub.name}.hash", "plexus_schema", "plexus_hash"}
         """What only tells of the hub: it does not count as a call of its tools."""
-        self._speakers: list[Speaker] = [protocol.connect(self) for protocol in hub.protocols]
+        self._others: list[McpPeer] = [protocol.connect(self) for protocol in hub.protocols]
+        """The protocols of extensions, which are asked first whether a message is theirs."""
 
     # --- messages in -------------------------------------------------------------------------
 
@@ -129,8 +121,8 @@ class Connection:
                 self._take(member, reply)
 
     def _take(self, message: Envelope, reply: Send) -> None:
-        for speaker in self._speakers:
-            if speaker.take(message, reply):
+        for other in self._others:
+            if other.take(message, reply):
                 return
         if message.method is UNSET:
             return  # a response, though nothing was asked this way: ignored, as the specification says
@@ -169,10 +161,10 @@ class Connection:
 
     def _subscribe(self, raw: bytes) -> str | Awaitable[str]:
         self._hub.calls.admit(self._principal_name)
-        asked = read_params(raw, Subscribe)
+        asked = read_params(raw, SubscribeParams)
         supported = PERSON_KINDS if asked.supports is None else KINDS.intersection(asked.supports)
         if asked.durable:
-            return self._durable().subscribe(self, asked.method, bytes(asked.params), supported)  # type: ignore[no-any-return]
+            return self._durable().subscribe(self, asked.method, bytes(asked.params), supported)
         subscription = Subscription(self)
         call = self._prepare(asked.method, bytes(asked.params), subscription, supported)
         self._hub.calls.start(call)
@@ -182,7 +174,7 @@ class Connection:
         return call.id
 
     def _respond(self, raw: bytes) -> dict[str, bool] | Awaitable[dict[str, bool]]:
-        given = read_params(raw, Respond)
+        given = read_params(raw, RespondParams)
         if (
             given.subscription is not None
             and given.subscription not in self._subscriptions
@@ -203,20 +195,20 @@ class Connection:
         return {"success": True}
 
     def _attach(self, raw: bytes) -> Awaitable[str]:
-        asked = read_params(raw, Attach)
-        return self._durable().attach(self, asked.call, asked.after)  # type: ignore[no-any-return]
+        asked = read_params(raw, AttachParams)
+        return self._durable().attach(self, asked.call, asked.after)
 
-    def _durable(self) -> Any:
+    def _durable(self) -> "DurableSubscriptions":
         """The durable subscriptions of the hub (see `plexus.subscriptions`)."""
         if self._hub.durable is None:
             raise NotDurable("This server keeps no calls: it has no journal")
         return self._hub.durable.subscriptions
 
     def _unsubscribe(self, raw: bytes) -> bool | Awaitable[bool]:
-        id = read_params(raw, Unsubscribe).subscription
+        id = read_params(raw, UnsubscribeParams).subscription
         subscription = self._subscriptions.get(id)
         if subscription is None and self._hub.durable is not None:
-            return self._durable().abort(self, id, "The caller unsubscribed")  # type: ignore[no-any-return]
+            return self._durable().abort(self, id, "The caller unsubscribed")
         if subscription is None:
             return False
         self._calls[subscription].abort("The caller unsubscribed")
@@ -308,7 +300,7 @@ class Connection:
 
     async def finish(self, grace: float) -> None:
         """No more messages come in: questions fail at once, what runs may end within `grace` seconds."""
-        calls = (*self._calls.values(), *(call for speaker in self._speakers for call in speaker.calls()))
+        calls = (*self._calls.values(), *(call for other in self._others for call in other.calls()))
         for call in calls:
             call.lose_caller()
         tasks = [call.task for call in calls if call.task is not None]
@@ -323,8 +315,8 @@ class Connection:
         self.resume()
         if self._hub.durable is not None:
             self._hub.durable.subscriptions.detach(self)
-        for speaker in self._speakers:
-            speaker.close(reason)
+        for other in self._others:
+            other.close(reason)
         await end_all(tuple(self._calls.values()), reason)
 
 
@@ -411,3 +403,75 @@ def _wants_response(message: Envelope) -> bool:
 
 def _discard(message: bytes) -> None:
     """For notifications, and for peers that are gone."""
+
+
+# --- parameters ------------------------------------------------------------------------------------
+#
+# What a peer says with `plexus_subscribe` and its like: an object, or an array in the order of its fields.
+
+
+class SubscribeParams(Struct, forbid_unknown_fields=True):
+    """Start a call whose items come one by one."""
+
+    method: Name
+    params: Raw = Raw()
+    supports: list[Name] | None = None
+    durable: bool = False
+
+
+class _SubscribeList(SubscribeParams, array_like=True):
+    pass
+
+
+class AttachParams(Struct, forbid_unknown_fields=True):
+    """Take up a durable call, after so many of its elements."""
+
+    call: Key
+    after: int = 0
+
+
+class _AttachList(AttachParams, array_like=True):
+    pass
+
+
+class RespondParams(Struct, forbid_unknown_fields=True):
+    """Answer a question."""
+
+    request_id: Key
+    payload: Any = UNSET
+    response_data: Any = UNSET
+    subscription: Key | None = None
+
+
+class _RespondList(Struct, array_like=True, forbid_unknown_fields=True):
+    subscription: Key
+    request_id: Key
+    payload: Any
+    response_data: Any = UNSET
+
+
+class UnsubscribeParams(Struct, forbid_unknown_fields=True):
+    """Hear no more of a call."""
+
+    subscription: Key
+
+
+class _UnsubscribeList(UnsubscribeParams, array_like=True):
+    pass
+
+
+_DECODERS: dict[type, tuple[msgspec.json.Decoder[Any], msgspec.json.Decoder[Any]]] = {
+    named: (msgspec.json.Decoder(named), msgspec.json.Decoder(listed))
+    for named, listed in (
+        (SubscribeParams, _SubscribeList),
+        (AttachParams, _AttachList),
+        (RespondParams, _RespondList),
+        (UnsubscribeParams, _UnsubscribeList),
+    )
+}
+
+
+def read_params(raw: bytes, kind: type) -> Any:
+    """Read parameters of this kind. Raises `msgspec.DecodeError`."""
+    named, listed = _DECODERS[kind]
+    return (listed if raw[:1] == b"[" else named).decode(raw or b"{}")

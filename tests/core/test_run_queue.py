@@ -1,4 +1,4 @@
-"""What is run inline is run as in a task of its own: its task, its context, its errors and its end."""
+"""What is run from a queue is run as in a task of its own: its task, its context, its errors and its end."""
 
 import asyncio
 import contextvars
@@ -8,26 +8,26 @@ from typing import Any
 import pytest
 
 from driving import drive
-from midcall.calls import TURN, Inline, Pause
+from midcall.calls import TURN, RunQueue
 
 Body = Coroutine[Any, Any, None]
 word: contextvars.ContextVar[str] = contextvars.ContextVar("word", default="nothing")
 
 
 class Trail:
-    """Runs coroutines inline, and notes what happens."""
+    """Runs coroutines from a queue, and notes what happens."""
 
     def __init__(self) -> None:
         self.notes: list[Any] = []
         self.tasks: dict[str, asyncio.Task[None]] = {}
         self.waited: list[str] = []
-        self._inline = Inline[tuple[str, Callable[[], Body]]](self._begin, waits=self._waits)
+        self._queue = RunQueue[tuple[str, Callable[[], Body]]](self._begin, waits=self._waits)
 
     def put(self, name: str, body: Callable[[], Body]) -> None:
-        self._inline.put((name, body), asyncio.get_running_loop())
+        self._queue.put((name, body), asyncio.get_running_loop())
 
     def __len__(self) -> int:
-        return len(self._inline)
+        return len(self._queue)
 
     def _begin(self, one: tuple[str, Callable[[], Body]], task: asyncio.Task[None]) -> Body:
         self.tasks[one[0]] = task
@@ -35,7 +35,7 @@ class Trail:
 
     def _waits(self, one: tuple[str, Callable[[], Body]]) -> None:
         assert self.tasks[one[0]] is asyncio.current_task()
-        assert self.tasks[one[0]] in self._inline.waiting
+        assert self.tasks[one[0]] in self._queue.waiting
         self.waited.append(one[0])
 
 
@@ -240,112 +240,6 @@ def test_many_that_wait_do_not_wait_for_each_other_to_begin() -> None:
     drive(main())
 
 
-def test_a_pause_takes_no_task_and_what_goes_on_has_its_context() -> None:
-    async def main() -> None:
-        trail = Trail()
-        pauses = [Pause(inline=True) for _ in range(50)]
-
-        async def body(number: int) -> None:
-            word.set(f"{number}")
-            await pauses[number]
-            trail.notes.append((number, word.get()))
-            if number % 2:
-                await asyncio.sleep(0.001)  # waits for the loop too
-                await pauses[number]  # over
-                trail.notes.append((number, "again"))
-
-        for number in range(50):
-            trail.put(f"{number}", lambda number=number: body(number))
-        await asyncio.sleep(0.01)
-        assert (len(asyncio.all_tasks()), trail.notes, trail.waited) == (1, [], [])
-        for pause in reversed(pauses):
-            pause.end()
-            pause.end()
-        assert trail.notes == [], "in the next turn"
-        await asyncio.sleep(0.05)
-        assert [note for note in trail.notes if note[1] != "again"] == [
-            (n, f"{n}") for n in range(49, -1, -1)
-        ]
-        assert len(trail.notes) == 75
-        assert len(asyncio.all_tasks()) == 1
-        assert len(trail) == 0
-
-    drive(main())
-
-
-@pytest.mark.parametrize("inline", [True, False])
-def test_a_pause_of_what_has_waited_before_keeps_its_task(inline: bool) -> None:
-    async def main() -> None:
-        trail = Trail()
-        pause, other = Pause(inline=inline), Pause(inline=False)
-
-        async def body() -> None:
-            await asyncio.sleep(0)
-            task = asyncio.current_task()
-            await pause
-            assert asyncio.current_task() is task
-            trail.notes.append("paused")
-            await other
-            assert asyncio.current_task() is task
-            trail.notes.append("waited")
-
-        trail.put("a", body)
-        for expected, ended in (([], pause), (["paused"], other)):
-            await asyncio.sleep(0.01)
-            assert trail.notes == expected
-            ended.end()
-        await asyncio.sleep(0.01)
-        assert trail.notes == ["paused", "waited"]
-
-    drive(main())
-
-
-def test_a_pause_of_any_other_task_is_like_a_future() -> None:
-    async def main() -> None:
-        pause = Pause(inline=False)
-
-        async def waits() -> str:
-            await pause
-            return "went on"
-
-        stopped, task = asyncio.create_task(waits()), asyncio.create_task(waits())
-        await asyncio.sleep(0)
-        stopped.cancel()
-        await asyncio.sleep(0)
-        assert stopped.cancelled()
-        pause.end()
-        assert await task == "went on"
-        await pause
-
-    drive(main())
-
-
-def test_what_is_to_go_on_after_a_pause_is_closed_if_the_loop_ends_before() -> None:
-    closed: list[str] = []
-    pause = Pause(inline=True)
-
-    async def body(name: str) -> None:
-        try:
-            await pause
-        finally:
-            closed.append(name)
-
-    inline = Inline[str](lambda name, _: body(name))
-
-    async def main() -> None:
-        inline.put("a", asyncio.get_running_loop())
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        pause.end()
-        assert len(inline) == 1
-        assert list(inline) == [], "it has begun"
-        for task in asyncio.all_tasks() - {asyncio.current_task()}:
-            task.cancel()
-
-    drive(main())
-    assert closed == ["a"]
-
-
 def test_many_let_others_run() -> None:
     async def main() -> None:
         trail = Trail()
@@ -372,18 +266,18 @@ def test_what_is_not_run_before_the_loop_ends_is_told_of_and_the_next_loop_runs_
     async def body(name: str) -> None:
         ran.append(name)
 
-    inline = Inline[str](lambda name, _: body(name), left=left.append)
+    queue = RunQueue[str](lambda name, _: body(name), left=left.append)
 
     async def end_at_once() -> None:
         loop = asyncio.get_running_loop()
-        inline.put("a", loop)
-        inline.put("b", loop)
+        queue.put("a", loop)
+        queue.put("b", loop)
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
         await asyncio.sleep(0.01)
 
     async def go_on() -> None:
-        inline.put("c", asyncio.get_running_loop())
+        queue.put("c", asyncio.get_running_loop())
         await asyncio.sleep(0.01)
 
     drive(end_at_once())

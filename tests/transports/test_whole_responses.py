@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from midcall.transports import http_protocol
+from midcall.transports import uvicorn_protocol
 from open_streams import OWN, WAYS, Visitor, drive
 
 
@@ -78,12 +78,12 @@ def test_a_body_that_comes_in_parts_is_read_whole(way: str) -> None:
 @WAYS
 def test_a_connection_is_closed_when_nothing_has_come_for_a_while_and_not_before(way: str) -> None:
     async def run(visitor: Visitor) -> None:
-        visitor.http.config.timeout_keep_alive = 0.3
+        visitor.http.config.timeout_keep_alive = 1.5
         line = await visitor.line()
         for _ in range(4):
             line.send(plain(visitor, "again"))
             assert (await line.whole()).text == "again"
-            await asyncio.sleep(0.15)
+            await asyncio.sleep(0.4)
         begun = asyncio.get_running_loop().time()
         assert await line.at_end()
         assert asyncio.get_running_loop().time() - begun > 0.05
@@ -108,13 +108,13 @@ def test_a_page_may_read_what_it_is_let_in_for(way: str) -> None:
 def test_midcalls_own_server_does_send_them_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the others here would all go one way."""
     sent: list[bool] = []
-    respond = http_protocol.OneWrite._respond
+    respond = uvicorn_protocol.HttpProtocol._respond
 
-    def noted(self: http_protocol.OneWrite, *args: object) -> bool:
+    def noted(self: uvicorn_protocol.HttpProtocol, *args: object) -> bool:
         sent.append(respond(self, *args))  # type: ignore[arg-type]
         return sent[-1]
 
-    monkeypatch.setattr(http_protocol.OneWrite, "_respond", noted)
+    monkeypatch.setattr(uvicorn_protocol.HttpProtocol, "_respond", noted)
 
     async def run(visitor: Visitor) -> None:
         sent.clear()
