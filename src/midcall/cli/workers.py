@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from midcall.cli.exit_codes import Exit, UsageError
+from midcall.cli.command import Exit, UsageError
 
 log = logging.getLogger("midcall.workers")
 
