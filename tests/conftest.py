@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Generator, Iterator
 
 import pytest
+from coverage import Coverage
 from hypothesis import HealthCheck, settings
 
 from mcp_peers import Connect, HttpServer, http_server, over_stdio
@@ -31,6 +32,14 @@ def pytest_collection_finish() -> None:
     """What is loaded by now stays: `driving.drive` need not look through it after each test."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish() -> None:
+    """Write down what a worker of this run has covered before it is told to end: then it has ten seconds."""
+    if "PYTEST_XDIST_WORKER" in os.environ and (measuring := Coverage.current()) is not None:
+        measuring.stop()
+        measuring.save()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -42,7 +42,7 @@ def watch() -> None:
     sys.addaudithook(_audit)
 
 
-def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+def _audit(event: str, arguments: tuple[Any, ...]) -> None:  # pragma: no cover  hooks are not traced
     global _busy  # noqa: PLW0603  what a warning itself does is not to be warned of
     if _busy or not (event == "open" or event in _EFFECTS) or in_step() or not in_call():
         return
@@ -60,7 +60,7 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
         _busy = False
 
 
-def _warn(effect: str) -> None:
+def _warn(effect: str) -> None:  # pragma: no cover  runs in the hook
     frame = sys._getframe(2)
     while frame.f_back is not None and frame.f_code.co_filename.startswith((_HERE, _LIBRARY, "<")):
         frame = frame.f_back

@@ -69,9 +69,9 @@ class Hub(Registry):
         The server is connected when the hub is opened. While it cannot be reached, its methods stay, and
         raise `Unreachable`.
         """
-        from midcall.mount.mount import mount_of  # noqa: PLC0415  a step up the rooms, as in `asgi`
+        from midcall.mount.mount import Mount  # noqa: PLC0415  a step up the rooms, as in `asgi`
 
-        mount = mount_of(namespace, target, self._changed, self.updated, options)
+        mount = Mount(namespace, target, self._changed, self.updated, options)
         self._add(namespace, mount.activation)
         self._mounts.append(mount)
         if self._mounting:

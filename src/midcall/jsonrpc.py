@@ -209,7 +209,7 @@ class BatchReply:
         return not self._missing
 
 
-class Pending(Generic[W]):
+class PendingRequests(Generic[W]):
     """Requests that wait for their response: whoever waits, by the id that was sent."""
 
     __slots__ = ("_next", "_waiting")
@@ -246,7 +246,7 @@ class Pending(Generic[W]):
         return len(self._waiting)
 
 
-class Lines:
+class LineSplitter:
     """Cuts bytes into lines, each a message on a pipe, without keeping one that is too long."""
 
     __slots__ = ("_limit", "_parts", "_size")

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import random
+import threading
 import time
 import weakref
 
@@ -1118,12 +1119,15 @@ def test_a_flood_of_reports_from_a_tool_that_never_awaits_is_bounded_and_the_new
 
 
 def test_a_flood_of_reports_from_a_thread_is_bounded_and_the_newest_is_kept():
+    said_all = threading.Event()
+
     class Flood:
         @method
         async def go(self, ask: Ask) -> str:
             def work():
                 for n in range(20_000):
                     ask.progress(f"{n}")
+                said_all.set()
 
             await ask.step(work)
             return "done"
@@ -1132,7 +1136,7 @@ def test_a_flood_of_reports_from_a_thread_is_bounded_and_the_newest_is_kept():
         hub = Hub().register(Flood())
         reader = hub.call("flood.go").__aiter__()
         first = await anext(reader)
-        await asyncio.sleep(0.3)
+        assert await asyncio.to_thread(said_all.wait, LIMIT)
         return [first, *[item async for item in reader]]
 
     items = drive(main())

@@ -526,6 +526,15 @@ def leading_to(place: str, status: int = 302) -> bytes:
     return b"HTTP/1.1 %d Found\r\nlocation: %b\r\ncontent-length: 0\r\n\r\n" % (status, place.encode())
 
 
+@pytest.mark.parametrize(
+    "url", ["http://me:secret/word@host:9", "http://me:sec\u2100secret@host", "http://me:secret@[::1"]
+)
+def test_what_is_wrong_with_an_address_is_said_without_its_password(url: str) -> None:
+    with pytest.raises(HttpError, match="its host or its port is not valid") as refused:
+        HttpUrl(url)
+    assert "secret" not in str(refused.value)
+
+
 def test_redirects_are_followed_only_if_wanted_and_credentials_stay_at_home(drive: Run) -> None:
     async def main() -> None:
         async with playing([OK, STAY]) as other, HttpClient() as client:

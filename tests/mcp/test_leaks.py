@@ -60,7 +60,7 @@ def test_ten_thousand_abandoned_sessions_leave_memory_flat() -> None:
 def test_ten_thousand_abandoned_questions_leave_memory_flat() -> None:
     async def run() -> None:
         visitor = Visitor(make_hub(keys=KEYS))
-        call = {"name": "seek.prompt", "arguments": {"name": "n"}}
+        call = {"name": "seek.prompt", "arguments": {"name": "n", "timeout": 10 * LIMIT}}
 
         async def abandon(count: int) -> Any:
             first = None
@@ -90,7 +90,7 @@ def test_ten_thousand_abandoned_questions_leave_memory_flat() -> None:
         await visitor.hub.close()
         assert len(visitor.hub.calls) == visitor.hub.calls.open_questions == 0
 
-    drive(run(), 100)  # fifteen thousand calls
+    drive(run(), 3 * LIMIT)  # fifteen thousand calls
 
 
 def test_whoever_parks_most_calls_is_the_one_to_lose_some(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ DOORS = {
 }
 
 # Class names that are still used twice. Nothing is added to these.
-TWICE = {"Calls", "Endpoint", "Lines", "Method", "Pending"}
+TWICE = {"Calls", "Method"}
 
 # What some have of rooms further out: they only name their types.
 NAMED = {("hub", "journal"), ("hub", "chat"), ("open_questions", "call"), ("plexus", "mcp")}

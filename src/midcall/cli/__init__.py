@@ -13,8 +13,8 @@ from typing import NoReturn
 
 from midcall.cli.call import add_parser as add_call
 from midcall.cli.calls import add_parser as add_calls
+from midcall.cli.command import EXIT_CODES_HELP, Exit, UsageError
 from midcall.cli.demo import add_parser as add_demo
-from midcall.cli.exit_codes import EXIT_CODES_HELP, Exit, UsageError
 from midcall.cli.fsm import add_parser as add_fsm
 from midcall.cli.install import add_parser as add_install
 from midcall.cli.proxy import add_parser as add_proxy

@@ -7,7 +7,7 @@ in this order. VALUE is JSON, or text that is read as the kind of question wants
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from midcall.cli.exit_codes import UsageError
+from midcall.cli.command import UsageError
 from midcall.cli.schema_fields import MISSING, SchemaField, fields_of, read_json
 from midcall.errors import WrongAnswer
 from midcall.items import Request

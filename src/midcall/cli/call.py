@@ -4,7 +4,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from midcall.cli.exit_codes import EXIT_CODES_HELP, Exit, UsageError
+from midcall.cli.command import EXIT_CODES_HELP, TARGET_HELP, Exit, UsageError, add_command, seconds
 
 if TYPE_CHECKING:
     from midcall.cli.output import Screen
@@ -30,24 +30,19 @@ else is told that this caller cannot be asked.
 
 def add_parser(commands: Any) -> None:
     """Add the command to the command line."""
-    parser: argparse.ArgumentParser = commands.add_parser(
+    parser = add_command(
+        commands,
         "call",
+        run,
         help="call a method, and be asked here",
         description="Call a method of a hub, or a tool of an MCP server. Data go to standard output, "
         "all else to standard error.",
         epilog=_EXAMPLES + EXIT_CODES_HELP,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
-    parser.add_argument(
-        "target",
-        metavar="TARGET",
-        help="where the hub is, as in app:hub; or an MCP server: a URL, a command in quotes, an mcp.json",
-    )
+    parser.add_argument("target", metavar="TARGET", help=TARGET_HELP)
     parser.add_argument("method", metavar="METHOD", help="the method's name, as in files.delete")
     parser.add_argument("flags", metavar="...", nargs=argparse.REMAINDER, help="parameters and options")
     _add_options(parser)
-    parser.set_defaults(run=run)
 
 
 def _add_options(parser: argparse._ActionsContainer) -> None:
@@ -153,14 +148,6 @@ def _screen(args: argparse.Namespace, person: bool) -> "Screen":
         return JsonLines()
     if not person:
         return Plain()
-    from midcall.cli.terminal import Terminal
+    from midcall.cli.output import Terminal
 
     return Terminal()
-
-
-def seconds(text: str) -> float:
-    """Reads an option that is a time."""
-    time = float(text)
-    if not 0 <= time < float("inf"):
-        raise ValueError
-    return time

@@ -10,8 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from midcall.cli.call import seconds
-from midcall.cli.exit_codes import Exit, UsageError, with_details
+from midcall.cli.command import Exit, UsageError, add_command, seconds, with_details, work_in
 from midcall.logs import printable
 
 if TYPE_CHECKING:
@@ -51,15 +50,19 @@ exit codes:
 
 def add_parser(commands: Any) -> None:
     """Add the command to the command line."""
-    parser = commands.add_parser(
+
+    def show_help(args: argparse.Namespace) -> Exit:
+        parser.print_help()
+        return Exit.USAGE
+
+    parser = add_command(
+        commands,
         "calls",
+        show_help,
         help="list, answer, abort and move calls that wait",
         description="Look after calls that wait for a person: in a journal, or in a server that runs.",
         epilog=_EXAMPLES + _EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
-    parser.set_defaults(run=lambda _: parser.print_help() or Exit.USAGE)
     actions = parser.add_subparsers(title="actions", metavar="ACTION")
     _add_list(_action(actions, "list", "list calls, the newest first"))
     _add_show(_action(actions, "show", "show all that is known of a call"))
@@ -70,15 +73,11 @@ def add_parser(commands: Any) -> None:
 
 
 def _action(actions: Any, name: str, help: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = actions.add_parser(
-        name,
-        help=help,
-        description=f"{help[0].upper()}{help[1:]}.",
-        epilog=_EXAMPLES + _EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+    description = f"{help[0].upper()}{help[1:]}."
+    parser = add_command(
+        actions, name, run, help=help, description=description, epilog=_EXAMPLES + _EXIT_CODES
     )
-    parser.set_defaults(run=run, action=name)
+    parser.set_defaults(action=name)
     where = parser.add_argument_group("which calls")
     where.add_argument("--url", help="those of the server that runs there, as http://127.0.0.1:8000")
     where.add_argument(
@@ -187,15 +186,10 @@ def _positive(text: str) -> int:
 def run(args: argparse.Namespace) -> int:
     """Do it."""
     import asyncio
-    import os
 
     from midcall.errors import MidcallError
 
-    if args.cwd is not None:
-        try:
-            os.chdir(args.cwd)
-        except OSError as error:
-            raise UsageError(f"--cwd: {error}") from None
+    work_in(args.cwd)
     if args.url is not None and (args.journal is not None or args.target is not None):
         raise UsageError("--url is a server, which knows its journal and its code: leave out the others")
     try:

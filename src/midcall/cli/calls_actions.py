@@ -18,10 +18,9 @@ from rich.table import Table
 from rich.text import Text as RichText
 
 from midcall.cli.answers import GivenAnswers
-from midcall.cli.exit_codes import Exit, Interrupted, UsageError
-from midcall.cli.output import has_person, readable, say, write_out
+from midcall.cli.command import Exit, Interrupted, UsageError
+from midcall.cli.output import console, has_person, readable, say, styled, table, write_out
 from midcall.cli.remote_admin import RemoteAdmin
-from midcall.cli.terminal import styled
 from midcall.errors import JournalError, MidcallError, NotWaiting, UnknownQuestion, WrongAnswer
 from midcall.items import Metadata, Request
 from midcall.journal.admin import Admin
@@ -107,15 +106,14 @@ async def export_calls(admin: CallsAdmin, args: argparse.Namespace) -> Exit:
     if args.id is not None:
         _write_json(await admin.export(args.id))
         return Exit.SUCCESS
-    keys = await admin.export_keys()
-    if keys:
+    if isinstance(admin, Admin) and (keys := await admin.export_keys()):
         _write_json(keys)
     async for exported in admin.export_all(args.status):
         _write_json(exported)
         count += 1
         running += exported["call"]["status"] == "running" and exported["call"]["owner"] is not None
     talks = 0
-    if not args.status:
+    if not args.status and isinstance(admin, Admin):
         async for exported in admin.export_conversations():
             _write_json(exported)
             talks += 1
@@ -146,13 +144,15 @@ async def _import_from(admin: CallsAdmin, lines: Iterable[str]) -> Exit:
         nonlocal talks, left_out
         exported = msgspec.json.decode(line, type=dict[str, Any])
         if "conversation" in exported:
+            if isinstance(admin, RemoteAdmin):
+                left_out = True
+                return None
             new = await admin.restore_conversation(exported)
-            talks += new is True
-            left_out = left_out or new is None
-            return None if new else new
+            talks += new
+            return None if new else False
         if "keys" not in exported:
             return await admin.restore(exported)
-        if not await admin.restore_keys(exported):
+        if isinstance(admin, RemoteAdmin) or not await admin.restore_keys(exported):
             say("This journal has keys of its own: who waits for an imported call cannot come back to it.")
         return None
 
@@ -288,14 +288,12 @@ class _Person:
 
 
 def _show_table(calls: Sequence[Mapping[str, Any]]) -> None:
-    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
-    for title in ("age", "id", "method", "status", "principal", "asks", "expires in"):
-        table.add_column(title, no_wrap=title != "asks", header_style="dim")
+    rows = table("age", "id", "method", "status", "principal", "asks", "expires in", wraps=("asks",))
     now = dt.datetime.now(dt.UTC)
     for call in calls:
         asks = "; ".join(one["message"] for one in call["questions"])
         ends = call["status"] in ("running", "waiting", "diverged") and call["kept"]
-        table.add_row(
+        rows.add_row(
             _span(now - _time(call["created"])),
             styled(call["id"], style="bold"),
             styled(call["method"]),
@@ -304,11 +302,11 @@ def _show_table(calls: Sequence[Mapping[str, Any]]) -> None:
             styled(" ".join(asks.split()) or "-"),
             _span(_time(call["expires"]) - now) if ends else "-",
         )
-    _console().print(table)
+    console().print(rows)
 
 
 def _show_call(call: Mapping[str, Any]) -> None:
-    console = _console()
+    out = console()
     now = dt.datetime.now(dt.UTC)
     facts = {
         "call": call["id"],
@@ -329,13 +327,11 @@ def _show_call(call: Mapping[str, Any]) -> None:
         }
     if call.get("outcome") is not None:
         facts["outcome"] = readable(call["outcome"])
-    _grid(
-        console, [(styled(name, style="dim"), styled(str(v))) for name, v in facts.items() if v is not None]
-    )
+    _grid(out, [(styled(name, style="dim"), styled(str(v))) for name, v in facts.items() if v is not None])
     if call["questions"]:
-        console.print(styled("\nasks", style="dim"))
+        out.print(styled("\nasks", style="dim"))
         _grid(
-            console,
+            out,
             [
                 (
                     styled(_one_line(f"  {one['key']}"), style="bold"),
@@ -346,8 +342,8 @@ def _show_call(call: Mapping[str, Any]) -> None:
             ],
         )
     if call.get("entries"):
-        console.print(styled("\ndone so far", style="dim"))
-        _grid(console, [_entry_row(entry) for entry in call["entries"]])
+        out.print(styled("\ndone so far", style="dim"))
+        _grid(out, [_entry_row(entry) for entry in call["entries"]])
 
 
 def _entry_row(entry: Mapping[str, Any]) -> tuple[RichText, ...]:
@@ -361,16 +357,11 @@ def _one_line(text: str) -> str:
     return text.replace("\n", "\\n")
 
 
-def _grid(console: Console, rows: Sequence[tuple[RichText, ...]]) -> None:
+def _grid(out: Console, rows: Sequence[tuple[RichText, ...]]) -> None:
     grid = Table.grid(padding=(0, 3, 0, 0))
     for row in rows:
         grid.add_row(*row)
-    console.print(grid)
-
-
-def _console() -> Console:
-    # A pipe has no width: what reads it wants whole lines.
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+    out.print(grid)
 
 
 def _style(call: Mapping[str, Any]) -> str:

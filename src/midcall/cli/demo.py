@@ -6,7 +6,7 @@ Without a terminal (in CI) a booking is played by a script against the same serv
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from midcall.cli.exit_codes import Exit, UsageError
+from midcall.cli.command import Exit, UsageError, add_command
 
 if TYPE_CHECKING:
     import socket
@@ -45,19 +45,19 @@ def add_parser(commands: Any) -> None:
     """Add the command to the command line."""
     from midcall.cli.serve_options import add_model
 
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "demo",
+        run,
         help="open a chat in the browser, in which a tool asks",
         description="Serve the built-in examples with a chat, and open it in the browser. Without a "
         "terminal, a booking is played by a script.",
-        allow_abbrev=False,
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument("--port", type=int, default=0, help="port to listen on (default: any that is free)")
     add_model(parser)
     parser.add_argument("--terminal", action="store_true", help="take a tour in this terminal too")
     parser.add_argument("--no-browser", action="store_true", help="do not open the browser")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> Exit:
@@ -124,8 +124,7 @@ async def _show(chat: "ChatEngine", host: str, port: int, *, terminal: bool, bro
     import asyncio
     import webbrowser
 
-    from midcall.cli.output import Plain, has_person
-    from midcall.cli.terminal import Terminal
+    from midcall.cli.output import Plain, Terminal, has_person
 
     person = has_person()
     screen: Screen = Terminal() if person else Plain()

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from midcall.cli.exit_codes import Exit, UsageError
+from midcall.cli.command import Exit, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

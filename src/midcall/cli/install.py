@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from midcall.cli.exit_codes import Exit, UsageError
-from midcall.logs import printable
+from midcall.cli.command import Exit, UsageError, add_command
 
 _EXAMPLES = """\
 examples:
@@ -68,13 +67,13 @@ CLIENTS = {
 
 def add_parser(commands: Any) -> None:
     """Add the command to the command line."""
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "install",
+        run,
         help="make a hub known to an MCP client",
         description="Print the configuration that has an MCP client start a hub, or add it with --write.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("client", metavar="CLIENT", choices=CLIENTS, help=" | ".join(CLIENTS))
     parser.add_argument("target", metavar="TARGET", nargs="?", help="where the hub is, as in app:hub")
@@ -87,21 +86,22 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--write", action="store_true", help="add it to the client's file")
     parser.add_argument("--config", metavar="PATH", help="the client's file, if it is elsewhere")
     parser.add_argument("--force", action="store_true", help="replace another server of the same name")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> Exit:
     """Print the configuration, or merge it into the client's file."""
+    from midcall.cli.output import say
+
     client = CLIENTS[args.client]
     name, server = _entry(client, args)
     path = Path(args.config) if args.config else config_path(client, sys.platform, os.environ, Path.cwd())
     if not args.write:
         sys.stdout.write(_as_json({client.servers: {name: server}}))
-        _say(f"This goes into {path}: add it there, or run the same with --write.")
+        say(f"This goes into {path}: add it there, or run the same with --write.")
     elif merge(path, client.servers, name, server, force=args.force):
-        _say(f"{client.title} now knows {name!r}, by {path}. {client.after}")
+        say(f"{client.title} now knows {name!r}, by {path}. {client.after}")
     else:
-        _say(f"{client.title} knows {name!r} already, by {path}. Nothing was changed.")
+        say(f"{client.title} knows {name!r} already, by {path}. Nothing was changed.")
     return Exit.SUCCESS
 
 
@@ -243,6 +243,8 @@ def _replace(path: Path, text: str) -> None:
     import shutil
     import stat
 
+    from midcall.cli.output import say
+
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
     mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o666
@@ -257,7 +259,7 @@ def _replace(path: Path, text: str) -> None:
             backup = _free_name(path)
             backup.touch(mode=0o600, exist_ok=False)
             shutil.copy2(path, backup)
-            _say(f"The old file is kept as {backup}.")
+            say(f"The old file is kept as {backup}.")
         fresh.replace(path)
     finally:
         fresh.unlink(missing_ok=True)
@@ -281,7 +283,3 @@ def _short(server: Any) -> str:
     if not isinstance(server, dict):
         return "not an object"
     return str(server.get("url") or server.get("command") or "no command")[:100].partition("?")[0]
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"{printable(text)}\n")

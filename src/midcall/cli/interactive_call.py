@@ -16,7 +16,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from midcall.cli.answers import GivenAnswers
-from midcall.cli.exit_codes import Exit, Interrupted
+from midcall.cli.command import Exit, Interrupted
 from midcall.cli.output import Screen, Tone
 from midcall.errors import Cancelled, InvalidArguments, NotSupported, TimedOut, UnknownQuestion, WrongAnswer
 from midcall.invocation import Invocation

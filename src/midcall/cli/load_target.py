@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from types import ModuleType
 
-from midcall.cli.exit_codes import UsageError
+from midcall.cli.command import UsageError
 from midcall.hub import Hub
 
 _HERE = str(Path(__file__).parent.parent)

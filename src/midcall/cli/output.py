@@ -1,17 +1,25 @@
 """Where the items of a call are shown.
 
-`Plain` writes lines for a pipe or a log, `JsonLines` writes items as programs read them; `terminal` has
-the one for a person. Data go to standard output; all else to standard error. A screen decides nothing:
-the `interactive_call` does.
+`Plain` writes lines for a pipe or a log, `JsonLines` writes items as programs read them, and `Terminal` is
+for a person: a progress bar, colours, data as readable text. Data go to standard output; all else to standard
+error. A screen decides nothing: the `interactive_call` does. Rich takes a while to import, so it is imported
+where it is needed.
 """
 
 import sys
-from typing import Any, Literal, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 
 from midcall.items import Data, Item, Log, Progress, encode_item, to_builtins
 from midcall.logs import printable
+
+if TYPE_CHECKING:
+    from rich import progress
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
 LINE = 88
 """JSON that is no longer than this stays on one line."""
@@ -109,3 +117,111 @@ def log_line(item: Log) -> str:
     """A line of log, with its data if there are any."""
     data = "" if item.data is None else f" {readable(item.data)}"
     return f"{item.level}: {item.message}{data}"
+
+
+_STYLES: dict[Tone, str] = {"plain": "", "quiet": "dim", "warning": "yellow", "error": "red"}
+_LOUD = frozenset(("warning", "error", "critical", "alert", "emergency"))
+
+
+def styled(text: str, style: str = "") -> "Text":
+    """Text of others for the console: neither its markup nor its control characters do anything."""
+    from rich.text import Text
+
+    return Text(printable(text), style=style)
+
+
+def console() -> "Console":
+    """For lists on standard output. A pipe has no width: what reads it wants whole lines."""
+    from rich.console import Console
+
+    return Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+
+
+def table(*titles: str, wraps: Sequence[str]) -> "Table":
+    """A table without lines; the columns `wraps` may take several lines."""
+    from rich.table import Table
+
+    made = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    for title in titles:
+        made.add_column(title, no_wrap=title not in wraps, header_style="dim")
+    return made
+
+
+class Terminal:
+    """Shows items in a terminal.
+
+    The bar is taken away while a prompt is open, and comes back after it. Where standard output and standard
+    error are the same terminal, data are printed by the console that owns the bar, so that neither overwrites
+    the other.
+    """
+
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        self._console = Console(stderr=True, highlight=False)
+        self._bar: progress.Progress | None = None
+        self._task: progress.TaskID | None = None
+        self._paused = False
+
+    def show(self, item: Item) -> None:
+        match item:
+            case Data():
+                self._show_data(item)
+            case Progress() if self._paused:
+                self.say(progress_line(item), "quiet")
+            case Progress():
+                self._show_progress(item)
+            case Log():
+                self.say(log_line(item), "warning" if item.level in _LOUD else "quiet")
+
+    def say(self, text: str, tone: Tone = "plain") -> None:
+        self._console.print(styled(text, _STYLES[tone]))
+
+    def pause(self) -> None:
+        self._paused = True
+        if self._bar is not None:
+            self._bar.stop()
+
+    def resume(self) -> None:
+        self._paused = False
+        if self._bar is not None:
+            self._bar.start()
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.live.transient = False  # the last state of the bar stays to be read
+            self._bar.stop()
+            self._bar = None
+
+    def _show_data(self, item: Data) -> None:
+        text = readable(item.content)
+        if not sys.stdout.isatty():
+            write_out(text)
+            return
+        shown = styled(text)
+        if not isinstance(item.content, str):
+            from rich.highlighter import JSONHighlighter
+
+            JSONHighlighter().highlight(shown)
+        self._console.print(shown, soft_wrap=True)  # whole lines, as they would be in a file
+
+    def _show_progress(self, item: Progress) -> None:
+        from rich import progress
+
+        message = " ".join(printable(item.message).split())
+        if self._bar is None:
+            self._bar = progress.Progress(
+                progress.TextColumn("{task.description}", markup=False),
+                progress.BarColumn(),
+                progress.TaskProgressColumn(),
+                progress.TimeElapsedColumn(),
+                console=self._console,
+                redirect_stdout=False,
+                redirect_stderr=False,
+                transient=True,
+            )
+            self._task = self._bar.add_task(message, total=None)
+            self._bar.start()
+        if self._task is not None:
+            total = None if item.percentage is None else 100
+            self._bar.update(self._task, description=message, total=total, completed=item.percentage or 0)

@@ -13,7 +13,7 @@ import msgspec
 import questionary
 from prompt_toolkit.output import create_output
 
-from midcall.cli.exit_codes import Interrupted
+from midcall.cli.command import Interrupted
 from midcall.cli.output import readable
 from midcall.cli.schema_fields import MISSING, SchemaField, fields_of, read_json
 from midcall.logs import printable

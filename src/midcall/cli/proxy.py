@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from midcall.cli.exit_codes import UsageError
+from midcall.cli.command import UsageError, add_command
 from midcall.cli.serve_options import add_options
 
 if TYPE_CHECKING:
@@ -32,14 +32,14 @@ revision of MCP the two speak. Logs, those of the server included, go to standar
 
 def add_parser(commands: Any) -> None:
     """Add the command to the command line."""
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "proxy",
+        run,
         help="serve another MCP server",
         description="Serve another MCP server over HTTP (MCP at /mcp, WebSocket at /ws), or as an MCP server "
         "on standard input and output.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument(
         "server",
@@ -51,7 +51,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--http", action="store_true", help="serve HTTP, as it does unless --stdio is given")
     add_server_options(parser)
     add_options(parser)
-    parser.set_defaults(run=run, mcp=True, mcp_only=True)
+    parser.set_defaults(mcp=True, mcp_only=True)
 
 
 def add_server_options(parser: argparse._ActionsContainer) -> None:

@@ -1,7 +1,7 @@
 """The calls of a server that runs, through its pages for administrators (see `transports.admin`).
 
-The same methods as `journal.admin.Admin`, which is on the other side. What the server refuses is raised
-as `Refused`, with the server's own words.
+The methods of `journal.admin.Admin`, which is on the other side; keys and conversations stay there. What the
+server refuses is raised as `Refused`, with the server's own words.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from midcall.cli.exit_codes import UsageError
+from midcall.cli.command import UsageError
 from midcall.errors import MidcallError
 from midcall.http.client import HttpClient, HttpResponse
 from midcall.http.message import HttpError, HttpUrl
@@ -70,9 +70,6 @@ class RemoteAdmin:
     async def export(self, call_id: str) -> dict[str, Any]:
         return await self._json("GET", f"/calls/{quote(call_id, '')}/export")
 
-    async def export_keys(self) -> dict[str, Any]:
-        return {}  # they are not given away
-
     async def export_all(self, status: Sequence[str] = ()) -> AsyncIterator[dict[str, Any]]:
         rest = b""
         async with self._sent("GET", f"/export?{urlencode(_statuses(status))}") as response:
@@ -80,17 +77,6 @@ class RemoteAdmin:
                 *lines, rest = (rest + piece).split(b"\n")
                 for line in lines:
                     yield json.loads(line)
-
-    async def export_conversations(self) -> AsyncIterator[dict[str, Any]]:
-        given: tuple[dict[str, Any], ...] = ()  # as with keys
-        for one in given:
-            yield one
-
-    async def restore_conversation(self, exported: dict[str, Any]) -> bool | None:
-        return None  # as with keys
-
-    async def restore_keys(self, exported: dict[str, Any]) -> bool:
-        return False  # a server takes none over HTTP
 
     async def restore(self, exported: dict[str, Any]) -> bool:
         body = json.dumps(exported).encode() + b"\n"

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from midcall.cli.exit_codes import UsageError
+from midcall.cli.command import UsageError
 from midcall.json_schema import Schema, as_text, choices, followed, variants, without_null
 from midcall.logs import printable
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from midcall.cli.exit_codes import Exit, UsageError, with_details
+from midcall.cli.command import Exit, UsageError, add_command, with_details, work_in
 from midcall.cli.serve_options import add_options, prepare_chat
 
 if TYPE_CHECKING:
@@ -34,14 +34,14 @@ Logs go to standard error. Ctrl-C or SIGTERM ends it.
 
 def add_parser(commands: Any) -> None:
     """Add the command to the command line."""
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "serve",
+        run,
         help="serve a hub over HTTP (MCP, WebSocket, a page) or stdio",
         description="Serve a hub over HTTP: MCP at /mcp, a WebSocket at /ws, a page at /.\n"
         "With --stdio, on standard input and output: JSON-RPC 2.0, MCP, or both.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument(
         "target",
@@ -53,7 +53,6 @@ def add_parser(commands: Any) -> None:
     add_options(parser)
     parser.add_argument("--mcp", action="store_true", help="with --stdio: speak MCP beside the raw protocol")
     parser.add_argument("--mcp-only", action="store_true", help="with --stdio: speak MCP and nothing else")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -75,8 +74,7 @@ def serve(args: argparse.Namespace, load: "Callable[[], Hub]") -> int:
     place = None if args.as_worker is None else WorkerPlace.taken(args.as_worker)
     set_up(args.log_format, args.log_level, "" if place is None else str(place))
     folder = os.getcwd()  # noqa: PTH109
-    if args.cwd is not None:
-        _work_in(args.cwd)
+    work_in(args.cwd)
     if args.metrics:
         _check_metrics(is_worker=place is not None)
     if args.workers is not None and args.as_worker is None:
@@ -286,15 +284,6 @@ def _give_back_large_blocks() -> None:
 
     with contextlib.suppress(AttributeError, OSError, TypeError):  # not glibc
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 1024 * 1024)
-
-
-def _work_in(folder: str) -> None:
-    import os
-
-    try:
-        os.chdir(folder)
-    except OSError as error:
-        raise UsageError(f"--cwd: {error}") from None
 
 
 def _authenticator(args: argparse.Namespace, name: str) -> "Authenticator | None":

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from midcall.cli.call import seconds
-from midcall.cli.exit_codes import UsageError
+from midcall.cli.command import UsageError, seconds
 
 if TYPE_CHECKING:
     from midcall.hub import Hub
@@ -40,7 +39,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=_up_to(MOST_WORKERS),
         default=None,
-        help="serve with so many processes, which share the address and the journal; SIGHUP replaces them, "
+        help="number of worker processes, which share the address and the journal; SIGHUP replaces them, "
         "one at a time",
     )
     parser.add_argument(
@@ -67,8 +66,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--metrics",
         action="store_true",
-        help="figures for Prometheus at /metrics: with keys, for those who have the scope midcall:admin; "
-        "without, for programs of this machine",
+        help="expose Prometheus metrics at /metrics: with keys, to those who have the scope midcall:admin; "
+        "without, to programs on this machine",
     )
     parser.add_argument(
         "--web-module",

@@ -6,6 +6,13 @@ code runs in workers only, and a new one has the new code.
 
 What parent and worker tell each other goes over two pipes: the worker writes a byte to the one when it is
 ready to serve, and ends when the other one is closed, however its parent has ended.
+
+It is not built on uvicorn's supervisor (`uvicorn.supervisors.Multiprocess`, 0.54), which cannot do what is
+asked of it here: close the sockets first when it stops, so that nobody waits for workers that take nobody in;
+hear a second Ctrl-C while it waits for them, and a signal while it replaces them; stop waiting after a time;
+start one worker before the others, so that what is wrong with all is said once, and end with its exit code;
+wait longer each time before a worker that keeps dying is started again; leave a worker alone that is busy for
+more than five seconds; and have workers end with a parent that was killed.
 """
 
 import asyncio
@@ -20,7 +27,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from midcall.cli.exit_codes import Exit, UsageError
+from midcall.cli.command import Exit, UsageError
 
 log = logging.getLogger("midcall.workers")
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, cast
 from midcall import jsonrpc
 from midcall.client.wire import MAX_MESSAGE, About
 from midcall.errors import MidcallError, TransportLost, Unreachable
-from midcall.jsonrpc import Fault, Lines
+from midcall.jsonrpc import Fault, LineSplitter
 
 if TYPE_CHECKING:
     from midcall.client.session import ClientSession
@@ -172,8 +172,8 @@ class _Child(asyncio.SubprocessProtocol):
         self._loop = loop
         self._session = session
         self._name = name
-        self._lines = Lines(MAX_MESSAGE)
-        self._errors = Lines(64 * 1024)
+        self._lines = LineSplitter(MAX_MESSAGE)
+        self._errors = LineSplitter(64 * 1024)
         self._last: deque[str] = deque(maxlen=LAST_LINES)
         self._transport: asyncio.SubprocessTransport | None = None
         self._input: asyncio.WriteTransport | None = None

@@ -79,10 +79,10 @@ class HttpPost:
 
     def send(self) -> None:
         """Send it."""
-        if self._wire.old is not None:
+        if self._wire.legacy is not None:
             self._wire.settled(self)
             self._wire.forget(self.ids)
-            self._wire.old.post(self.ids, self.message)
+            self._wire.legacy.post(self.ids, self.message)
         else:
             self._wire.queue(self)
 

@@ -20,7 +20,7 @@ from midcall.client.server_requests import ServerRequests
 from midcall.client.wire import About, Unusable, Wire
 from midcall.errors import MidcallError, RemoteError, TimedOut, TransportLost, Unreachable
 from midcall.items import to_json
-from midcall.jsonrpc import INTERNAL_ERROR, Batch, Envelope, Fault, Pending
+from midcall.jsonrpc import INTERNAL_ERROR, Batch, Envelope, Fault, PendingRequests
 from midcall.mcp.messages import META
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class ClientSession:
         self._wire = wire
         self._host = host
         self._log_level = log_level
-        self._pending: Pending[Waiter] = Pending()
+        self._pending: PendingRequests[Waiter] = PendingRequests()
         self._serving = ServerRequests(self._respond)
         self._cancelled: deque[int] = deque(maxlen=MAX_CANCELLED)
         """Requests whose response may have crossed their cancellation."""

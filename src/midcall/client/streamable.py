@@ -21,6 +21,7 @@ from midcall.http.client import HttpClient, Prepared, prepare
 from midcall.http.message import Headers, HttpError, HttpUrl, checked_headers
 
 if TYPE_CHECKING:
+    from midcall.client.legacy_sse import LegacySse
     from midcall.client.oauth.access import Auth
     from midcall.client.session import ClientSession
 
@@ -85,7 +86,7 @@ class HttpWire:
         self._starting = 0
         """How many of them have not taken a message yet."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._old: Any = None
+        self.legacy: LegacySse | None = None
         """The transport of before, if that is what the server has."""
         self._streaming = False
         self._held: list[HttpPost] | None = None
@@ -102,7 +103,7 @@ class HttpWire:
     async def open(self, session: "ClientSession") -> None:
         self.session = session
         if self._sse:
-            await self._open_old()
+            await self._open_legacy()
 
     def agreed(self, revision: str, *, modern: bool) -> None:
         self._revision, self._modern = revision, modern
@@ -327,7 +328,7 @@ class HttpWire:
 
         the first one ends the handshake, and the server may now speak by itself.
         """
-        if not self._modern and not self._streaming and self._old is None:
+        if not self._modern and not self._streaming and self.legacy is None:
             self._streaming = True
             self.spawn(self._listen())
         if self._held is not None:
@@ -350,23 +351,19 @@ class HttpWire:
     async def fall_back(self, post: HttpPost) -> bool:
         """Try the transport of before. False if the server has not that either."""
         try:
-            await self._open_old()
+            legacy = await self._open_legacy()
         except MidcallError as error:
             log.debug("no HTTP+SSE either: %s", error)
             return False
-        self._old.post(post.ids, post.message)
+        legacy.post(post.ids, post.message)
         self.forget(post.ids)
         return True
 
-    async def _open_old(self) -> None:
+    async def _open_legacy(self) -> "LegacySse":
         from midcall.client.legacy_sse import LegacySse  # noqa: PLC0415  seldom needed
 
-        self._old = await LegacySse.open(self)
-
-    @property
-    def old(self) -> Any:
-        """The transport of before, once the server was found to have only that."""
-        return self._old
+        self.legacy = await LegacySse.open(self)
+        return self.legacy
 
 
 def check(url: str, headers: Mapping[str, str] | None) -> None:

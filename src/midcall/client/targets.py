@@ -43,10 +43,11 @@ class HubWire:
     async def open(self, session: "ClientSession") -> None:
         mcp_of(self._hub)
         loop = asyncio.get_running_loop()
-        # In a turn of its own: an answer does not come while the request is still being sent.
-        self._connection = Connection(
-            self._hub, lambda data: _later(loop, session, data), raw=False, principal=self._principal
-        )
+
+        def later(data: bytes) -> None:  # an answer does not come while the request is still being sent
+            loop.call_soon(session.receive, data)
+
+        self._connection = Connection(self._hub, later, raw=False, principal=self._principal)
         await self._hub.open()
 
     def agreed(self, revision: str, *, modern: bool) -> None:
@@ -69,10 +70,6 @@ class HubWire:
             await connection.close()
             if self._owned:
                 await self._hub.close()
-
-
-def _later(loop: asyncio.AbstractEventLoop, session: "ClientSession", data: bytes) -> None:
-    loop.call_soon(session.receive, data)
 
 
 Named: TypeAlias = "str | os.PathLike[str] | Sequence[str] | Mapping[str, Any] | Hub"
@@ -104,7 +101,7 @@ def target_of(
 ) -> Target:
     """The target that is named. Raises `ValueError` for what is none."""
     if isinstance(named, Hub):
-        return _hub(named)
+        return Target(f"hub {named.name}", lambda: HubWire(named))
     if isinstance(named, Mapping):
         return _configured(named, inherit_env=inherit_env)
     if isinstance(named, str | os.PathLike):
@@ -119,7 +116,8 @@ def target_of(
         path = Path(text)
         if path.suffix == ".json" and path.is_file():
             return _configured(read_settings(path), path.parent, inherit_env=inherit_env)
-        words = _program(path) if path.suffix in _PROGRAMS and path.is_file() else _split(text)
+        is_program = path.suffix in _PROGRAMS and path.is_file()
+        words = [_PROGRAMS[path.suffix], text] if is_program else _split(text)
     else:
         words = [str(word) for word in named]
     if not words:
@@ -128,10 +126,6 @@ def target_of(
 
 
 _PROGRAMS = {".py": sys.executable, ".js": "node", ".mjs": "node"}
-
-
-def _program(path: Path) -> list[str]:
-    return [_PROGRAMS[path.suffix], str(path)]
 
 
 def _split(text: str) -> list[str]:
@@ -162,11 +156,6 @@ def _url(url: str, headers: Mapping[str, str] | None, auth: Any, *, sse: bool = 
     return Target(
         str(HttpUrl(url)), lambda: HttpWire(url, headers=headers, auth=allowed, sse=sse), has_headers=True
     )
-
-
-def _hub(hub: Hub) -> Target:
-
-    return Target(f"hub {hub.name}", lambda: HubWire(hub))
 
 
 # --- settings of other clients --------------------------------------------------------------
@@ -225,7 +214,6 @@ def _configured(settings: Mapping[str, Any], folder: Path | None = None, *, inhe
         raise ValueError(f"Two of these servers have the same name: {', '.join(servers)}")
 
     def wire() -> Wire:
-
         hub = Hub("midcall-servers")
         for namespace, target in targets.items():
             hub.mount(namespace, target)

@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import Any, Self
 
@@ -37,7 +37,7 @@ from midcall.errors import (
 )
 from midcall.invocation import Answerer, Invocation, Line, error_from_code
 from midcall.items import Done, Error, Log, Metadata, Outlet, Request, decode_item, to_json
-from midcall.jsonrpc import Envelope, Pending
+from midcall.jsonrpc import Envelope, PendingRequests
 from midcall.questions import KINDS, Answer, Url, answer_to_wire, check_address
 
 log = logging.getLogger("midcall.client")
@@ -67,7 +67,7 @@ class Remote:
         self._url = url
         self._headers = headers
         self._give_up_after = give_up_after
-        self._pending: Pending[Waiter] = Pending()
+        self._pending: PendingRequests[Waiter] = PendingRequests()
         self._outlets: dict[str, Outlet] = {}
         self._going_on: dict[str, asyncio.Task[None]] = {}
         """What attaches the durable calls to the present connection."""
@@ -120,14 +120,23 @@ class Remote:
         """
         if supports is None:
             supports = KINDS if answer is not None else ()
-        return Invocation(_RemoteLine(self, name, params, sorted(supports), durable=durable), answer)
+        can = sorted(supports)
+
+        def begin(outlet: Outlet) -> Awaitable[str]:
+            return self.subscribe(name, params, can, outlet, durable=durable)
+
+        return Invocation(_RemoteLine(self, begin, name=name, durable=durable), answer)
 
     def attach(self, call_id: str, *, after: int = 0, answer: Answerer | None = None) -> Invocation:
         """Go on with a durable call that was started before, perhaps by another process.
 
         `after` is how many elements of its result are known already.
         """
-        return Invocation(_AttachedLine(self, call_id, after), answer)
+
+        def begin(outlet: Outlet) -> Awaitable[str]:
+            return self.reattach(call_id, after, outlet)
+
+        return Invocation(_RemoteLine(self, begin, call_id=call_id, durable=True), answer)
 
     async def request(self, method: str, params: Any = None) -> Any:
         """A plain request: the collected result."""
@@ -160,8 +169,8 @@ class Remote:
         response = await self._exchange("plexus_subscribe", asked, began)
         return str(msgspec.json.decode(response.result))
 
-    async def reattach(self, call_id: str, after: int, outlet: Outlet) -> None:
-        """Go on with a durable call; its items go to the outlet."""
+    async def reattach(self, call_id: str, after: int, outlet: Outlet) -> str:
+        """Go on with a durable call, whose items go to the outlet; gives its id."""
         self._outlets[call_id] = outlet
         self._durable[call_id] = after
         try:
@@ -169,6 +178,7 @@ class Remote:
         except MidcallError:
             self.forget(call_id)
             raise
+        return call_id
 
     async def answer(self, subscription: str, request_id: str, payload: Any) -> None:
         """Answer a question of a running call: of a durable one, if need be, over the next connection."""
@@ -355,25 +365,29 @@ class _ItemParams(msgspec.Struct):
 
 
 class _RemoteLine(Line):
-    """A line to a hub behind a WebSocket."""
+    """A line to a call of a hub behind a WebSocket."""
 
     def __init__(
-        self, remote: Remote, name: str, params: Any, supports: list[str], *, durable: bool = False
+        self,
+        remote: Remote,
+        begin: Callable[[Outlet], Awaitable[str]],
+        *,
+        name: str | None = None,
+        call_id: str = "",
+        durable: bool,
     ) -> None:
+        """`begin` has the items of the call go to an outlet, and gives its id; a new call has a `name`."""
         self._remote = remote
-        self._durable = durable
+        self._begin = begin
         self._name = name
-        self._params = params
-        self._supports = supports
-        self._id = ""
+        self._durable = durable
+        self._id = call_id
 
     async def start(self, outlet: Outlet) -> None:
-        self._id = await self._remote.subscribe(
-            self._name, self._params, self._supports, outlet, durable=self._durable
-        )
+        self._id = await self._begin(outlet)
 
     async def streaming(self) -> bool:
-        return await self._remote.streaming(self._name)
+        return self._name is not None and await self._remote.streaming(self._name)
 
     async def answer(self, request_id: str, payload: Any) -> None:
         await self._remote.answer(self._id, request_id, payload)
@@ -386,34 +400,6 @@ class _RemoteLine(Line):
             self._remote.forget(self._id)
         else:
             await self._remote.unsubscribe(self._id)
-
-    @property
-    def call_id(self) -> str:
-        return self._id
-
-
-class _AttachedLine(Line):
-    """A line to a durable call that runs already."""
-
-    def __init__(self, remote: Remote, call_id: str, after: int) -> None:
-        self._remote = remote
-        self._id = call_id
-        self._after = after
-
-    async def start(self, outlet: Outlet) -> None:
-        await self._remote.reattach(self._id, self._after, outlet)
-
-    async def streaming(self) -> bool:
-        return False
-
-    async def answer(self, request_id: str, payload: Any) -> None:
-        await self._remote.answer(self._id, request_id, payload)
-
-    async def close(self, reason: str) -> None:
-        await self._remote.unsubscribe(self._id)
-
-    async def leave(self) -> None:
-        self._remote.forget(self._id)
 
     @property
     def call_id(self) -> str:

@@ -21,6 +21,7 @@ from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import unquote, urlsplit
+from urllib.request import getproxies_environment
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
@@ -77,11 +78,8 @@ class Proxies:
     @classmethod
     def of_environment(cls) -> "Proxies":
         """Those that the environment of this process names."""
-        found = {scheme: _variable(f"{scheme}_proxy") for scheme in ("http", "https", "all")}
-        if "REQUEST_METHOD" in os.environ:
-            # In a CGI script this variable is a client's `Proxy` header.
-            found["http"] = os.environ.get("http_proxy", "")
-        return cls({scheme: text for scheme, text in found.items() if text}, _variable("no_proxy"))
+        found = getproxies_environment()
+        return cls(found, found.get("no", ""))
 
     def find(self, url: HttpUrl) -> Proxy | None:
         """The proxy that leads there, if any. Raises `HttpError` if it cannot be used."""
@@ -93,13 +91,8 @@ class Proxies:
     def _excepted(self, url: HttpUrl) -> bool:
         host = url.host.lower().rstrip(".")
         address = _address(host)
-        if (
-            host == "localhost"
-            or host.endswith(".localhost")
-            or (address is not None and address.is_loopback)
-        ):
-            return True
-        return any(_matches(exception, host, url.port, address) for exception in self._exceptions)
+        local = address.is_loopback if address is not None else f".{host}".endswith(".localhost")
+        return local or any(_matches(exception, host, url.port, address) for exception in self._exceptions)
 
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -129,10 +122,6 @@ def _address(host: str) -> Address | None:
         return ipaddress.ip_address(host)
     except ValueError:
         return None
-
-
-def _variable(name: str) -> str:
-    return os.environ.get(name) or os.environ.get(name.upper()) or ""
 
 
 # --- slots: how many requests an origin has at once, and who waits ------------------------------------

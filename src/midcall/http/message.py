@@ -125,8 +125,8 @@ class HttpUrl:
         try:
             parts = urlsplit(text.strip())
             port, host, user, password = parts.port, parts.hostname or "", parts.username, parts.password
-        except ValueError as error:
-            raise _no_url(text, str(error)) from None
+        except ValueError:  # whose words may quote a password
+            raise _no_url(text, "its host or its port is not valid") from None
         if parts.scheme not in _PORTS or not host:
             raise _no_url(text, "it has to begin with http:// or https:// and a host")
         try:

@@ -307,6 +307,7 @@ class Admin:
             if record.status == "waiting" and not msgspec.json.decode(record.questions, type=Asked).questions:
                 raise BadExport(f"The call {record.id} waits for nothing")
             _summary(record)  # with its questions
+            asked_of(record)  # which may be there while it runs, too
         except (AttributeError, LookupError, TypeError, ValueError, RecursionError, WrongAnswer) as error:
             text = f"The call {record.id} cannot be read: {error or type(error).__name__}"
             raise BadExport(text) from None

@@ -23,7 +23,7 @@ from midcall.call import Call
 from midcall.errors import JournalError, MidcallError, NotAllowed, RateLimited
 from midcall.items import to_json
 from midcall.json_schema import as_text
-from midcall.jsonrpc import CALL_FAILED, INVALID_REQUEST, Envelope, Id, Pending
+from midcall.jsonrpc import CALL_FAILED, INVALID_REQUEST, Envelope, Id, PendingRequests
 from midcall.mcp import revisions
 from midcall.mcp.catalog import Tool
 from midcall.mcp.messages import META, Capabilities, Initialize, Meta
@@ -375,7 +375,7 @@ class Session:
         )
         self.principal = principal
         """Who sends the present request; over HTTP, its token may have other scopes than the last one."""
-        self.requests: Pending[Callable[[Envelope], None]] = Pending()
+        self.requests: PendingRequests[Callable[[Envelope], None]] = PendingRequests()
         self.running: dict[Id, tuple[McpRequest, Running | None]] = {}
         """The requests that have no response yet, by id, each with what it has started, if that is a call."""
         self.watched: set[str] = set()

@@ -7,13 +7,12 @@ What goes wrong is told in words for a person, and never with a key in it.
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from midcall.http.message import HttpError, HttpUrl
-from midcall.http.sse import Event, EventReader
+from midcall.http.sse import EventReader
 from midcall.models.base import ModelError
 
 if TYPE_CHECKING:
@@ -59,48 +58,43 @@ class HttpStream:
         self._hint = hint
         self._http: HttpClient | None = None
 
-    async def events(self, body: dict[str, Any]) -> AsyncGenerator[Event]:
-        """Send a request; gives the events of its answer. Raises `ModelError`."""
-        response = await self._send(msgspec.json.encode(body))
-        reader = EventReader()
-        try:
-            while True:
-                try:
-                    data = await asyncio.wait_for(anext(response, None), SILENCE)
-                except TimeoutError:
-                    raise ModelError(f"{self.name} stopped in the middle of its answer") from None
-                except HttpError as error:
-                    raise ModelError(
-                        f"The answer of {self.name} broke off: {error}", recoverable=True
-                    ) from None
-                if data is None:
-                    return
-                for event in reader.feed(data):
-                    yield event
-        finally:
-            response.close()
-
     async def objects(self, body: dict[str, Any]) -> AsyncGenerator[dict[str, Any]]:
         """Send a request; gives the JSON objects in the events of its answer, up to `[DONE]`.
 
         Raises `ModelError`, also for what is no JSON, and for errors in it.
         """
-        async with aclosing(self.events(body)) as source:
-            async for event in source:
-                if event.data == b"[DONE]":
-                    return
-                if not event.data:
-                    continue
-                try:
-                    found = msgspec.json.decode(event.data)
-                except NO_JSON as error:
-                    raise ModelError(f"{self.name} sent what is no JSON: {error}") from None
-                if not isinstance(found, dict):
-                    continue
-                if found.get("error"):
-                    said = self._shown(_message_in(event.data)) or "error"
-                    raise ModelError(f"{self.name}: {said}", recoverable=True)
-                yield found
+        response = await self._send(msgspec.json.encode(body))
+        reader = EventReader()
+        try:
+            while (data := await self._next(response)) is not None:
+                for event in reader.feed(data):
+                    if event.data == b"[DONE]":
+                        return
+                    if event.data and (found := self._object(event.data)) is not None:
+                        yield found
+        finally:
+            response.close()
+
+    async def _next(self, response: "HttpResponse") -> bytes | None:
+        """The next piece of an answer, or nothing after the last."""
+        try:
+            return await asyncio.wait_for(anext(response, None), SILENCE)
+        except TimeoutError:
+            raise ModelError(f"{self.name} stopped in the middle of its answer") from None
+        except HttpError as error:
+            raise ModelError(f"The answer of {self.name} broke off: {error}", recoverable=True) from None
+
+    def _object(self, data: bytes) -> dict[str, Any] | None:
+        try:
+            found = msgspec.json.decode(data)
+        except NO_JSON as error:
+            raise ModelError(f"{self.name} sent what is no JSON: {error}") from None
+        if not isinstance(found, dict):
+            return None
+        if found.get("error"):
+            said = self._shown(_message_in(data)) or "error"
+            raise ModelError(f"{self.name}: {said}", recoverable=True)
+        return found
 
     async def close(self) -> None:
         http, self._http = self._http, None

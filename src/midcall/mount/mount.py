@@ -29,7 +29,7 @@ from midcall.client.client import INFO, SILENCE, Options
 from midcall.client.handshake import Era
 from midcall.client.rounds import Exchange
 from midcall.client.server_requests import Folders, Sampler
-from midcall.client.targets import Target, target_of
+from midcall.client.targets import Named, Target, target_of
 from midcall.decorators import Kind
 from midcall.errors import MidcallError, RemoteError, TimedOut
 from midcall.limits import MAX_NAME, MAX_URI
@@ -76,42 +76,23 @@ class MountOptions(Struct, frozen=True):
     info: Mapping[str, Any] = INFO
 
 
-def mount_of(
-    namespace: str,
-    target: Any,
-    changed: Callable[[], None],
-    updated: Callable[[str], None],
-    options: Mapping[str, Any],
-) -> "Mount":
-    """A mount. `changed` is called when what the server offers has, `updated` with the URI of a resource.
-
-    Raises `RegistrationError`, `TypeError` or `ValueError`.
-    """
-    check_namespace(namespace)
-    chosen = MountOptions(**options)
-    if not isinstance(target, Target):
-        target = target_of(
-            target,
-            headers=chosen.headers,
-            auth=chosen.auth,
-            env=chosen.env,
-            inherit_env=chosen.inherit_env,
-            cwd=chosen.cwd,
-        )
-    return Mount(namespace, target, chosen, changed, updated)
-
-
 class Mount:
     """One mounted server."""
 
     def __init__(
         self,
         namespace: str,
-        target: Target,
-        options: MountOptions,
+        target: "Named | Target",
         changed: Callable[[], None],
         updated: Callable[[str], None],
+        chosen: Mapping[str, Any],
     ) -> None:
+        """`changed` is called when what the server offers has, `updated` with the URI of a resource.
+
+        `chosen` are `MountOptions`. Raises `RegistrationError`, `TypeError` or `ValueError`.
+        """
+        check_namespace(namespace)
+        options = MountOptions(**chosen)
         self.namespace = namespace
         self.name = namespace or "The server behind"
         """How messages name it."""
@@ -120,7 +101,18 @@ class Mount:
         """For how many seconds the server may say nothing about a call."""
         self.loop: asyncio.AbstractEventLoop | None = None
         """In which it is connected, while it is."""
-        self._target = target
+        self._target = (
+            target
+            if isinstance(target, Target)
+            else target_of(
+                target,
+                headers=options.headers,
+                auth=options.auth,
+                env=options.env,
+                inherit_env=options.inherit_env,
+                cwd=options.cwd,
+            )
+        )
         self._options = options
         self._changed = changed
         self._updated = updated

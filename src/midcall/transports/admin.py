@@ -48,7 +48,7 @@ from midcall.errors import (
 )
 from midcall.journal.admin import STATUSES, Admin, is_journaled, open_questions
 from midcall.journal.contract import CallRecord, Status
-from midcall.jsonrpc import Lines
+from midcall.jsonrpc import LineSplitter
 from midcall.limits import Key, check_keys
 from midcall.mcp import CALL_KINDS, McpExtension
 from midcall.plexus.protocol import MAX_MESSAGE
@@ -235,7 +235,7 @@ async def _read(request: Request, kind: Any, limit: int = MAX_MESSAGE) -> Any:
 async def _lines(request: Request) -> AsyncIterator[bytes]:
     if not is_media_type(request.headers.get("content-type"), LINES):
         raise BadAdminRequest(f"Content-Type must be {LINES}")
-    lines = Lines(4 * MAX_MESSAGE)
+    lines = LineSplitter(4 * MAX_MESSAGE)
     async for part in request.stream():
         for line in lines.feed(part):
             if line is None:

@@ -22,7 +22,6 @@ from midcall.journal.bus import Channel
 from midcall.journal.contract import is_worker_name
 from midcall.jsonrpc import Batch, BatchReply, Envelope, Fault
 from midcall.mcp import revisions
-from midcall.mcp.calls import PlainCall
 from midcall.mcp.messages import META
 from midcall.mcp.request import Headers, Session
 from midcall.mcp.server import McpExtension
@@ -38,6 +37,8 @@ Extra: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
 WATCH_AFTER = 0.05
 """Seconds within which most calls end, or ask: only after them is it worth while to watch for who leaves."""
+
+GONE = "The caller went away"
 
 _JSON = (b"content-type", b"application/json")
 _MODERN = frozenset(revision.encode() for revision in revisions.MODERN)
@@ -167,14 +168,14 @@ class McpEndpoint:
         line = HttpLine()
         self._extension.take(message, line, session, headers)
         if line.plain is not None:
-            await line.plain.run_here(_Watch(line.plain, receive))
+            await line.plain.run_here(_Watch(receive, functools.partial(line.plain.abort, GONE)))
         elif not line.decided and not await self._until_decided(line, receive):
             self._gone(session)
             return None
         return self._answer(line, session=session)
 
     def _gone(self, session: Session) -> None:
-        self._extension.gone(session, "The caller went away")
+        self._extension.gone(session, GONE)
 
     # --- legacy ------------------------------------------------------------------------------
 
@@ -245,15 +246,14 @@ class McpEndpoint:
 
     async def _until_decided(self, line: HttpLine, receive: Receive) -> bool:
         """Wait for the first word of the server; false if the client leaves before."""
-        loop = asyncio.get_running_loop()
-        leaving = _Leaving(loop, line, receive)
-        watching = loop.call_later(WATCH_AFTER, leaving.watch)
+        watch = _Watch(receive, line.give_up)
+        timer = asyncio.get_running_loop().call_later(WATCH_AFTER, watch.begin)
         try:
             await line.wait()
             return line.decided
         finally:
-            watching.cancel()
-            leaving.forget()
+            timer.cancel()
+            watch.end()
 
     def _answer(self, line: HttpLine, extra: Extra = (), session: Session | None = None) -> Answer | Events:
         """JSON if the response is all there is, else events."""
@@ -298,53 +298,33 @@ class McpEndpoint:
 
 
 class _Watch:
-    """While a call waits: stop it if the client leaves."""
+    """Calls `gone` if the client leaves before the end."""
 
-    __slots__ = ("_call", "_receive", "_watching")
+    __slots__ = ("_gone", "_receive", "_watching")
 
-    def __init__(self, call: PlainCall, receive: Receive) -> None:
-        self._call = call
+    def __init__(self, receive: Receive, gone: Callable[[], object]) -> None:
         self._receive = receive
-
-    def __enter__(self) -> None:
-        self._watching = asyncio.get_running_loop().create_task(self._watch())
-
-    def __exit__(self, *error: object) -> None:
-        self._watching.cancel()
-        del self._watching  # its end leads back here, and with that to the result
-
-    async def _watch(self) -> None:
-        await _until_gone(self._receive)
-        self._call.abort("The caller went away")
-
-
-class _Leaving:
-    """Whoever waits for the first word is told if the client leaves."""
-
-    __slots__ = ("_line", "_loop", "_receive", "_watching")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, line: HttpLine, receive: Receive) -> None:
-        self._loop = loop
-        self._line = line
-        self._receive = receive
+        self._gone = gone
         self._watching: asyncio.Task[None] | None = None
 
-    def watch(self) -> None:
-        self._watching = self._loop.create_task(self._watch())
+    def begin(self) -> None:
+        self._watching = asyncio.get_running_loop().create_task(self._watch())
 
-    def forget(self) -> None:
+    def end(self) -> None:
         if self._watching is not None:
             self._watching.cancel()
             self._watching = None  # its end leads back here, and with that to the response
 
+    def __enter__(self) -> None:
+        self.begin()
+
+    def __exit__(self, *error: object) -> None:
+        self.end()
+
     async def _watch(self) -> None:
-        await _until_gone(self._receive)
-        self._line.give_up()
-
-
-async def _until_gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._gone()
 
 
 async def _body(receive: Receive) -> bytes | None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import BinaryIO, cast
 
 from midcall.hub import Hub
-from midcall.jsonrpc import Lines
+from midcall.jsonrpc import LineSplitter
 from midcall.plexus.protocol import MAX_MESSAGE, Connection
 
 GRACE = 5.0
@@ -111,7 +111,7 @@ class Input(asyncio.Protocol):
     def __init__(self, connection: Connection, output: Output) -> None:
         self._connection = connection
         self._output = output
-        self._lines = Lines(MAX_MESSAGE)
+        self._lines = LineSplitter(MAX_MESSAGE)
         self._transport: asyncio.ReadTransport | None = None
         self._thread: asyncio.Task[None] | None = None
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -12,7 +12,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias, TypedDict
 
 from msgspec import structs
 
@@ -192,6 +192,17 @@ class _ServerTokens:
             raise self._failure[1].again()
 
 
+class AccessOptions(TypedDict, total=False):
+    """What every `Access` takes."""
+
+    scopes: Sequence[str] | None
+    """Asked for in addition to what the server wants."""
+    issuer: str | None
+    """The only authorization server that may see credentials; without it, the first that the server names."""
+    allow_private: bool
+    """Follow a server's metadata into networks that the server is not in, also if that is not `issuer`."""
+
+
 class Access(ABC):
     """Access to any number of MCP servers."""
 
@@ -207,7 +218,6 @@ class Access(ABC):
         allow_private: bool = False,
         store: TokenStore | None = None,
     ) -> None:
-        """`allow_private` follows a server's metadata into networks that the server is not in."""
         if isinstance(scopes, str):
             raise TypeError("scopes is a list of texts, not a text")
         self._identity = identity
@@ -412,6 +422,8 @@ class Access(ABC):
         """A grant from the token endpoint; without a client, for the one that the caller has registered."""
         client = client or given_client(self._identity, source.issuer)
         grant = Grant(client, None, source.resource, source.issuer.legacy)
+        if self.asks_nobody:  # a person is asked for the scopes on the way
+            parameters["scope"] = " ".join(scopes)
         tokens = await self._endpoint(source, grant, fetch, self._proofs(source)).tokens(
             grant_type, {**parameters, "resource": source.resource}, requested=scopes
         )

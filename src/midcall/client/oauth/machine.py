@@ -2,13 +2,14 @@
 
 `ClientCredentials` and `PrivateKeyJwt` are the extension `io.modelcontextprotocol/oauth-client-credentials`,
 `EnterpriseManaged` is `io.modelcontextprotocol/enterprise-managed-authorization`, and `WorkloadIdentity` is
-for those whose platform says who they are (RFC 7523). Nothing is kept: new tokens cost nobody anything.
+for those whose platform says who they are (RFC 7523). Nothing is kept: new tokens cost nobody anything. All
+take `AccessOptions` too.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, Unpack
 
-from midcall.client.oauth.access import Access
+from midcall.client.oauth.access import Access, AccessOptions
 from midcall.client.oauth.discovery import TokenSource, find_issuer
 from midcall.client.oauth.fetch import Fetch, origin_of
 from midcall.client.oauth.registration import ClientKey, Identity, given_client
@@ -26,27 +27,13 @@ Assertion: TypeAlias = str | Callable[[str], Awaitable[str]]
 
 
 class ClientCredentials(Access):
-    """A program with an id and a secret.
+    """A program with an id and a secret."""
 
-    `issuer` names the only authorization server that may see the secret; without it, that is the first one
-    that the server names. A server may not lead into a network that it is not in, unless that is `issuer`, or
-    with `allow_private`.
-    """
-
-    def __init__(
-        self,
-        client_id: str,
-        client_secret: str,
-        *,
-        scopes: Sequence[str] | None = None,
-        issuer: str | None = None,
-        allow_private: bool = False,
-    ) -> None:
-        identity = Identity(client_id=client_id, client_secret=client_secret)
-        super().__init__(identity, scopes=scopes, issuer=issuer, allow_private=allow_private)
+    def __init__(self, client_id: str, client_secret: str, **options: Unpack[AccessOptions]) -> None:
+        super().__init__(Identity(client_id=client_id, client_secret=client_secret), **options)
 
     async def _obtain(self, source: TokenSource, before: Grant, scopes: Sequence[str], fetch: Fetch) -> Grant:
-        return await self._ask_for(source, "client_credentials", scopes, fetch, scope=" ".join(scopes))
+        return await self._ask_for(source, "client_credentials", scopes, fetch)
 
 
 class PrivateKeyJwt(Access):
@@ -59,41 +46,25 @@ class PrivateKeyJwt(Access):
         *,
         algorithm: str | None = None,
         key_id: str | None = None,
-        scopes: Sequence[str] | None = None,
-        issuer: str | None = None,
-        allow_private: bool = False,
+        **options: Unpack[AccessOptions],
     ) -> None:
         key = ClientKey(private_key, algorithm=algorithm, key_id=key_id)
-        super().__init__(
-            Identity(client_id=client_id, key=key), scopes=scopes, issuer=issuer, allow_private=allow_private
-        )
+        super().__init__(Identity(client_id=client_id, key=key), **options)
 
     async def _obtain(self, source: TokenSource, before: Grant, scopes: Sequence[str], fetch: Fetch) -> Grant:
-        return await self._ask_for(source, "client_credentials", scopes, fetch, scope=" ".join(scopes))
+        return await self._ask_for(source, "client_credentials", scopes, fetch)
 
 
 class WorkloadIdentity(Access):
     """A program whose platform vouches for it with a signed statement."""
 
-    def __init__(
-        self,
-        client_id: str,
-        assertion: Assertion,
-        *,
-        scopes: Sequence[str] | None = None,
-        issuer: str | None = None,
-        allow_private: bool = False,
-    ) -> None:
-        super().__init__(
-            Identity(client_id=client_id), scopes=scopes, issuer=issuer, allow_private=allow_private
-        )
+    def __init__(self, client_id: str, assertion: Assertion, **options: Unpack[AccessOptions]) -> None:
+        super().__init__(Identity(client_id=client_id), **options)
         self._assertion = assertion
 
     async def _obtain(self, source: TokenSource, before: Grant, scopes: Sequence[str], fetch: Fetch) -> Grant:
         assertion = await _made(self._assertion, source.issuer.issuer)
-        return await self._ask_for(
-            source, JWT_BEARER, scopes, fetch, assertion=assertion, scope=" ".join(scopes)
-        )
+        return await self._ask_for(source, JWT_BEARER, scopes, fetch, assertion=assertion)
 
 
 class EnterpriseManaged(Access):
@@ -113,12 +84,9 @@ class EnterpriseManaged(Access):
         idp_issuer: str,
         idp_client_id: str,
         idp_client_secret: str | None = None,
-        scopes: Sequence[str] | None = None,
-        issuer: str | None = None,
-        allow_private: bool = False,
+        **options: Unpack[AccessOptions],
     ) -> None:
-        identity = Identity(client_id=client_id, client_secret=client_secret)
-        super().__init__(identity, scopes=scopes, issuer=issuer, allow_private=allow_private)
+        super().__init__(Identity(client_id=client_id, client_secret=client_secret), **options)
         self._id_token = id_token
         self._idp_issuer = idp_issuer
         self._trusted.add(origin_of(idp_issuer))
@@ -141,9 +109,7 @@ class EnterpriseManaged(Access):
         )
         if issued.get("issued_token_type") != ID_JAG:
             raise LoginFailed(f"{self._idp_issuer} issued something else than was asked for")
-        return await self._ask_for(
-            source, JWT_BEARER, scopes, fetch, assertion=issued["access_token"], scope=" ".join(scopes)
-        )
+        return await self._ask_for(source, JWT_BEARER, scopes, fetch, assertion=issued["access_token"])
 
 
 async def _made(assertion: Assertion, issuer: str) -> str:

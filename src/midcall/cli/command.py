@@ -1,0 +1,81 @@
+"""What all commands have in common: how their options are read, and how they end."""
+
+import argparse
+import os
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any
+
+TARGET_HELP = "where the hub is, as in app:hub; or an MCP server: a URL, a command in quotes, an mcp.json"
+
+
+class Exit(IntEnum):
+    """The exit codes of `midcall`; the first three are as everywhere, the others as in `--help`."""
+
+    SUCCESS = 0
+    FAILED = 1
+    USAGE = 2
+    CANCELLED = 3
+    NOT_ANSWERED = 4
+
+
+EXIT_CODES_HELP = """\
+exit codes:
+  0  the call succeeded
+  1  the tool failed
+  2  wrong usage, unknown method or invalid arguments
+  3  cancelled: Ctrl-C, or a question was cancelled
+  4  not answered: a question timed out, could not be asked or had no matching --answer
+"""
+
+
+def with_details(error: Exception) -> str:
+    """An error in one line, with what its message keeps from callers: which journal, and why it fails."""
+    return " ".join((str(error), *(f"({note})" for note in getattr(error, "__notes__", ()))))
+
+
+class UsageError(Exception):
+    """Ends the command with exit code 2; its text is one line for the person."""
+
+
+class Interrupted(Exception):
+    """The person pressed Ctrl-C, or closed the terminal, instead of answering."""
+
+
+def add_command(
+    commands: Any,
+    name: str,
+    run: Callable[[argparse.Namespace], int],
+    *,
+    help: str,
+    description: str,
+    epilog: str | None = None,
+) -> argparse.ArgumentParser:
+    """The parser of a command, whose options are to be added."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=help,
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def seconds(text: str) -> float:
+    """Reads an option that is a time."""
+    time = float(text)
+    if not 0 <= time < float("inf"):
+        raise ValueError
+    return time
+
+
+def work_in(folder: str | None) -> None:
+    """Go to the folder that `--cwd` names, if it does."""
+    if folder is not None:
+        try:
+            os.chdir(folder)
+        except OSError as error:
+            raise UsageError(f"--cwd: {error}") from None
