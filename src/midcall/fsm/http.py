@@ -40,11 +40,11 @@ class MachinePart:
 
     def routes(self) -> list[Route]:
         return [
-            Route("/fsm", _Page(self._list), methods=["GET"]),
-            Route("/fsm/openapi.json", _Page(self._openapi), methods=["GET"]),
-            Route("/fsm/{id}", _Page(self._show), methods=["GET"]),
-            Route("/fsm/{id}/graph.{form}", _Page(self._draw), methods=["GET"]),
-            Route("/fsm/{id}/run", _Page(self._run), methods=["POST"]),
+            Route("/fsm", _MachinePage(self._list), methods=["GET"]),
+            Route("/fsm/openapi.json", _MachinePage(self._openapi), methods=["GET"]),
+            Route("/fsm/{id}", _MachinePage(self._show), methods=["GET"]),
+            Route("/fsm/{id}/graph.{form}", _MachinePage(self._draw), methods=["GET"]),
+            Route("/fsm/{id}/run", _MachinePage(self._run), methods=["POST"]),
         ]
 
     async def open(self) -> None:
@@ -140,7 +140,7 @@ async def _while_connected(request: Request, work: Awaitable[Any]) -> Any:
     return await working
 
 
-class _Page:
+class _MachinePage:
     """Says why a request is not taken, if the handler raises that."""
 
     def __init__(self, handler: Callable[[Request], Awaitable[Response]]) -> None:
