@@ -14,13 +14,7 @@ ROOMS = [
 ]  # fmt: skip
 
 # The doors that open upwards, each inside a function: conveniences that the design asks for.
-DOORS = {
-    ("journal", "plexus"),
-    ("hub", "transports"),
-    ("hub", "mount"),
-    ("hub", "fsm"),
-    ("midcall", "client"),
-}
+DOORS = {("journal", "plexus"), ("hub", "transports"), ("hub", "mount"), ("midcall", "client")}
 
 # Class names that are still used twice. Nothing is added to these.
 TWICE = {"Calls", "Method"}
