@@ -16,12 +16,13 @@ import pytest
 import postgres_server
 from chatting import Person, Puppet, serving, text
 from conversations_contract import changed, talk
-from driving import LIMIT, drive, until
+from driving import drive, until
 from midcall import Hub
 from midcall.chat import ChatEngine
 from midcall.errors import JournalError
 from midcall.journal.durable import DurableCalls
 from midcall.journal.postgres import PostgresJournal
+from midcall.journal.postgres.reach import ANSWERING
 from operating import Server
 from postgres_cut import NONSENSE, WRITTEN, Cut, cuttable
 
@@ -142,7 +143,7 @@ def test_of_a_database_that_stands_still_nobody_waits_for_an_answer_who_does_not
             await asyncio.sleep(0.1)
             for task in asked:
                 task.cancel()
-            done, _ = await asyncio.wait(asked, timeout=LIMIT)
+            done, _ = await asyncio.wait(asked, timeout=ANSWERING / 2)
             assert [task.cancelled() for task in done] == [True, True]
             database.thaw()
         assert await store.load("x", None) is None
@@ -151,7 +152,7 @@ def test_of_a_database_that_stands_still_nobody_waits_for_an_answer_who_does_not
         waits = [journal.load("x"), store.load("x", None), store.append("r", 1, [b"1"], ended=False)]
         left = asyncio.gather(*waits, return_exceptions=True)
         await asyncio.sleep(0.1)
-        async with asyncio.timeout(LIMIT):
+        async with asyncio.timeout(ANSWERING / 2):
             await journal.close()
             assert all(isinstance(one, JournalError) for one in await left)
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from websockets.asyncio.client import connect as open_socket
 
 from driving import LIMIT, drive
 from mcp_peers import FORMS, LATEST, META, MODERN, text
+from midcall.transports.connection_limits import DEFAULTS
 from peers import close_pipes, command, environment
 from shutdown_app import LATER, serving
 
@@ -39,9 +41,11 @@ def test_with_nothing_running_it_ends_at_once(number: int) -> None:
 def test_who_presses_ctrl_c_does_not_wait_for_idle_connections() -> None:
     async def main() -> None:
         async with serving("--grace", "60") as server:
-            _, idle = await asyncio.open_connection("127.0.0.1", server.port)  # for 30 seconds, otherwise
+            _, idle = await asyncio.open_connection("127.0.0.1", server.port)
+            begun = time.monotonic()
             server.stop(signal.SIGINT)
             await server.ends()
+            assert time.monotonic() - begun < DEFAULTS.head_time - 2, "as long as an idle one has, otherwise"
             idle.close()
 
     drive(main())

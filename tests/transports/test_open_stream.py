@@ -6,21 +6,25 @@ without.
 """
 
 import asyncio
+import contextlib
 import gc
 import json
 from typing import Any
+from unittest import mock
 
 import pytest
 import uvicorn
 import websockets
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from driving import until
+from driving import LIMIT, until
 from midcall import Hub
-from midcall.transports import responses, uvicorn_protocol
+from midcall.transports import http_server, responses, uvicorn_protocol
+from midcall.transports.connection_limits import Limits
 from midcall.transports.http_server import server
-from midcall.transports.uvicorn_protocol import StreamProtocol
+from midcall.transports.uvicorn_protocol import HttpProtocol, StreamProtocol
 from open_streams import OWN, OWN_ON_ASYNCIO, PLAIN, UNTESTED, WAYS, Visitor, drive
+from ports import free_port
 
 
 def alive(*kinds: type) -> list[Any]:
@@ -259,6 +263,52 @@ def test_on_whichever_uvicorn_a_websocket_is_served(way: str) -> None:
     drive(way, run)
 
 
+def test_on_a_uvicorn_that_was_not_tested_connections_that_are_too_many_or_silent_are_closed() -> None:
+    async def run() -> None:
+        port = free_port()
+        limits = Limits(connections=2, head_time=1.0)
+        with mock.patch.object(http_server, "TESTED", ((0, 1), (0, 2))):
+            http = server(Hub(), port=port, log_level="error", own_log=False, limits=limits)
+        serving = asyncio.ensure_future(http.serve())
+        await until(lambda: http.started or serving.done())
+        get = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        speaking, silent, late = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        for _ in range(2):
+            speaking[1].write(get)
+            assert b"200 OK" in await speaking[0].readuntil(b"}"), "it was there first"
+            with contextlib.suppress(ConnectionError):
+                assert await late[0].read() == b"", "there is no room"
+            with contextlib.suppress(ConnectionError):
+                assert await silent[0].read() == b"", "it has said nothing"
+        for _, writer in (speaking, silent, late):
+            writer.close()
+        http.should_exit = True
+        await serving
+
+    async def in_time() -> None:
+        async with asyncio.timeout(LIMIT):
+            await run()
+
+    asyncio.run(in_time())
+
+
+def test_on_a_uvicorn_that_was_not_tested_nobody_is_taken_in_by_a_server_that_ends() -> None:
+    async def run(visitor: Visitor) -> None:
+        visitor.http._grace = 2 * LIMIT  # type: ignore[attr-defined]
+        working = await visitor.line()
+        working.send(visitor.call("work"))
+        await until(lambda: len(visitor.http._calls) == 1)  # type: ignore[attr-defined]
+        visitor.http.should_exit = True
+        with pytest.raises(ConnectionRefusedError):
+            while True:
+                (await visitor.line()).hang_up()
+                await asyncio.sleep(0.01)
+        assert visitor.desk.trail == [], "what runs goes on"
+        visitor.http.force_exit = True
+
+    drive(UNTESTED, run)
+
+
 @pytest.mark.parametrize("version", ["0.52.1", "0.55.0", "1.0", "0.dev3"])
 def test_a_uvicorn_that_was_not_tested_is_used_as_it_comes_and_that_is_logged(
     version: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -266,5 +316,6 @@ def test_a_uvicorn_that_was_not_tested_is_used_as_it_comes_and_that_is_logged(
     monkeypatch.setattr(uvicorn, "__version__", version)
     config = server(Hub(), own_log=False).config
     config.load()
-    assert config.http_protocol_class is HttpToolsProtocol
+    assert issubclass(config.http_protocol_class, HttpToolsProtocol)
+    assert not issubclass(config.http_protocol_class, HttpProtocol)
     assert f"midcall was not tested with uvicorn {version}" in caplog.text

@@ -172,5 +172,5 @@ def told(result: str) -> str:
         f"- **{flight['airline']} {flight['number']}**, {flight['departure']} to {flight['arrival']}\n"
         f"- Seat **{ticket['seat']}**\n"
         f"- Price **${ticket['price']}**\n"
-        f"- FlightTicket **{ticket['ticketNumber']}**{tip}"
+        f"- Ticket **{ticket['ticketNumber']}**{tip}"
     )

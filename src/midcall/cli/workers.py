@@ -132,8 +132,8 @@ def run_workers(
         try:
             sockets = [stack.enter_context(one) for one in listen(host, port)]
         except OSError as error:
-            number = error.errno or 0  # none above 0 is of a name that cannot be looked up
-            reason = os.strerror(number) if number > 0 else error.strerror or error
+            unknown = isinstance(error, socket.gaierror) or not error.errno
+            reason = error.strerror or error if unknown else os.strerror(error.errno or 0)
             log.error("Cannot listen on %s, port %d: %s", host, port, reason)  # noqa: TRY400
             return Exit.FAILED
         for one in sockets:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import uvicorn
 from uvicorn.config import LOGGING_CONFIG
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from midcall.hub import Hub
 from midcall.logs import is_no_frame
@@ -104,7 +105,6 @@ def server(
     logging.getLogger("uvicorn.error").addFilter(is_no_frame)
     limits = msgspec.structs.replace(limits, connections=_most_connections(limits.connections))
     connections = _connections(limits)
-    plain = {"ws": "websockets-sansio", "limit_concurrency": limits.connections}
     return _Server(
         app,
         hub,
@@ -122,7 +122,7 @@ def server(
             ws_max_size=FRAME_LIMIT,
             ws_per_message_deflate=False,  # costs 64 kB a peer, and hides a slow reader from us
             timeout_graceful_shutdown=2 * WRITING,  # never reached: see `_Server`
-            **(plain if connections is None else connections.options),
+            **(_plain_options(limits) if connections is None else connections.options),
         ),
     )
 
@@ -139,6 +139,37 @@ def _connections(limits: Limits) -> "Connections | None":
     from midcall.transports.uvicorn_protocol import Connections  # noqa: PLC0415  may not be there in others
 
     return Connections(limits)
+
+
+def _plain_options(limits: Limits) -> dict[str, Any]:
+    """What uvicorn is told that serves as it comes: only how many connections there are is bounded."""
+
+    class BoundedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+        """Closes a connection that is one too many, and one that says nothing."""
+
+        def __init__(self, *args: Any, server_state: Any, **options: Any) -> None:
+            super().__init__(*args, server_state=server_state, **options)
+            self._others = server_state.connections
+            self._silence: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: Any) -> None:
+            if len(self._others) >= limits.connections:
+                transport.abort()
+                return
+            self._silence = asyncio.get_running_loop().call_later(limits.head_time, transport.abort)
+            super().connection_made(transport)
+
+        def data_received(self, data: bytes) -> None:
+            if self._silence is not None:
+                self._silence.cancel()
+                super().data_received(data)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            if self._silence is not None:
+                self._silence.cancel()
+                super().connection_lost(exc)
+
+    return {"ws": "websockets-sansio", "http": BoundedProtocol}
 
 
 class _Server(uvicorn.Server):
@@ -187,6 +218,9 @@ class _Server(uvicorn.Server):
         connections = self._connections
         if connections is not None:
             await connections.leave(self, sockets or [])
+        else:
+            for listener in (*self.servers, *(sockets or ())):
+                listener.close()
         self._app.stop_listening()
         await self._finish_calls()
         self._app.close()

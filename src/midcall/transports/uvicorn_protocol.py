@@ -1,7 +1,8 @@
 """All that leans on the inside of uvicorn: its HTTP and WebSocket protocols, changed for calls that wait.
 
 It is imported only with a version that it was tested with (`http_server.TESTED`). With others uvicorn serves
-as it comes, and what midcall does is the same, but for the limits of what a peer may take. What is changed:
+as it comes, and what midcall does is the same, but for most limits of what a peer may take, and for those who
+have connected just before it ends. What is changed:
 
 - uvicorn writes the head of a response and its body apart, and each is a system call. A `BufferedTransport`
   gathers what is written in one turn of the event loop. Without it, a plain call takes 47 µs of CPU where it

@@ -185,8 +185,10 @@ async def find_resource(url: str, challenge: Challenge, fetch: Fetch) -> Resourc
 
 def covers(resource: str, server: str) -> bool:
     """Whether a server is the resource, or a part of it: the same origin, and a path that leads there."""
+    if origin_of(resource) != origin_of(server):
+        return False
     parts = urlsplit(resource)
-    if parts.fragment or parts.query or origin_of(resource) != origin_of(server):
+    if parts.fragment or parts.query:
         return False
     path = parts.path.rstrip("/")
     return f"{urlsplit(server).path.rstrip('/')}/".startswith(f"{path}/")

@@ -122,12 +122,15 @@ def server_of(url: str) -> str:
 
 
 def origin_of(url: str) -> str:
-    """Scheme, host and port, in the form in which they compare as text."""
-    parts = urlsplit(url)
-    host = (parts.hostname or "").lower()
+    """Scheme, host and port, in the form in which they compare as text. Raises `LoginFailed`."""
+    try:
+        parts = urlsplit(url)
+        host, number = (parts.hostname or "").lower(), parts.port
+    except ValueError:
+        raise LoginFailed(f"{words(url)} is no address: refused") from None
     host = f"[{host}]" if ":" in host else host
     usual = {"https": 443, "http": 80}.get(parts.scheme)
-    port = "" if parts.port in (None, usual) else f":{parts.port}"
+    port = "" if number in (None, usual) else f":{number}"
     return f"{parts.scheme}://{host}{port}"
 
 
