@@ -16,9 +16,6 @@ ROOMS = [
 # The doors that open upwards, each inside a function: conveniences that the design asks for.
 DOORS = {("journal", "plexus"), ("hub", "transports"), ("hub", "mount"), ("midcall", "client")}
 
-# Class names that are still used twice. Nothing is added to these.
-TWICE = {"Calls", "Method"}
-
 # What some have of rooms further out: they only name their types.
 NAMED = {("hub", "journal"), ("hub", "chat"), ("open_questions", "call"), ("plexus", "mcp")}
 
@@ -86,7 +83,7 @@ def test_no_class_name_is_used_twice() -> None:
     seen: dict[str, list[str]] = {}
     for path, node in classes():
         seen.setdefault(node.name.removeprefix("_"), []).append(path)
-    assert {name: paths for name, paths in seen.items() if len(paths) > 1 and name not in TWICE} == {}
+    assert {name: paths for name, paths in seen.items() if len(paths) > 1} == {}
 
 
 def test_every_protocol_has_two_classes_that_fulfil_it_or_more() -> None:

@@ -73,7 +73,7 @@ class _Kept:
     call: CallRecord
     entries: list[Entry]
     outcomes: dict[int, bytes]
-    among: "_Calls | None" = None
+    among: "_StoredCalls | None" = None
     """Where it counts."""
 
     @property
@@ -95,7 +95,7 @@ class _KeptRun:
     seen: float = field(default_factory=time.time)
 
 
-class _Calls:
+class _StoredCalls:
     """The sizes of calls, by principal and id, in the order in which they were last used."""
 
     __slots__ = ("_by_principal", "_bytes", "_count", "_most_bytes")
@@ -142,8 +142,8 @@ class _Memory:
     secrets: dict[str, bytes] = field(default_factory=dict)
     alive: set[str] = field(default_factory=set)
     waiters: dict[tuple[str, int], set[asyncio.Future[bytes]]] = field(default_factory=dict)
-    active: _Calls = field(default_factory=lambda: _Calls(WAITING_BYTES))
-    ended: _Calls = field(default_factory=lambda: _Calls(BYTES))
+    active: _StoredCalls = field(default_factory=lambda: _StoredCalls(WAITING_BYTES))
+    ended: _StoredCalls = field(default_factory=lambda: _StoredCalls(BYTES))
     workers: dict[str, "MemoryJournal"] = field(default_factory=dict)
     conversations: Owned[ConversationRecord] = field(default_factory=Owned)
     runs: dict[str, _KeptRun] = field(default_factory=dict)

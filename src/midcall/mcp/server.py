@@ -62,7 +62,7 @@ MAX_INITIALIZE = 64 * 1024
 _Handle: TypeAlias = "Callable[[McpExtension, McpRequest, Any, Session], None]"
 
 
-class _Method(NamedTuple):
+class _Handler(NamedTuple):
     read: Callable[[Raw], Any]
     handle: _Handle
     legacy: bool
@@ -436,7 +436,7 @@ def _reader(kind: type) -> Callable[[Raw], Any]:
     return read
 
 
-def _list(name: str, offered: Callable[[Catalog], Iterable[Readable | Template]]) -> _Method:
+def _list(name: str, offered: Callable[[Catalog], Iterable[Readable | Template]]) -> _Handler:
     """A list of what the catalog has, under this name."""
     return _method(
         messages.ListParams,
@@ -446,11 +446,11 @@ def _list(name: str, offered: Callable[[Catalog], Iterable[Readable | Template]]
     )
 
 
-def _method(params: type, handle: _Handle, *, legacy: bool = True, modern: bool = True) -> _Method:
-    return _Method(_reader(params), handle, legacy, modern)
+def _method(params: type, handle: _Handle, *, legacy: bool = True, modern: bool = True) -> _Handler:
+    return _Handler(_reader(params), handle, legacy, modern)
 
 
-def _task(work: tasks.Work) -> _Method:
+def _task(work: tasks.Work) -> _Handler:
     return _method(
         messages.TaskParams,
         lambda server, request, params, session: tasks.serve(
@@ -464,7 +464,7 @@ _ABSENT = Raw()
 _read_any = _reader(messages.Params)
 _read_cancelled = _reader(messages.CancelledParams)
 
-_TABLE: dict[str, _Method] = {
+_TABLE: dict[str, _Handler] = {
     "initialize": _method(messages.Initialize, McpExtension._initialize, modern=False),
     "ping": _method(messages.Params, McpExtension._ping, modern=False),
     "logging/setLevel": _method(messages.Level, McpExtension._set_level, modern=False),
