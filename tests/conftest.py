@@ -28,6 +28,24 @@ settings.register_profile("search", deadline=None, max_examples=3000, database=N
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
+LONG = (
+    "repository/test_docs.py",
+    "repository/test_walks.py",
+    "repository/test_package.py",
+    "journal/test_crash.py",
+    "journal/test_dbos.py",
+    "web/test_chat.py",
+    "cli/test_workers.py",
+    "cli/test_calls.py",
+    "cli/test_shutdown.py",
+)
+"""The files that take longest. They come first, so that none is left when all others are done."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.path.as_posix().endswith(LONG))
+
+
 def pytest_collection_finish() -> None:
     """What is loaded by now stays: `driving.drive` need not look through it after each test."""
     gc.collect()
