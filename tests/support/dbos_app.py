@@ -23,7 +23,9 @@ class Slow:
         """Ask, begin, wait as long as there is the file that `HOLD` names, and end."""
         name = await ask.prompt("Name?", key="name")
         done = [await ask.step(effect, "begun")]
-        while Path(os.environ["HOLD"]).exists():
+        hold = Path(os.environ["HOLD"])
+        hold.with_suffix(".reached").touch()
+        while hold.exists():
             await asyncio.sleep(0.02)
         done.append(await ask.step(effect, "ended"))
         return f"{name} {' '.join(done)}"
