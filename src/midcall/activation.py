@@ -15,7 +15,7 @@ import re
 import types
 import typing
 import uuid
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from typing import Any
 
 import msgspec
@@ -112,6 +112,15 @@ class Method:
         if self.elicits:
             schema["elicits"] = {key: shape_of(q.answer_type).schema for key, q in self.elicits.items()}
         return schema
+
+    @property
+    def output(self) -> dict[str, Any] | None:
+        """The schema of the result, where that is told as a whole."""
+        return None if self.streaming else self.returns
+
+    def whole(self, contents: Sequence[Any]) -> Any:
+        """The result, where it is told as a whole, of what the method gave."""
+        return contents[0] if len(contents) == 1 else contents
 
     def read_arguments(self, raw: bytes, name: str = "") -> Any:
         """Validated arguments from JSON, for `invoke`: an object, or an array in the order of the parameters.

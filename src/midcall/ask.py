@@ -237,6 +237,7 @@ class Ask:
         question = Select(message, as_options(options), multi_select)
         return self._asking(question, list if multi_select else only, key, timeout, priority)
 
+    @overload
     def form(
         self,
         model: type[T],
@@ -245,8 +246,33 @@ class Ask:
         key: str | None = None,
         timeout: float | Preset | None = "default",
         priority: Priority = "normal",
-    ) -> Asking[T]:
-        """The fields of a pydantic model, dataclass or `msgspec.Struct`; gives an instance of it."""
+    ) -> Asking[T]: ...
+    @overload
+    def form(
+        self,
+        model: dict[str, Any],
+        message: str = "",
+        *,
+        key: str | None = None,
+        timeout: float | Preset | None = "default",
+        priority: Priority = "normal",
+    ) -> Asking[dict[str, Any]]: ...
+    def form(
+        self,
+        model: type[T] | dict[str, Any],
+        message: str = "",
+        *,
+        key: str | None = None,
+        timeout: float | Preset | None = "default",
+        priority: Priority = "normal",
+    ) -> Asking[Any]:
+        """The fields of a pydantic model, dataclass or `msgspec.Struct`; gives an instance of it.
+
+        With the JSON Schema of an object in its place, it gives a `dict` that fits it.
+        """
+        if isinstance(model, dict):
+            message = message or str(model.get("title", "Please fill in"))
+            return self._asking(Form(message, model), schema_reader(model), key, timeout, priority)
         shape = shape_for(model)
         message = message or title_of(model)
         return self._asking(Form(message, shape.schema), reader(shape), key, timeout, priority)

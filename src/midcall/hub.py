@@ -7,7 +7,7 @@ dialects sit above it and hand it names, raw arguments and an outlet.
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -39,6 +39,7 @@ class Hub(Registry):
         self._mounts: list[Any] = []
         self._mounting = False
         """Whether what is mounted is connected, or being connected."""
+        self._has_machines = False
         self.durable: DurableCalls | None = None
         """Keeps calls that outlive their requests (see `journal.durable`)."""
         self.chat: ChatEngine | None = None
@@ -88,6 +89,33 @@ class Hub(Registry):
         self._changed()
         for mount in gone:
             await mount.close()
+
+    def register_machine(
+        self,
+        machine: Any,
+        *,
+        namespace: str = "machines",
+        functions: Mapping[str, Callable[..., Any]] | None = None,
+        model: Any = None,
+        time_limit: float | None = None,
+        max_transitions: int | None = None,
+    ) -> Self:
+        """Make a state machine a method: `hub.register_machine(machine)` gives `machines.{id}`.
+
+        It is a `midcall.fsm.MachineBuilder` or `Machine`, or its definition in JSON. `functions` are those
+        that its definition names. `model` drives states that name none; without it, that of the chat does,
+        or the caller's. A run ends after `time_limit` seconds, or `max_transitions`. Raises `MachineError`.
+        """
+        from midcall.fsm.serve import Machines, machines_of  # noqa: PLC0415  a step up the rooms
+
+        found = machines_of(self, namespace)
+        machines = found or Machines(self, namespace)
+        machines.add(machine, functions or {}, model, time_limit, max_transitions)
+        if found is None:
+            self._add(namespace, machines)
+        self._has_machines = True
+        self._changed()
+        return self
 
     # --- calling -----------------------------------------------------------------------------
 
@@ -217,6 +245,15 @@ class Hub(Registry):
             hub._mounting = False
         await asyncio.gather(*(mount.close() for mount in self.mounts))
 
+    def parts(self) -> list[Any]:
+        """What is served over HTTP beside the methods: the chat, and state machines."""
+        parts: list[Any] = [] if self.chat is None else [self.chat.part()]
+        if any(hub._has_machines for hub in (self, *self._nested())):
+            from midcall.fsm.http import MachinePart  # noqa: PLC0415  as in `register_machine`
+
+            parts.append(MachinePart(self))
+        return parts
+
     def asgi(
         self,
         *,
@@ -242,7 +279,6 @@ class Hub(Registry):
         """
         from midcall.transports.http import asgi_app  # noqa: PLC0415  the one step up the rooms
 
-        parts = () if self.chat is None else (self.chat.part(),)
         return asgi_app(
             self,
             auth=auth,
@@ -251,7 +287,7 @@ class Hub(Registry):
             admin=admin,
             metrics=metrics,
             rate_limit=rate_limit,
-            parts=parts,
+            parts=self.parts(),
             web_modules=web_modules,
         )
 

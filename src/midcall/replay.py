@@ -11,10 +11,11 @@ store; below it is what is kept of questions, and given back as their answers (`
 """
 
 import asyncio
+import contextlib
 import hashlib
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -184,6 +185,20 @@ class Trace:
             branch = TaskBranch(self, task, f"{branch.path}{branch.children}/")
             _branch.set(branch)
         return branch
+
+    @contextlib.contextmanager
+    def nested(self, place: str) -> Iterator[None]:
+        """What runs in here counts for itself, under this place."""
+        token = _branch.set(TaskBranch(self, asyncio.current_task(), f"{place}/0/"))
+        try:
+            yield
+        finally:
+            _branch.reset(token)
+
+    @property
+    def here(self) -> str:
+        """A name for whatever counts for itself now, unlike any other; the same one in a replay."""
+        return f"{self.call_id}:{self._branch().path}" if self.kept else self.call_id
 
     # --- replay ------------------------------------------------------------------------------
 

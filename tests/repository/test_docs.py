@@ -86,6 +86,7 @@ def test_every_page_is_linked_from_the_first_one() -> None:
 
 COMMANDS = [
     ["serve"], ["proxy"], ["call"], ["tools"], ["install"], ["demo"],
+    *(["fsm", action] for action in ("list", "show", "check", "draw", "run")),
     *(["calls", action] for action in ("list", "show", "answer", "abort", "export", "import")),
 ]  # fmt: skip
 

@@ -14,7 +14,13 @@ ROOMS = [
 ]  # fmt: skip
 
 # The doors that open upwards, each inside a function: conveniences that the design asks for.
-DOORS = {("journal", "plexus"), ("hub", "transports"), ("hub", "mount"), ("midcall", "client")}
+DOORS = {
+    ("journal", "plexus"),
+    ("hub", "transports"),
+    ("hub", "mount"),
+    ("hub", "fsm"),
+    ("midcall", "client"),
+}
 
 # What some have of rooms further out: they only name their types.
 NAMED = {("hub", "journal"), ("hub", "chat"), ("open_questions", "call"), ("plexus", "mcp")}

@@ -1,4 +1,4 @@
-"""The command line: `midcall serve`, `proxy`, `call`, `calls`, `tools`, `install` and `demo`.
+"""The command line: `midcall serve`, `proxy`, `call`, `calls`, `tools`, `fsm`, `install` and `demo`.
 
 Each command is one file with `add_parser` (its options) and `run` (what it does). Only `run` imports
 the rest of midcall, pydantic, rich and questionary, so that `--help` is quick. This is the one room
@@ -15,6 +15,7 @@ from midcall.cli.call import add_parser as add_call
 from midcall.cli.calls import add_parser as add_calls
 from midcall.cli.command import EXIT_CODES_HELP, Exit, UsageError
 from midcall.cli.demo import add_parser as add_demo
+from midcall.cli.fsm import add_parser as add_fsm
 from midcall.cli.install import add_parser as add_install
 from midcall.cli.proxy import add_parser as add_proxy
 from midcall.cli.serve import add_parser as add_serve
@@ -84,6 +85,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"midcall {__version__}")
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for add_command in (add_serve, add_proxy, add_call, add_calls, add_tools, add_install, add_demo):
+    for add_command in (add_serve, add_proxy, add_call, add_calls, add_tools, add_fsm, add_install, add_demo):
         add_command(commands)
     return parser

@@ -119,7 +119,7 @@ def serve(args: argparse.Namespace, load: "Callable[[], Hub]") -> int:
             admin=args.admin,
             metrics=args.metrics,
             rate_limit=args.rate_limit,
-            parts=() if hub.chat is None else (hub.chat.part(),),
+            parts=hub.parts(),
             web_modules=args.web_module,
             own_log=args.log_format == "text",
             limits=DEFAULTS if args.max_connections is None else Limits(connections=args.max_connections),

@@ -217,7 +217,7 @@ def tool_of(found: Resolved) -> Tool:
         return Tool(found, shown, False, (), False, tuple(_headers(method.params)), method)
     schema = dict(method.extras.get("input_schema") or {"type": "object", **method.params})
     shown = {"name": name, "description": method.description, "inputSchema": schema, **_common(method)}
-    output = None if method.streaming else _object_schema(method.returns)
+    output = _object_schema(method.output)
     if output is not None:
         shown["outputSchema"] = output
     plain = not (method.interactive or method.streaming or method.extras.get("long_running"))

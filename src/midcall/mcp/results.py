@@ -42,7 +42,7 @@ def tool_result(tool: Tool, revision: str, contents: Sequence[Any], failure: Err
         return {"content": [text_block(failure.message)], "isError": True, **meta}
     if not contents:
         return {"content": [text_block(NO_OUTPUT)]}
-    value = contents[0] if len(contents) == 1 else contents
+    value = tool.found.method.whole(contents)
     if isinstance(value, str):
         return {"content": [text_block(value)]}
     if isinstance(value, Passed):
@@ -50,7 +50,7 @@ def tool_result(tool: Tool, revision: str, contents: Sequence[Any], failure: Err
     parts = value if isinstance(value, list | tuple) else (value,)
     if any(isinstance(part, Content) for part in parts):
         return {"content": [_block(part, revision, number) for number, part in enumerate(parts, 1)]}
-    if len(contents) > 1 and all(isinstance(part, str) for part in contents):
+    if value is contents and all(isinstance(part, str) for part in contents):
         return {"content": [text_block("".join(contents))]}
     encoded = to_json(value)
     result: dict[str, Any] = {"content": [text_block(encoded.decode())]}

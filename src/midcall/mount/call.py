@@ -117,7 +117,7 @@ class Runner:
 
     def run(self, call: Call, arguments: bytes) -> Coroutine[Any, Any, Any]:
         """Run it."""
-        return RemoteCall(self, call).invoke(call, arguments)
+        return RemoteCall(self, call, arguments).invoke(call, arguments)
 
     def watch(self, uri: str, principal: str | None) -> None:
         """Somebody wants to hear of updates of a resource."""
@@ -246,7 +246,7 @@ class RelayedCall:
         call.begun = False
         remote = None
         if exchange is not None:
-            call.method = remote = RemoteCall(self._runner, call, exchange)
+            call.method = remote = RemoteCall(self._runner, call, call.arguments, exchange)
         try:
             self._start(call)
         except (MidcallError, McpError) as error:
@@ -316,15 +316,17 @@ class RemoteCall(Rounds):
     is for the server to say.
     """
 
-    __slots__ = ("_call", "_mount", "_open", "_trace")
+    __slots__ = ("_call", "_mount", "_open", "_trace", "_waits_as")
 
     live = True
     streaming = False
 
-    def __init__(self, runner: Runner, call: Call, exchange: Exchange | None = None) -> None:
+    def __init__(
+        self, runner: Runner, call: Call, arguments: bytes, exchange: Exchange | None = None
+    ) -> None:
         """`exchange` is its request, if that is under way already."""
         mount = self._mount = runner.mount
-        super().__init__(mount.clients.base, *runner.request(call.arguments), mount.silence)
+        super().__init__(mount.clients.base, *runner.request(arguments), mount.silence)
         self._call = call
         self._open: dict[str, PassedQuestion] = {}
         """What is asked at the moment."""
@@ -339,6 +341,7 @@ class RemoteCall(Rounds):
         if call.trace is None:
             call.trace = Trace(call.id)
         self._trace = call.trace
+        self._waits_as = call.trace.here
         try:
             event = await self.run()
         except BaseException:
@@ -373,7 +376,7 @@ class RemoteCall(Rounds):
         return ToolError(text, code="transport_lost")
 
     async def next_event(self, exchange: Exchange) -> Event | None:
-        principal, call_id = self._call.principal, self._trace.call_id
+        principal, call_id = self._call.principal, self._waits_as
         try:
             event = await super().next_event(exchange)
         finally:
@@ -478,7 +481,7 @@ class RemoteCall(Rounds):
     def _found_exchange(self) -> Exchange | None:
         """The request that waits, if it is here: of this call, or of how it was run before."""
         if self.exchange is None:
-            self.exchange = self._mount.waiting.get(self._call.principal, self._trace.call_id)
+            self.exchange = self._mount.waiting.get(self._call.principal, self._waits_as)
         if self.exchange is not None and self.exchange.reply is None:
             self.exchange.owner = self
         return self.exchange
@@ -529,7 +532,7 @@ class RemoteCall(Rounds):
                 exchange.owner = None
             return
         if exchange is not None:
-            self._mount.waiting.remove(call.principal, self._trace.call_id)
+            self._mount.waiting.remove(call.principal, self._waits_as)
             exchange.cancel(call.reason or "The call was cancelled")
         self.abandon()
 

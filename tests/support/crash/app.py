@@ -261,7 +261,7 @@ class Wizard:
         return name
 
 
-VARIANTS = ("line", "round", "beside", "stream", "hurried", "raced", "slow", "given_up")
+VARIANTS = ("line", "round", "beside", "stream", "hurried", "raced", "slow", "given_up", "machine")
 
 
 async def show_sizes(question: PluginQuestion, ctx: PluginContext) -> Any:
@@ -307,6 +307,8 @@ class Admin:
 
 
 def make_hub() -> Hub:
-    hub = Hub("crash").register(Wizard())
+    from crash.machine import add_machine  # it is made of this
+
+    hub = add_machine(Hub("crash").register(Wizard()))
     ChatEngine(hub, Script(), plugins=[Plugin(Wizard.picked).on(pick_size, show_sizes)])
     return hub.register(Admin(hub))

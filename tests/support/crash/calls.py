@@ -107,7 +107,9 @@ class CallRun(Run):
                 self._sent.clear()
             self._meta = {KEY: self._run} if self._schedule.keyed else {}
             arguments = {"run": self._run, "ledger": str(self.ledger)}
-            self._params = {"name": f"wizard.{self._schedule.variant}", "arguments": arguments}
+            variant = self._schedule.variant
+            name = "machines.wizard" if variant == "machine" else f"wizard.{variant}"
+            self._params = {"name": name, "arguments": arguments}
             told = self._send()
             if told is not None:
                 return told

@@ -1,0 +1,83 @@
+"""Machines as drawings: DOT for Graphviz, Mermaid, and SVG where Graphviz is there."""
+
+import json
+import shutil
+import subprocess
+
+from midcall.errors import MidcallError
+from midcall.fsm.definition import END, START, Machine
+
+_SHAPES = {"model": "box", "llm": "box", "ask": "house", "parallel": "component", "machine": "box3d"}
+
+SECONDS = 20.0
+"""How long a drawing may take."""
+
+
+class NoGraphviz(MidcallError):
+    """Nothing here can draw."""
+
+    code = "no_graphviz"
+
+
+def to_dot(machine: Machine, lit: str | None = None) -> str:
+    """The machine in the language of Graphviz; the state `lit` stands out."""
+    lines = [
+        f"digraph {_quoted(machine.id)} {{",
+        "  rankdir=TB;",
+        '  node [fontname="sans-serif" fontsize=11];',
+    ]
+    lines.append('  edge [fontname="sans-serif" fontsize=10];')
+    for state, shape in ((START, "circle"), (END, "doublecircle")):
+        lines += [f"  {_quoted(state)} [shape={shape}{_lit(state, lit)}];"]
+    for one in machine.states:
+        shape = _SHAPES.get(one.action, "ellipse")
+        label = _quoted(f"{one.id}\n({one.action})")
+        tip = f" tooltip={_quoted(one.description)}" if one.description else ""
+        lines.append(f"  {_quoted(one.id)} [shape={shape} label={label}{tip}{_lit(one.id, lit)}];")
+    for way in machine.transitions:
+        begin, end = way.id
+        style = " style=dashed" if way.omit else ""
+        lines.append(f"  {_quoted(begin)} -> {_quoted(end)} [label={_quoted(way.label)}{style}];")
+    return "\n".join([*lines, "}", ""])
+
+
+def to_mermaid(machine: Machine) -> str:
+    """The machine as a diagram of Mermaid."""
+    names = {START: "[*]", END: "[*]"} | {state.id: f"s{n}" for n, state in enumerate(machine.states)}
+    lines = ["stateDiagram-v2"]
+    lines += [
+        f"  state {json.dumps(f'{one.id} ({one.action})')} as {names[one.id]}" for one in machine.states
+    ]
+    for way in machine.transitions:
+        label = " ".join(way.label.replace(":", " ").replace(";", " ").split())
+        lines.append(f"  {names[way.id[0]]} --> {names[way.id[1]]}" + (f": {label}" if label else ""))
+    return "\n".join([*lines, ""])
+
+
+def to_svg(machine: Machine, lit: str | None = None) -> str:
+    """The machine as a picture. Raises `NoGraphviz`."""
+    dot = to_dot(machine, lit)
+    try:
+        import pygraphviz  # noqa: PLC0415  an extra
+
+        drawn = pygraphviz.AGraph(string=dot).draw(format="svg", prog="dot")
+        return str(drawn.decode())
+    except ImportError:
+        program = shutil.which("dot")
+    if program is None:
+        raise NoGraphviz("To draw, `pip install midcall[graphviz]`, or install the program dot")
+    ran = subprocess.run(  # noqa: S603  our own text, for a program that was found
+        [program, "-Tsvg"], input=dot.encode(), capture_output=True, timeout=SECONDS, check=False
+    )
+    if ran.returncode:
+        raise NoGraphviz(f"dot cannot draw this: {ran.stderr.decode(errors='replace').strip()[:200]}")
+    return ran.stdout.decode()
+
+
+def _lit(state: str, lit: str | None) -> str:
+    return ' style=filled fillcolor="#ffd54a"' if state == lit else ""
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", " ")
+    return f'"{escaped}"'
