@@ -63,7 +63,7 @@ def policy(event: Event) -> dict[str, Any]:
     return {"id": ["policy", to], **purchase}
 
 
-def remembered(event: Event, moment: Any) -> dict[str, Any]:
+async def remembered(event: Event, moment: Any) -> dict[str, Any]:
     """The boss has only said yes: what it was about is in the trail."""
     asked = next(one.event for one in moment.trail if one.end == "boss")
     return {"item": asked["item"], "amount": asked["amount"]}

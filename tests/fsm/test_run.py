@@ -483,16 +483,18 @@ def machines(draw: Any) -> tuple[MachineBuilder, list[str]]:
     ways = {name: draw(st.lists(st.sampled_from(ends), unique=True)) for name in names}
     built = MachineBuilder("m")
     chosen = iter(draw(st.lists(st.integers(0, 99), min_size=0, max_size=60)))
-    for name in names:
-
-        def choose(event: Any, name: str = name) -> Any:
+    def chooser(name: str) -> Any:
+        def choose(event: Any) -> Any:
             number = next(chosen, 0)
             some = [*ways[name], "nowhere"] if number % 7 == 0 else ways[name]
             if number % 11 == 3:
                 return {"id": number}
             return {"id": [name, some[number % len(some)]], "n": number} if some else {"n": 1}
 
-        built.function(name, choose)
+        return choose
+
+    for name in names:
+        built.function(name, chooser(name))
         for end in ways[name]:
             built.to(name, end)
     return built.to("start", names[0]), names

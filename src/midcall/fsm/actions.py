@@ -16,7 +16,7 @@ import asyncio
 import inspect
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
@@ -36,10 +36,11 @@ from midcall.fsm.definition import (
     did_you_mean,
     read,
 )
-from midcall.fsm.nested import call_within, once, trace_of
-from midcall.fsm.run import BadOutput, BailOut, Moment
+from midcall.fsm.nested import call_within, once, said, trace_of
+from midcall.fsm.run import BadOutput, BailOut, Moment, going_deeper
 from midcall.items import to_json
-from midcall.models.base import Model, ModelError, ModelRequest, TextPart
+from midcall.json_schema import compiled, inlined
+from midcall.models.base import Model, ModelRequest, TextPart
 from midcall.questions import Option
 
 if TYPE_CHECKING:
@@ -114,6 +115,20 @@ class Action:
         return moment.to(chosen, value if isinstance(value, dict) else {"result": value})
 
 
+async def beside(moment: Moment, what: str, work: Sequence[Callable[[], Awaitable[Any]]]) -> list[Any]:
+    """Do several things at once. What each came to is kept, and not done again for the sake of the others."""
+    trace = trace_of(moment.call)
+    places = [trace.place() if trace.kept else "" for _ in work]
+
+    async def one(place: str, work: Callable[[], Awaitable[Any]]) -> Any:
+        with trace.nested(place):
+            return await once(trace, what, work)
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one(*pair)) for pair in zip(places, work, strict=True)]
+    return [task.result() for task in tasks]
+
+
 async def limited(moment: Moment, seconds: float | None, work: Callable[[], Awaitable[T]]) -> T:
     """Do something within so many seconds, counted from when it first began. Raises `TimedOut`."""
     if seconds is None:
@@ -128,11 +143,6 @@ async def limited(moment: Moment, seconds: float | None, work: Callable[[], Awai
         if not limit.expired():
             raise
         raise TimedOut(f"It took longer than {seconds:g} s") from None
-
-
-def said(error: BaseException) -> str:
-    """An error, in words for a model or a person."""
-    return str(error) or type(error).__name__
 
 
 # --- model ------------------------------------------------------------------------------------------
@@ -174,8 +184,8 @@ class ModelAction(Action):
         async def say() -> Any:
             try:
                 return {"text": await _said_by(model, request, moment)}
-            except ModelError as error:
-                return {"error": str(error)}
+            except Exception as error:  # noqa: BLE001  a model of anybody's
+                return {"error": said(error)}
 
         say.__qualname__ = f"model in {self.state.id}"
         answer = await steps.run(trace_of(moment.call), say, (), {}, retry_safe=True)
@@ -246,21 +256,12 @@ class ToolsAction(Action):
 
     async def value(self, moment: Moment) -> list[dict[str, Any]]:
         event = moment.event
-        given = event.get("tool_calls", event.get("calls"))
-        calls = self._read(given)
-        trace = trace_of(moment.call)
-        until = steps.value(trace, "limit", lambda: time.time() + self.config.timeout)
+        calls = self._read(event.get("tool_calls", event.get("calls")))
+        until = steps.value(trace_of(moment.call), "limit", lambda: time.time() + self.config.timeout)
+        work = [partial(self._call, moment, one, until) for one in calls]
         if not self.config.parallel:
-            return [await self._call(moment, one, until) for one in calls]
-        places = [trace.place() for _ in calls] if trace.kept else [""] * len(calls)
-
-        async def beside(place: str, one: BatchCall) -> dict[str, Any]:
-            with trace.nested(place):
-                return await self._call(moment, one, until)
-
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(beside(*pair)) for pair in zip(places, calls, strict=True)]
-        return [task.result() for task in tasks]
+            return [await once(trace_of(moment.call), "tool", one) for one in work]
+        return await beside(moment, "tool", work)
 
     def _read(self, given: Any) -> list[BatchCall]:
         if not isinstance(given, list) or len(given) > MOST_CALLS:
@@ -274,8 +275,10 @@ class ToolsAction(Action):
         limit = asyncio.timeout(until - time.time())
         try:
             found = self.machines.tool(call.name, self.config.tools)
-            async with limit:
-                result = await call_within(moment.call, found, to_json(call.arguments))
+            with going_deeper():
+                async with limit:
+                    given = to_json(call.arguments)
+                    result = await call_within(moment.call, found, given, moment.run.scopes)
         except TimeoutError as error:
             late = f"The batch took longer than {self.config.timeout:g} s"
             return {"call_id": call.id, "success": False, "error": late if limit.expired() else said(error)}
@@ -300,39 +303,45 @@ class AskConfig(Definition, frozen=True):
 class AskAction(Action):
     config_type = AskConfig
 
+    async def value(self, moment: Moment) -> str:
+        return await moment.ask.prompt(self._message(moment), key=self.state.id, timeout=self._seconds)
+
     async def act(self, moment: Moment) -> Event:
-        ways = moment.ways
-        message = self.config.message or moment.state.description or moment.state.id
-        message = _FIELD.sub(lambda found: str(moment.event.get(found[1], found[0])), message)
-        if moment.problem:
-            message = f"{message}\n\n{moment.problem}"
+        ways, message = moment.ways, self._message(moment)
         try:
             way = ways[0] if len(ways) == 1 else await self._choose(moment, ways, message)
-            schema = moment.machine.fields(way)
-            if not schema.get("properties") and len(ways) > 1:
+            schema = inlined(moment.machine.fields(way))
+            if schema.get("properties") or compiled(schema).fault({}) is not None:
+                return moment.to(way.id[1], await self._fill_in(moment, way, schema, message))
+            if len(ways) > 1:
                 return moment.to(way.id[1], {})
-            return moment.to(way.id[1], await self._fill_in(moment, way, schema, message))
+            agreed = await moment.ask.confirm(message, key=self.state.id, timeout=self._seconds)
+            return moment.to(way.id[1], {"confirmed": agreed})
         except AskError as error:
             moment.check_goes_on()
             raise BailOut(
                 "timeout" if isinstance(error, TimedOut) else "action-failed", said(error)
             ) from error
 
+    @property
+    def _seconds(self) -> Any:
+        return self.config.timeout or "default"
+
+    def _message(self, moment: Moment) -> str:
+        message = self.config.message or self.state.description or self.state.id
+        message = _FIELD.sub(lambda found: str(moment.event.get(found[1], found[0])), message)
+        return f"{message}\n\n{moment.problem}" if moment.problem else message
+
     async def _choose(self, moment: Moment, ways: tuple[Transition, ...], message: str) -> Transition:
         options = [Option(way.id[1], way.label or way.id[1], way.description or None) for way in ways]
-        chosen = await moment.ask.select(
-            message, options, key=moment.state.id, timeout=self.config.timeout or "default"
-        )
+        chosen = await moment.ask.select(message, options, key=self.state.id, timeout=self._seconds)
         return next(way for way in ways if way.id[1] == chosen)
 
     async def _fill_in(
         self, moment: Moment, way: Transition, schema: dict[str, Any], message: str
     ) -> dict[str, Any]:
-        if not schema.get("properties"):
-            agreed = await moment.ask.confirm(message, key=moment.state.id)
-            return {"confirmed": agreed}
-        asking = moment.ask.form(schema, way.description or message, key=f"{moment.state.id}-{way.id[1]}")
-        return dict(await asking)
+        key = f"{self.state.id}-{way.id[1]}"
+        return await moment.ask.form(schema, way.description or message, key=key, timeout=self._seconds)
 
 
 # --- method, function, machine ----------------------------------------------------------------------
@@ -367,7 +376,8 @@ class MethodAction(Action):
         found = self.machines.hub.resolve(self.config.method)
         known = found.method.params.get("properties", {})
         fields = {key: value for key, value in moment.event.items() if key in known and key != "id"}
-        return await call_within(moment.call, found, to_json({**fields, **self.config.arguments}))
+        given = to_json({**fields, **self.config.arguments})
+        return await call_within(moment.call, found, given, moment.run.scopes)
 
 
 class FunctionConfig(Definition, frozen=True):
@@ -386,17 +396,16 @@ class FunctionAction(Action):
             near = did_you_mean(self.config.function, list(functions))
             raise MachineError(f"{path}.config.function: unknown function {self.config.function!r}{near}")
         self._function = functions[self.config.function]
-        try:
-            self._takes = len(inspect.signature(self._function).parameters)
-        except ValueError:  # of a built-in one
-            self._takes = 1
+        self._takes = _takes(self._function)
         self._is_async = inspect.iscoroutinefunction(self._function)
+        if self._takes > 1 and not self._is_async:
+            raise MachineError(f"{path}.config.function: one that takes the moment too must be `async def`")
 
     def event(self, moment: Moment, value: Any) -> Event:
         """As it says, if it says where to; the id of the event that it was given does not count."""
         legal = [list(way.id) for way in moment.ways]
-        said = value.get("id") if isinstance(value, dict) else None
-        if said is None or (said == moment.event["id"] and said not in legal):
+        way = value.get("id") if isinstance(value, dict) else None
+        if way is None or (way == moment.event["id"] and way not in legal):
             return super().event(moment, value)
         return value  # type: ignore[no-any-return]
 
@@ -410,6 +419,16 @@ class FunctionAction(Action):
             return await value if inspect.isawaitable(value) else value
 
         return await once(trace_of(moment.call), f"function {self.config.function}", work)
+
+
+def _takes(function: Callable[..., Any]) -> int:
+    """How many arguments it is to get: the event, and the moment if it has a place for that."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:  # of a built-in one
+        return 1
+    wanted = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    return min(2, max(1, sum(one.default is one.empty for one in wanted)))
 
 
 class MachineConfig(Definition, frozen=True):
@@ -446,7 +465,7 @@ class MachineAction(Action):
         name = self.config.machine
         fields = {key: value for key, value in moment.event.items() if key != "id"}
         event = self.machines.get(name).first_event(fields)
-        run = self.machines.run(name, moment.call, f"{moment.run.path} / {name}")
+        run = self.machines.run(name, moment.call, moment.run.scopes, f"{moment.run.path} / {name}")
 
         async def work() -> Any:
             return [entry async for entry in run.entries(event)]
@@ -507,28 +526,20 @@ class ParallelAction(Action):
         return self.event(moment, {"results": await self.value(moment)})
 
     async def value(self, moment: Moment) -> Any:
-        trace = trace_of(moment.call)
-        places = [trace.place() if trace.kept else "" for _ in self._branches]
-        async with asyncio.TaskGroup() as group:
-            tasks = [
-                group.create_task(self._run(moment, place, *branch))
-                for place, branch in zip(places, self._branches, strict=True)
-            ]
-        return {branch.id: task.result() for (branch, _), task in zip(self._branches, tasks, strict=True)}
+        results = await beside(moment, "branch", [partial(self._run, moment, *one) for one in self._branches])
+        return {branch.id: result for (branch, _), result in zip(self._branches, results, strict=True)}
 
-    async def _run(
-        self, moment: Moment, place: str, branch: ParallelBranch, action: Action
-    ) -> dict[str, Any]:
+    async def _run(self, moment: Moment, branch: ParallelBranch, action: Action) -> dict[str, Any]:
         inner = Moment(moment.run, action.state, moment.event)
         seconds = self.config.timeout if branch.timeout is None else branch.timeout
-        with trace_of(moment.call).nested(place):
-            try:
+        try:
+            with going_deeper():
                 value = await limited(inner, seconds, partial(action.value, inner))
-            except TimedOut as error:
-                return {"status": "timeout", "error": said(error)}
-            except Exception as error:  # noqa: BLE001  whatever it is, the others go on
-                moment.check_goes_on()
-                return {"status": "error", "error": said(error)}
+        except TimedOut as error:
+            return {"status": "timeout", "error": said(error)}
+        except Exception as error:  # noqa: BLE001  whatever it is, the others go on
+            moment.check_goes_on()
+            return {"status": "error", "error": said(error)}
         return {"status": "success", "value": value}
 
 

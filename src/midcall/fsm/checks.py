@@ -6,6 +6,7 @@ nothing, values are made of the first schema, and held against the second.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from midcall.fsm.actions import Action
@@ -15,6 +16,9 @@ from midcall.json_schema import compiled
 
 SAMPLES = 60
 """How many values are tried."""
+
+MOST_MADE = 1000
+"""How long a text or a list is made for that."""
 
 
 def check_machine(machine: Machine, actions: Mapping[str, Action]) -> None:
@@ -95,11 +99,11 @@ def never_fits(producer: dict[str, Any], consumer: dict[str, Any]) -> str | None
     if reason is not None or _is_open(producer):
         return reason
     try:
-        wanted, values = compiled(consumer), list(samples(producer))[:SAMPLES]
+        wanted, values = compiled(consumer), list(islice(samples(producer), SAMPLES))
         made = compiled(producer)
         values = [value for value in values if made.fault(value) is None]
         faults = [wanted.fault(value) for value in values]
-    except ValueError:
+    except (ValueError, TypeError, AttributeError, RecursionError):  # a schema of anybody's
         return None
     if values and all(fault is not None for fault in faults):
         return f"{faults[0]}, as for {to_json(values[0]).decode()[:200]}"
@@ -158,7 +162,7 @@ def samples(schema: Any, depth: int = 3) -> Iterator[Any]:
         if key in schema:
             yield from schema[key] if key == "examples" else [schema[key]]
     for key in ("oneOf", "anyOf"):
-        for one in schema.get(key, ()):
+        for one in (one for one in schema.get(key, ()) if isinstance(one, dict)):
             yield from samples({**{k: v for k, v in schema.items() if k != key}, **one}, depth - 1)
     for kind in sorted(_types(schema)) or ["object", "string", "integer", "boolean", "null", "array"]:
         yield from _samples_of(kind, schema, depth)
@@ -175,11 +179,11 @@ def _samples_of(kind: str, schema: dict[str, Any], depth: int) -> Iterator[Any]:
             high = schema.get("maximum", schema.get("exclusiveMaximum", low + 2))
             yield from (low, low + 1, high, 0, 1)
         case "string":
-            size = schema.get("minLength", 1)
+            size = min(schema.get("minLength", 1), MOST_MADE)
             yield from ("a" * size, "1" * max(size, 1), "2026-07-28", "user@example.org", "")
         case "array":
             inner = next(samples(schema.get("items", True), depth - 1), None)
-            yield from ([], [inner] * max(1, schema.get("minItems", 1)))
+            yield from ([], [inner] * max(1, min(schema.get("minItems", 1), MOST_MADE)))
         case "object":
             properties = schema.get("properties", {})
             needed = [name for name in schema.get("required", ()) if name in properties]

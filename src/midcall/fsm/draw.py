@@ -56,21 +56,33 @@ def to_mermaid(machine: Machine) -> str:
 
 def to_svg(machine: Machine, lit: str | None = None) -> str:
     """The machine as a picture. Raises `NoGraphviz`."""
-    dot = to_dot(machine, lit)
+    drawn: dict[str | None, str] = machine.__dict__.setdefault("drawn", {})
+    if lit not in drawn:
+        drawn[lit] = _drawn(to_dot(machine, lit))
+    return drawn[lit]
+
+
+def _drawn(dot: str) -> str:
     try:
         import pygraphviz  # noqa: PLC0415  an extra
-
-        drawn = pygraphviz.AGraph(string=dot).draw(format="svg", prog="dot")
-        return str(drawn.decode())
     except ImportError:
-        program = shutil.which("dot")
+        return _drawn_by_program(dot)
+    try:
+        return str(pygraphviz.AGraph(string=dot).draw(format="svg", prog="dot").decode())
+    except (OSError, ValueError, RuntimeError) as error:
+        raise NoGraphviz(f"Graphviz cannot draw this: {error}") from None
+
+
+def _drawn_by_program(dot: str) -> str:
+    program = shutil.which("dot")
     if program is None:
         raise NoGraphviz("To draw, `pip install midcall[graphviz]`, or install the program dot")
-    ran = subprocess.run(  # noqa: S603  our own text, for a program that was found
-        [program, "-Tsvg"], input=dot.encode(), capture_output=True, timeout=SECONDS, check=False
-    )
-    if ran.returncode:
-        raise NoGraphviz(f"dot cannot draw this: {ran.stderr.decode(errors='replace').strip()[:200]}")
+    try:
+        ran = subprocess.run(  # noqa: S603  our own text, for a program that was found
+            [program, "-Tsvg"], input=dot.encode(), capture_output=True, timeout=SECONDS, check=True
+        )
+    except subprocess.SubprocessError as error:
+        raise NoGraphviz(f"dot cannot draw this: {error}") from None
     return ran.stdout.decode()
 
 

@@ -95,8 +95,11 @@ class MachinePart:
             raise InvalidArguments(path, [{"path": "", "message": str(error)}]) from None
         self._hub.calls.admit(name)
         trail = await _while_connected(request, self._hub.call(path, given, principal=name))
+        if trail is None:
+            return Response(status_code=499)  # nobody reads it
         event = trail[-1].event
-        return _json({"event": event, "trail": trail}, 504 if event.get("reason") == "timeout" else 200)
+        late = event.get("bail_out") and event["reason"] == "timeout"
+        return _json({"event": event, "trail": trail}, 504 if late else 200)
 
     async def _openapi(self, request: Request) -> Response:
         paths: dict[str, Any] = {}
@@ -124,7 +127,7 @@ class MachinePart:
 
 
 async def _while_connected(request: Request, work: Awaitable[Any]) -> Any:
-    """What is worked for, unless whoever waits for it goes away: then it ends too."""
+    """What is worked for; nothing if whoever waits for it goes away: then it ends too."""
 
     async def gone() -> None:
         while (await request.receive())["type"] != "http.disconnect":
@@ -135,9 +138,10 @@ async def _while_connected(request: Request, work: Awaitable[Any]) -> Any:
         await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
     finally:
         leaving.cancel()
-        if not working.done():
+        if left := not working.done():
             working.cancel()
-    return await working
+            await asyncio.wait((working,))
+    return None if left else working.result()
 
 
 class _MachinePage:

@@ -6,7 +6,7 @@ a method which has ended is not run again when the call goes on from there.
 
 import contextlib
 import hashlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from typing import Any
 
 import msgspec
@@ -14,7 +14,7 @@ import msgspec
 from midcall import steps
 from midcall.call import Call
 from midcall.content import Passed
-from midcall.errors import MidcallError, ToolError
+from midcall.errors import Diverged, JournalError, MidcallError, NotAllowed, ToolError
 from midcall.invocation import error_from_code
 from midcall.items import to_builtins, to_json
 from midcall.mcp.results import text_of
@@ -22,11 +22,15 @@ from midcall.registry import Resolved
 from midcall.replay import Entry, Trace
 
 
-async def call_within(call: Call, found: Resolved, arguments: bytes) -> Any:
+async def call_within(call: Call, found: Resolved, arguments: bytes, scopes: Container[str]) -> Any:
     """Call a method as a part of a call, and give its result as plain JSON values; of a stream, a list.
 
-    Raises `InvalidArguments`, and what the method raises.
+    `scopes` are those that whoever makes the call is known to have. Raises `NotAllowed` if the method needs
+    others, `InvalidArguments`, and what the method raises.
     """
+    needed = found.method.extras.get("scopes", ())
+    if missing := [scope for scope in needed if scope not in scopes]:
+        raise NotAllowed(found.name, missing, needed)
     read = found.method.read_arguments(arguments, found.name)
     trace = trace_of(call)
     if not trace.kept or not found.method.interactive:
@@ -58,11 +62,20 @@ async def once(trace: Trace, what: str, work: Callable[[], Awaitable[Any]]) -> A
         with trace.nested(place):
             value = to_builtins(await work())
     except Exception as error:
-        code = error.code if isinstance(error, MidcallError) else "tool_error"
-        await trace.keep(Entry(place, what, "failed", to_json({"code": code, "message": str(error)})))
+        if trace.diverged is None and not isinstance(error, Diverged | JournalError):
+            code = error.code if isinstance(error, MidcallError) else "tool_error"
+            await trace.keep(Entry(place, what, "failed", to_json({"code": code, "message": said(error)})))
         raise
     await trace.keep(Entry(place, what, "done", to_json(value)))
     return value
+
+
+def said(error: BaseException) -> str:
+    """An error, in words for a model or a person."""
+    try:
+        return str(error) or type(error).__name__
+    except Exception:  # noqa: BLE001  it was made again from what could be kept of it
+        return type(error).__name__
 
 
 def trace_of(call: Call) -> Trace:

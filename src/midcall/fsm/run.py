@@ -8,9 +8,12 @@ runs it, so that a run that is gone on with, elsewhere or after a crash, does no
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Literal, TypeAlias
 
+import msgspec
 from msgspec import Struct
 
 from midcall import steps
@@ -18,6 +21,8 @@ from midcall.ask import Ask
 from midcall.call import Call
 from midcall.errors import Diverged, MidcallError
 from midcall.fsm.definition import END, START, Event, Machine, State, Transition, changes, did_you_mean
+from midcall.fsm.nested import once, trace_of
+from midcall.items import to_builtins
 from midcall.json_schema import JsonSchema, compiled
 
 TRIES = 3
@@ -26,6 +31,12 @@ TRIES = 3
 MAX_TRANSITIONS = 100
 TIME_LIMIT = 7 * 24 * 3600.0
 """What a run is limited to, if nothing else is said: transitions, and seconds."""
+
+DEEPEST = 16
+"""How deep machines, and tools that are machines, may be within each other; each counts twice."""
+
+MOST_WITHIN = 5000
+"""How many transitions and tool calls there may be within one state of a run, at all depths."""
 
 Reason: TypeAlias = Literal[
     "max-retries-exceeded", "llm-fatal-error", "action-failed", "timeout", "too-many-transitions"
@@ -122,9 +133,17 @@ class MachineRun:
     """One run of a machine, as a part of a call."""
 
     def __init__(
-        self, machine: Machine, acts: Mapping[str, Act], call: Call, limits: RunLimits, path: str = ""
+        self,
+        machine: Machine,
+        acts: Mapping[str, Act],
+        call: Call,
+        limits: RunLimits,
+        scopes: Collection[str],
+        path: str = "",
     ) -> None:
+        """`scopes` are those that whoever makes the call is known to have."""
         self.machine = machine
+        self.scopes = scopes
         self.call = call
         self.ask = Ask(call)
         self.trail: list[TrailEntry] = []
@@ -136,80 +155,109 @@ class MachineRun:
 
     async def entries(self, event: Event) -> AsyncIterator[TrailEntry]:
         """The trail, as it comes about, from an event that fits; the last entry leads to `end`."""
-        self._until = await self._begin()
-        at = START
-        while at != END:
-            begin, at = event["id"]
-            yield self._note(TrailEntry(begin, at, event))
-            tries = 0
-            while at != END:
-                try:
-                    outcome = await self._next(at, event)
-                except BailOut as bail_out:
-                    yield self._bail_out(at, bail_out)
-                    return
-                if not isinstance(outcome, TrailEntry):
-                    event = outcome
-                    break
-                tries += 1
-                yield self._note(outcome)
-                if tries == TRIES or not self.machine.ways_from(at):
-                    yield self._bail_out(at, BailOut("max-retries-exceeded", outcome.error or ""))
-                    return
+        self._until = self._begin()
+        entry = TrailEntry(START, event["id"][1], event)
+        refused = 0
+        while True:
+            self.trail.append(entry)
+            yield entry
+            if entry.error is None:
+                at, event, refused = str(entry.end), entry.event, 0
+                self._taken += 1
+            else:
+                refused += 1
+            if at == END:
+                return
+            if refused == TRIES or (refused and not self.machine.ways_from(at)):
+                entry = _bail_out(at, BailOut("max-retries-exceeded", entry.error or ""))
+            elif self._taken >= self._limits.transitions:
+                many = f"After {self._limits.transitions} transitions"
+                entry = _bail_out(at, BailOut("too-many-transitions", many))
+            else:
+                entry = await self._next(at, event)
 
-    async def _next(self, at: str, event: Event) -> Event | TrailEntry:
-        """The next event; or what was refused, and why. Raises `BailOut`."""
-        if self._taken >= self._limits.transitions:
-            raise BailOut("too-many-transitions", f"After {self._limits.transitions} transitions")
+    async def _next(self, at: str, event: Event) -> TrailEntry:
+        """What comes of a state: one step in the journal, whatever it does."""
+        trace = trace_of(self.call)
+        if not trace.kept:
+            return await self._work(at, event)
+        made = await once(trace, f"state {at}", lambda: self._work(at, event))
+        return msgspec.convert(made, TrailEntry)
+
+    async def _work(self, at: str, event: Event) -> TrailEntry:
         limit = asyncio.timeout(self._until - time.time())
         try:
-            async with limit:
-                return await self._act(at, event)
+            with going_deeper():
+                async with limit:
+                    return await self._act(at, event)
+        except BailOut as bail_out:
+            return _bail_out(at, bail_out)
         except TimeoutError:
             if not limit.expired():
                 raise
-            raise BailOut("timeout", f"The run took longer than {self._limits.seconds:g} s") from None
+            return _bail_out(at, BailOut("timeout", f"The run took longer than {self._limits.seconds:g} s"))
 
-    async def _begin(self) -> float:
+    def _begin(self) -> float:
         """When the run must have ended. If it began with another definition, that is the end of it."""
-        trace = self.call.trace
-        if trace is None or not trace.kept:
+        trace = trace_of(self.call)
+        if not trace.kept:
             return time.time() + self._limits.seconds
-        structure = self.machine.structure()
+        structure = to_builtins(self.machine.structure())
         began = steps.value(trace, f"machine {self.machine.id}", lambda: [time.time(), structure])
         if began[1] != structure:
-            trace.diverged = Diverged(
-                f"machine {self.machine.id} ({self.machine.hash})",
-                "; ".join(changes(began[1], structure)),
-                "",
-            )
+            changed = "; ".join(changes(began[1], structure))
+            trace.diverged = Diverged(f"machine {self.machine.id}", changed, "")
             raise trace.diverged
         return float(began[0]) + self._limits.seconds
 
-    async def _act(self, at: str, event: Event) -> Event | TrailEntry:
-        """What the state comes to; or what was refused, and why."""
+    async def _act(self, at: str, event: Event) -> TrailEntry:
+        """What the state comes to; or what was refused, and why. Raises `BailOut`."""
         state = self.machine.state(at)
         problem = self.trail[-1].error or ""
         self.ask.progress(f"{self.path}: {at}")
         try:
-            outcome = await self._acts[at](Moment(self, state, event, problem))
+            outcome = to_builtins(await self._acts[at](Moment(self, state, event, problem)))
         except BadOutput as error:
             return TrailEntry(at, None, error.output, str(error))
-        refused = check(self.machine, at, outcome)
-        if refused is not None:
-            return TrailEntry(at, _end_of(outcome), outcome, refused)
-        return outcome  # type: ignore[no-any-return]
+        return TrailEntry(at, _end_of(outcome), outcome, check(self.machine, at, outcome))
 
-    def _note(self, entry: TrailEntry) -> TrailEntry:
-        self.trail.append(entry)
-        self._taken += entry.error is None
-        return entry
 
-    def _bail_out(self, at: str, why: BailOut) -> TrailEntry:
-        event = {"id": [at, END], "bail_out": True, "reason": why.reason}
-        if str(why) != why.reason:
-            event["message"] = str(why)
-        return self._note(TrailEntry(at, END, event))
+def _bail_out(at: str, why: BailOut) -> TrailEntry:
+    event = {"id": [at, END], "bail_out": True, "reason": why.reason}
+    if str(why) != why.reason:
+        event["message"] = str(why)
+    return TrailEntry(at, END, event)
+
+
+class _Nesting:
+    """How much a run has begun, with all that runs within it."""
+
+    __slots__ = ("depth", "left")
+
+    def __init__(self, depth: int, left: list[int]) -> None:
+        self.depth = depth
+        self.left = left
+
+
+_nesting: ContextVar[_Nesting | None] = ContextVar("midcall_machines", default=None)
+
+
+@contextmanager
+def going_deeper() -> Iterator[None]:
+    """Something is done within a run. Raises `BailOut` if that is too deep, or too much with all the rest."""
+    around = _nesting.get()
+    here = _Nesting(0, [MOST_WITHIN]) if around is None else _Nesting(around.depth + 1, around.left)
+    if around is not None:
+        here.left[0] -= 1
+    if here.depth > DEEPEST or here.left[0] < 0:
+        raise BailOut(
+            "too-many-transitions", f"Machines may be {DEEPEST} deep, and do {MOST_WITHIN} things within"
+        )
+    token = _nesting.set(here)
+    try:
+        yield
+    finally:
+        _nesting.reset(token)
 
 
 def check(machine: Machine, at: str, event: Any) -> str | None:

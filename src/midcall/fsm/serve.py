@@ -2,7 +2,7 @@
 
 import fnmatch
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -33,7 +33,7 @@ NAMESPACE = "machines"
 MOST_FAULTS = 20
 """How many faults of an input are told."""
 
-_ID = re.compile(r"^[A-Za-z][A-Za-z0-9_-]*$")
+_ID = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 _BAIL_OUT = {
     "type": "object",
@@ -135,10 +135,15 @@ class MachineMethod(Method):
         self.streaming = True
         self.params = {"properties": {}, **registered.input_schema}
         self.returns = _ENTRY
-        self.extras = {"scopes": machines.scopes_of(registered)}
         self._names = list(self.params["properties"])
         self._ask_parameter = None
+        self._function = self.invoke
         self.hash = digest([machine.hash, self.description, self.params])
+
+    @property
+    def extras(self) -> dict[str, Any]:  # type: ignore[override]
+        """With the scopes of all that it may call, as far as that is there by now."""
+        return {"scopes": self.machines.scopes_of(self.registered)}
 
     @property
     def output(self) -> dict[str, Any] | None:
@@ -159,13 +164,13 @@ class MachineMethod(Method):
         return self.registered.first_event({} if given is None else given)
 
     def invoke(self, call: Call, arguments: Event) -> AsyncIterator[TrailEntry]:
-        return self.machines.run(self.name, call).entries(arguments)
+        return self.machines.run(self.name, call, self.extras["scopes"]).entries(arguments)
 
 
 class Machines(Activation):
     """The machines of a hub, in one namespace."""
 
-    __slots__ = ("_models", "hub", "making", "registered")
+    __slots__ = ("_models", "_scopes", "_scopes_at", "hub", "making", "registered")
 
     def __init__(self, hub: Hub, namespace: str = NAMESPACE) -> None:
         self.source = self
@@ -181,6 +186,8 @@ class Machines(Activation):
         self.reader = None
         self.hash = ""
         self._models: dict[str, Model | None] = {}
+        self._scopes: dict[str, tuple[str, ...]] = {}
+        self._scopes_at = ""
         self.registered: dict[str, RegisteredMachine] = {}
         self.making: dict[str, RegisteredMachine] = {}
         """With the one that is being registered: it may name itself."""
@@ -200,7 +207,7 @@ class Machines(Activation):
             functions = {**given.functions, **functions}
             given = given.build()
         machine = given if isinstance(given, Machine) else read_machine(given)
-        if not _ID.match(machine.id):
+        if not _ID.fullmatch(machine.id):
             raise MachineError(f"id: {machine.id!r} is no name: a letter, then letters, digits, '_' and '-'")
         if machine.id in self.registered:
             raise MachineError(f"id: there is a machine {machine.id!r} already")
@@ -223,11 +230,11 @@ class Machines(Activation):
             raise MethodNotFound(name, [])
         return found
 
-    def run(self, name: str, call: Call, path: str = "") -> MachineRun:
-        """A run of a machine, as a part of a call."""
+    def run(self, name: str, call: Call, scopes: Collection[str], path: str = "") -> MachineRun:
+        """A run of a machine, as a part of a call by somebody who has these scopes."""
         found = self.get(name)
         acts = {state: action.act for state, action in found.actions.items()}
-        return MachineRun(found.machine, acts, call, found.limits, path)
+        return MachineRun(found.machine, acts, call, found.limits, scopes, path)
 
     def model(self, machine: Machine, name: str | None) -> Model | None:
         """A model by its name, or the usual one; nothing if that is the caller's. Raises `ValueError`."""
@@ -251,7 +258,7 @@ class Machines(Activation):
     def _is_allowed(self, found: Resolved, allowed: tuple[str, ...]) -> bool:
         if allowed:
             return any(fnmatch.fnmatch(found.name, one) for one in allowed)
-        return not found.method.extras.get("scopes")
+        return not found.method.extras.get("scopes") and not isinstance(found.method, MachineMethod)
 
     def check_method(self, name: str, path: str) -> None:
         """Raise `MachineError` if there is no such method; of a mounted server it may come later."""
@@ -260,13 +267,34 @@ class Machines(Activation):
             raise MachineError(f"{path}: unknown method {name!r}{did_you_mean(name, known)}")
 
     def scopes_of(self, registered: RegisteredMachine) -> tuple[str, ...]:
-        """The scopes that a caller needs: all those of what it may call."""
-        scopes: dict[str, None] = {}
-        for pattern in sorted(registered.needs):
-            for name, method in self.hub.methods():
-                if fnmatch.fnmatch(name, pattern):
+        """The scopes that a caller needs: all those of what it may call.
+
+        What needs others, as it came later, is refused while it runs (see `nested`).
+        """
+        if self._scopes_at != self.hub.hash:
+            self._scopes.clear()
+            self._scopes_at = self.hub.hash
+        found = self._scopes.get(registered.machine.id)
+        if found is None:
+            self._scopes[registered.machine.id] = ()  # it may name itself
+            scopes: dict[str, None] = {}
+            for name in sorted(registered.needs):
+                for method in self._named(name):
                     scopes |= dict.fromkeys(method.extras.get("scopes", ()))
-        return tuple(scopes)
+            found = self._scopes[registered.machine.id] = tuple(scopes)
+        return found
+
+    def _named(self, pattern: str) -> list[Method]:
+        """The methods that a name, or a pattern, stands for; of a server that is not reached yet, any."""
+        exact = self.hub.find(pattern)
+        methods = [] if exact is None else [exact.method]
+        methods += [one for name, one in self.hub.methods() if fnmatch.fnmatch(name, pattern)]
+        fixed = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
+        for path, activation in self.hub.activations():
+            if f"{path}.".startswith(fixed) or fixed.startswith(f"{path}."):
+                later = activation.unlisted("any")
+                methods += [] if later is None else [later]
+        return methods
 
 
 def machines_of(hub: Hub, namespace: str = NAMESPACE) -> Machines | None:
