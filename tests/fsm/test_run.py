@@ -483,6 +483,7 @@ def machines(draw: Any) -> tuple[MachineBuilder, list[str]]:
     ways = {name: draw(st.lists(st.sampled_from(ends), unique=True)) for name in names}
     built = MachineBuilder("m")
     chosen = iter(draw(st.lists(st.integers(0, 99), min_size=0, max_size=60)))
+
     def chooser(name: str) -> Any:
         def choose(event: Any) -> Any:
             number = next(chosen, 0)

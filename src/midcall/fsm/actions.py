@@ -18,7 +18,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from midcall.fsm.serve import Machines
 
 T = TypeVar("T")
+
+Seconds: TypeAlias = Annotated[float, msgspec.Meta(gt=0)]
 
 TOOL_SECONDS = 30.0
 """How long a batch of tool calls may take, if its state does not say."""
@@ -233,7 +235,7 @@ class ToolsConfig(Definition, frozen=True):
 
     tools: tuple[str, ...] = ()
     parallel: bool = False
-    timeout: float = TOOL_SECONDS
+    timeout: Seconds = TOOL_SECONDS
 
 
 class BatchCall(Definition, frozen=True):
@@ -297,7 +299,7 @@ class AskConfig(Definition, frozen=True):
     """What the person is told, with `{name}` for a field of the event, and how many seconds they have."""
 
     message: str = ""
-    timeout: float | None = None
+    timeout: Seconds | None = None
 
 
 class AskAction(Action):
@@ -354,7 +356,7 @@ class MethodConfig(Definition, frozen=True):
     arguments: dict[str, Any] = msgspec.field(default_factory=dict)
     success_to: str | None = None
     failure_to: str | None = None
-    timeout: float | None = None
+    timeout: Seconds | None = None
 
 
 class MethodAction(Action):
@@ -384,7 +386,7 @@ class FunctionConfig(Definition, frozen=True):
     """Which function, by the name that it was registered with."""
 
     function: str
-    timeout: float | None = None
+    timeout: Seconds | None = None
 
 
 class FunctionAction(Action):
@@ -438,7 +440,7 @@ class MachineConfig(Definition, frozen=True):
     trail: Literal["omit", "summary", "full"] = "omit"
     success_to: str | None = None
     failure_to: str | None = None
-    timeout: float | None = None
+    timeout: Seconds | None = None
 
 
 class MachineAction(Action):
@@ -494,14 +496,14 @@ class ParallelBranch(Definition, frozen=True):
     config: dict[str, Any] = msgspec.field(default_factory=dict)
     description: str = ""
     prompts: tuple[str, ...] = ()
-    timeout: float | None = None
+    timeout: Seconds | None = None
 
 
 class ParallelConfig(Definition, frozen=True):
     """What is done at once; `timeout` is for each of the branches that has none of its own."""
 
     branches: tuple[ParallelBranch, ...]
-    timeout: float | None = None
+    timeout: Seconds | None = None
 
 
 class ParallelAction(Action):

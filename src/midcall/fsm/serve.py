@@ -213,9 +213,12 @@ class Machines(Activation):
             raise MachineError(f"id: there is a machine {machine.id!r} already")
         self.making = dict(self.registered)
         limits = RunLimits(max_transitions or MAX_TRANSITIONS, time_limit or TIME_LIMIT)
-        made = RegisteredMachine(self, machine, functions, limits, model)
-        if checked:
-            check_machine(machine, made.actions)
+        try:
+            made = RegisteredMachine(self, machine, functions, limits, model)
+            if checked:
+                check_machine(machine, made.actions)
+        except RecursionError:
+            raise MachineError(f"Machine {machine.id!r} is nested too deeply") from None
         self.registered[machine.id] = made
         self.methods[machine.id] = MachineMethod(self, made)
         self.hash = digest([method.hash for method in self.methods.values()])

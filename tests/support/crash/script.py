@@ -26,7 +26,8 @@ class Script:
             yield TextPart(part)
         for number, (tool, arguments) in enumerate(calls, 1):
             tick()
-            yield ToolCall(f"call_{number}", f"wizard__{tool}", json.dumps(arguments))
+            name = "machines__wizard" if tool == "machine" else f"wizard__{tool}"
+            yield ToolCall(f"call_{number}", name, json.dumps(arguments))
         yield Stopped("stop", Usage(10, 5))
 
     async def close(self) -> None:
