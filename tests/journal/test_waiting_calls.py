@@ -311,7 +311,7 @@ def test_who_comes_back_hears_how_far_the_call_has_come_meanwhile(workshop: Work
             "tools.reporting", asked["requestState"], answers={"a": "1"}, progress="second"
         )
         assert text(result) == "1"
-        assert peer.progress == [("first", 10), ("second", 90)]
+        assert peer.progress == [("first", 10), ("second", 50), ("second", 90)]
 
     run(workshop, main)
 

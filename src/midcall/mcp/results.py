@@ -28,6 +28,9 @@ NO_OUTPUT = "(no output)"
 
 CACHE_MS = 60_000
 
+MISSED = 16
+"""How many reports of progress are kept, the newest, while no request waits for a call."""
+
 
 def text_block(text: str) -> dict[str, str]:
     return {"type": "text", "text": text}
@@ -174,7 +177,7 @@ class McpReply:
         self.contents: list[Any] = []
         self.failure: Error | None = None
         self._progress = -1.0
-        self._missed: Progress | None = None
+        self._missed: list[Progress] | None = None
         """How far the call came while no request waited for it."""
         self._size = 0
 
@@ -201,14 +204,14 @@ class McpReply:
             if self.request is not None:
                 self._report(self.request, item)
             elif isinstance(item, Progress):
-                self._missed = item
+                self._missed = [*(self._missed or ()), item][-MISSED:]
 
     def come_back(self, request: McpRequest) -> None:
         """Another request waits for the call: it hears how far that has come meanwhile."""
         self.request = request
         missed, self._missed = self._missed, None
-        if missed is not None:
-            self._report(request, missed)
+        for report in missed or ():
+            self._report(request, report)
 
     def _collect(self, content: Any) -> None:
         """Keep a piece of the result; a stream without an end is stopped here."""
