@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driving import LIMIT, drive
+from driving import drive
 from midcall import Ask, Hub, method
 from midcall.errors import BadExport, MidcallError, NotAllowed
 from midcall.journal.admin import Admin
@@ -210,7 +210,7 @@ def test_whatever_is_imported_calls_can_still_be_listed_and_shown(changed: dict[
             return
         for call in (await taking.list())["calls"]:
             await taking.show(call["id"], values=True)
-            await asyncio.wait_for(taking.abort(call["id"]), LIMIT)
+            await asyncio.wait_for(taking.abort(call["id"]), 20)
 
     drive(run())
 

@@ -21,7 +21,7 @@ from journal_worker import worker
 from midcall.journal.contract import Busy, Claimed, Fenced, Gone, Journal, JournalError, Settled
 from midcall.journal.postgres import PostgresJournal
 from midcall.journal.postgres import reach as reach_module
-from midcall.journal.postgres.reach import SETTINGS, Reach, transaction
+from midcall.journal.postgres.reach import ANSWERING, SETTINGS, Reach, transaction
 from midcall.journal.seal import KeyRing
 from postgres_cut import Cut, cuttable
 from postgres_pooler import pooler
@@ -532,7 +532,7 @@ def test_who_gives_up_in_the_middle_of_a_transaction_is_not_kept(
             await asyncio.wait((task,))
             assert task.cancelled(), "and it is not tried again"
             server.thaw()
-        async with asyncio.timeout(LIMIT):
+        async with asyncio.timeout(ANSWERING * 2 / 3):
             await reach.close()
 
     try:
@@ -692,7 +692,7 @@ def test_what_is_not_encrypted_is_refused_in_an_encrypted_journal() -> None:
             sealed.on_post = got.append
             assert await plain.post(sealed.worker, b"planted")
             assert await both.post(sealed.worker, b"sealed")
-            async with asyncio.timeout(LIMIT):
+            async with asyncio.timeout(ANSWERING * 2 / 3):
                 while not got:
                     await asyncio.sleep(0.01)
             assert got == [b"sealed"]
