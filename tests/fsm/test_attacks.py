@@ -1,19 +1,23 @@
 """What a hostile model, caller or moment can do to a run: what it may not do, and that it does nothing twice."""
 
 import asyncio
+import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.routing import Router
 
 from driving import drive
 from midcall import Ask, Hub, NotAllowed, Request, connect, method
 from midcall.fsm import MachineBuilder, MachineError, Moment
+from midcall.fsm.http import MachinePart
 from midcall.fsm.run import MOST_WITHIN
 from midcall.journal.durable import DurableCalls
 from midcall.journal.sqlite.journal import SqliteJournal
-from midcall.principal import Principal, check_scopes
+from midcall.principal import CallSource, Principal, check_scopes
 from midcall.questions import KINDS
 from spoken import Spoken
 
@@ -105,6 +109,67 @@ def test_a_caller_needs_the_scopes_of_all_that_a_machine_may_call(make: Callable
         check_scopes("machines.m", hub.resolve("machines.m").method.extras, EVE)
 
 
+def test_a_machine_does_not_have_a_model_answer_what_only_a_person_may() -> None:
+    class Door:
+        @method(person_only=True)
+        async def open(self, ask: Ask) -> str:
+            """Open it."""
+            return f"opened: {await ask.confirm('Open it?', timeout=None)}"
+
+    machine = MachineBuilder("m").method("t", "door.open").to("start", "t").to("t", "end")
+    hub = Hub().register(Door()).register_machine(machine)
+
+    async def run() -> None:
+        async with connect(hub, era="legacy") as client:  # its model would answer
+            told = str((await client.call("machines.m")).structured)
+            assert "door.open asks a person, and here a model would answer" in told
+        async with connect(hub, era="legacy", answer=lambda request: True) as client:
+            assert "opened: True" in str((await client.call("machines.m")).structured)
+
+    drive(run())
+
+
+def test_scopes_that_change_with_nothing_else_are_seen() -> None:
+    def store(scope: str) -> object:
+        class Store:
+            @method(scopes=[scope])
+            async def close(self) -> str:
+                """Close it."""
+                return "closed"
+
+        return Store()
+
+    before = store("store:admin")
+    hub = Hub().register(before).register_machine(tools("store.close"))
+    assert hub.resolve("machines.m").method.extras["scopes"] == ("store:admin",)
+    hub.unregister(before).register(store("store:owner"))
+    assert hub.resolve("machines.m").method.extras["scopes"] == ("store:owner",)
+
+
+@pytest.mark.parametrize(("scopes", "seen"), [((), ["open"]), (("shop:admin",), ["m", "open"])])
+def test_a_machine_is_listed_for_those_alone_who_may_run_it(scopes: tuple[str, ...], seen: list[str]) -> None:
+    free = MachineBuilder("open").ask("one", "one?").to("start", "one").to("one", "end")
+    hub = Hub().register(Shop()).register_machine(tools("shop.close")).register_machine(free)
+    listed, described = (
+        drive(page_of(hub, path, Principal("eve", frozenset(scopes))))
+        for path in ("/fsm", "/fsm/openapi.json")
+    )
+    assert [one["id"] for one in listed["machines"]] == seen
+    assert [path for path in described["paths"] if path.endswith("/run")] == [f"/fsm/{id}/run" for id in seen]
+
+
+async def page_of(hub: Hub, path: str, principal: Principal) -> Any:
+    """What a page says to a caller that a transport has found to be this one."""
+    said = []
+
+    async def send(message: Any) -> None:
+        said.append(message.get("body", b""))
+
+    asked = {"type": "http", "method": "GET", "path": path, "headers": [], "query_string": b""}
+    await Router(MachinePart(hub).routes())({**asked, "midcall.principal": principal}, None, send)  # type: ignore[arg-type]
+    return json.loads(b"".join(said))
+
+
 def test_what_comes_while_a_machine_runs_is_not_reached_without_its_scopes() -> None:
     shop = Shop()
 
@@ -164,11 +229,19 @@ def test_a_machine_that_runs_itself_in_branches_comes_to_an_end() -> None:
 # --- replay -----------------------------------------------------------------------------------------
 
 
+TIMES = (0.05, 0.5, 5.0, 50.0)
+"""Seconds, of which the first that are enough for something to begin are taken."""
+
+
 @pytest.mark.parametrize("parallel", [False, True])
 def test_a_tool_that_took_too_long_is_not_begun_again(tmp_path: Path, parallel: bool) -> None:
-    shop = Shop()
-    hub = Hub().register(shop).register_machine(tools(parallel=parallel, timeout=0.05))
-    assert durable_run(hub, tmp_path, calls("shop.hang"))["confirmed"] is True
+    for number, seconds in enumerate(TIMES):
+        shop = Shop()
+        hub = Hub().register(shop).register_machine(tools(parallel=parallel, timeout=seconds))
+        (folder := tmp_path / str(number)).mkdir()
+        assert durable_run(hub, folder, calls("shop.hang"))["confirmed"] is True
+        if shop.begun:
+            break
     assert shop.begun == ["hang"]
 
 
@@ -179,16 +252,14 @@ def test_a_branch_that_took_too_long_is_not_begun_again(tmp_path: Path) -> None:
         begun.append("late")
         await asyncio.get_running_loop().create_future()
 
-    built = (
-        MachineBuilder("m").function("late", late)
-        .parallel("p", {"a": {"action": "function", "config": {"function": "late"}, "timeout": 0.05}})
-        .ask("one").ask("two")
-        .to("start", "p").to("p", "one").to("one", "two").to("two", "end").to("two", "late").to("late", "end")
-    )  # fmt: skip
-    hub = Hub().register_machine(built)
-
-    async def main() -> Any:
-        hub.durable = DurableCalls(hub, SqliteJournal(tmp_path / "journal.db"), replay_check=True)
+    async def main(seconds: float) -> Any:
+        branch = {"action": "function", "config": {"function": "late"}, "timeout": seconds}
+        built = (
+            MachineBuilder("m").function("late", late).parallel("p", {"a": branch}).ask("one").ask("two")
+            .to("start", "p").to("p", "one").to("one", "two").to("two", "end").to("two", "late").to("late", "end")
+        )  # fmt: skip
+        hub = Hub().register_machine(built)
+        hub.durable = DurableCalls(hub, SqliteJournal(tmp_path / f"{seconds}.db"), replay_check=True)
         await hub.open()
         try:
             async with connect(
@@ -198,7 +269,10 @@ def test_a_branch_that_took_too_long_is_not_begun_again(tmp_path: Path) -> None:
         finally:
             await hub.close()
 
-    assert drive(main())["id"] == ["two", "end"]
+    for seconds in TIMES:
+        assert drive(main(seconds))["id"] == ["two", "end"]
+        if begun:
+            break
     assert begun == ["late"]
 
 
@@ -220,6 +294,10 @@ class Follower:
     principal = None
     closed = False
     full = False
+
+    def source(self) -> CallSource:
+        """It is nobody."""
+        return CallSource()
 
     async def drain(self) -> None:
         """It is never behind."""
@@ -340,10 +418,21 @@ def test_a_default_of_a_function_is_its_own() -> None:
     assert last_event(one_state(MachineBuilder("m").function("s", named)))["name"] == "Ada"
 
 
-@pytest.mark.parametrize("seconds", [0, -1, float("nan")])
-def test_a_limit_of_no_time_is_refused(seconds: float) -> None:
-    with pytest.raises(MachineError, match="timeout"):
-        Hub().register(Shop()).register_machine(one_state(MachineBuilder("m").tools("s", timeout=seconds)))
+@pytest.mark.parametrize("number", [0, -1, float("nan"), float("inf"), 1e10])
+def test_a_limit_that_is_none_is_refused(number: float) -> None:
+    for key, built in (
+        ("timeout", MachineBuilder("m").tools("s", timeout=number)),
+        ("max_tokens", MachineBuilder("m").model("s", max_tokens=number)),  # type: ignore[arg-type]
+        (
+            "branches[0].timeout",
+            MachineBuilder("m").parallel("s", {"a": {"action": "ask", "timeout": number}}),
+        ),
+    ):
+        with pytest.raises(MachineError, match=re.escape(f"states[0].config.{key}: ")):
+            Hub().register(Shop()).register_machine(one_state(built))
+    for key in ("time_limit", "max_transitions"):
+        with pytest.raises(MachineError, match=f"^{key}: "):
+            Hub().register_machine(one_state(MachineBuilder("m").ask("s")), **{key: number})  # type: ignore[arg-type]
 
 
 def test_branches_in_branches_without_end_are_refused() -> None:

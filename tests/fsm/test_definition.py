@@ -8,10 +8,11 @@ import msgspec
 import pytest
 
 from midcall import Hub, method
-from midcall.fsm import MachineBuilder, MachineError, read_machine
-from midcall.fsm.checks import never_fits
+from midcall.fsm import Machine, MachineBuilder, MachineError, State, Transition, read_machine
+from midcall.fsm.checks import problems
 from midcall.fsm.definition import changes
 from midcall.fsm.draw import to_dot, to_mermaid
+from midcall.schema_fit import MOST_TRIED, never_fits, samples
 
 LOOP: dict[str, Any] = {
     "id": "loop",
@@ -79,6 +80,7 @@ def test_what_is_read_is_written_as_the_same_machine() -> None:
         ),
         ({"transitions": [{"id": ["start", "llm"], "schema": {"type": "string"}}]}, "transitions[0].schema: an event is an object"),
         ({"transitions": [{"id": ["start", "llm"], "schema": {"type": "object", "required": 1}}]}, "transitions[0].schema: Not a JSON Schema"),
+        ({"transitions": [{"id": ["start", "llm"], "schema": {"type": "object", "properties": {"bail_out": {}}}}]}, "transitions[0].schema: bail_out is for runs that give up"),
         ({"transitions": [{"id": ["start"]}]}, "transitions[0].id: Expected `array` of length 2, got 1"),
     ],
 )  # fmt: skip
@@ -160,19 +162,27 @@ def test_ways_that_lead_nowhere_are_refused(built: MachineBuilder, told: str) ->
 @pytest.mark.parametrize(
     ("producer", "consumer", "told"),
     [
-        ({"type": "string"}, {"type": "integer"}, "it is string, and must be integer"),
+        ({"type": "string"}, {"type": "integer"}, '"a" is not of type "integer", as for "a"'),
         ({"type": "integer"}, {"type": "number"}, None),
-        ({"const": 1}, {"const": 2}, "it is always 1, and must be 2"),
-        ({"type": "object", "additionalProperties": False, "properties": {"a": {}}}, {"type": "object", "required": ["b"]}, "it never has 'b'"),
+        ({"const": 1}, {"const": 2}, "2 was expected, as for 1"),
+        ({"type": "object", "additionalProperties": False, "properties": {"a": {}}}, {"type": "object", "required": ["b"]}, '"b" is a required property, as for {}'),
         ({"type": "object", "properties": {"a": {}}}, {"type": "object", "required": ["b"]}, '"b" is a required property, as for {}'),
         ({"type": "object"}, {"type": "object", "required": ["b"]}, None),
         ({"type": "object", "properties": {"a": {}}, "additionalProperties": True}, {"type": "object", "required": ["b"]}, None),
-        ({"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}, {"type": "object", "properties": {"a": {"type": "array"}}}, "a: it is string, and must be array"),
-        ({"type": "object", "properties": {"a": {}}, "required": ["a"]}, {"type": "object", "properties": {"b": {}}, "additionalProperties": False}, "'a' is not allowed"),
+        ({"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}, {"type": "object", "properties": {"a": {"type": "array"}}}, 'a: "a" is not of type "array", as for {"a":"a"}'),
+        ({"type": "object", "properties": {"a": {}}, "required": ["a"]}, {"type": "object", "properties": {"b": {}}, "additionalProperties": False}, "Additional properties are not allowed ('a' was unexpected), as for {\"a\":{}}"),
         ({"type": "integer", "minimum": 0, "maximum": 5}, {"type": "integer", "minimum": 10}, "0 is less than the minimum of 10, as for 0"),
         ({"enum": ["x", "y"]}, {"enum": ["z"]}, '"x" is not one of "z", as for "x"'),
         ({"enum": ["x", "z"]}, {"enum": ["z"]}, None),
         ({}, {"type": "object"}, None),
+        ({"type": "string"}, {"type": "string", "pattern": "^[A-Z]{3}$"}, None),
+        ({"type": "string"}, {"enum": ["yes", "no"]}, None),
+        ({"type": "object", "properties": {"a": {"type": "number", "minimum": 0}, "b": {"type": "number", "minimum": 0}}, "required": ["a", "b"]}, {"type": "object", "properties": {"a": {"minimum": 5}, "b": {"minimum": 6}}}, None),
+        ({"type": "array", "items": {"type": "number", "minimum": 0}, "minItems": 1}, {"type": "array", "items": {"minimum": 7}, "minItems": 3}, None),
+        ({"type": "array", "items": {"type": "string"}, "minItems": 1}, {"type": "array", "items": {"type": "integer"}}, '0: "a" is not of type "integer", as for ["a"]'),
+        ({"type": "object", "additionalProperties": True}, {"type": "object", "properties": {"a": {"const": 3}}, "required": ["a"]}, None),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, {"type": "null"}, None),
+        ({"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}, {"type": "object", "properties": {"a": {"anyOf": [{"const": "x"}, {"type": "integer"}]}}}, None),
     ],
 )  # fmt: skip
 def test_what_can_never_fit_is_seen(producer: Any, consumer: Any, told: str | None) -> None:
@@ -186,17 +196,16 @@ def test_a_method_whose_result_no_transition_takes_is_refused() -> None:
         .to("start", "count", {"type": "object", "properties": {"text": {"type": "string"}}})
         .to("count", "end", {"type": "object", "properties": {"result": {"type": "string"}}})
     )
-    with pytest.raises(MachineError, match="result: it is integer, and must be string"):
+    with pytest.raises(MachineError, match='result: 0 is not of type "string"'):
         Hub().register(Tools()).register_machine(built)
 
 
 def test_a_machine_is_drawn() -> None:
-    dot = to_dot(read_machine(LOOP), "llm")
+    dot = to_dot(read_machine(LOOP))
     assert dot.startswith('digraph "loop" {')
     assert dot.count('\n  "start" [') == dot.count('\n  "end" [') == 1
     assert '"llm" -> "servicing" [label="call tools"];' in dot
     assert dot.count(" -> ") == 4
-    assert dot.count("fillcolor") == 1
     mermaid = to_mermaid(read_machine(LOOP))
     assert mermaid.startswith("stateDiagram-v2\n")
     assert "s0 --> s1: call tools" in mermaid
@@ -244,3 +253,43 @@ def test_types_are_schemas() -> None:
     (way,) = machine.ways_from("start")
     assert machine.fields(way)["properties"]["number"]["type"] == "integer"
     assert machine.event_schema(way)["required"] == ["id", "item"]
+
+
+def alternatives(number: int, kind: str) -> dict[str, Any]:
+    return {
+        "anyOf": [
+            {"type": "object", "properties": {"kind": {"const": f"{kind}{n}"}}, "required": ["kind"]}
+            for n in range(number)
+        ]
+    }
+
+
+def test_many_alternatives_are_not_tried_for_long_and_none_is_overlooked() -> None:
+    assert "as for" in str(never_fits(alternatives(10, "a"), alternatives(10, "b")))
+    assert never_fits(alternatives(70, "a"), alternatives(70, "a")["anyOf"][-1]) is None
+    left = [MOST_TRIED]
+    with pytest.raises(ValueError, match="too much"):
+        samples(alternatives(200, "a"), alternatives(200, "b"), left)
+    assert left[0] > -MOST_TRIED  # that is, it ends soon after
+    assert never_fits(alternatives(200, "a"), alternatives(200, "b")) is None
+
+
+def test_a_large_machine_is_read_without_looking_at_every_pair_of_states() -> None:
+    looked_at = 0
+
+    class Name(str):
+        """Counts how often it is compared."""
+
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal looked_at
+            looked_at += 1
+            return str.__eq__(self, other)
+
+    names = [Name(f"s{n}") for n in range(300)]
+    states = tuple(State(name, "ask") for name in names)
+    ways = tuple(Transition(pair) for pair in zip(["start", *names], [*names, "end"], strict=True))
+    assert list(problems(Machine("m", states, ways), None)) == []
+    assert looked_at < 100 * len(names)

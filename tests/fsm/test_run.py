@@ -8,16 +8,15 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from driving import assert_nothing_left, drive
-from midcall import Ask, Data, Hub, InvalidArguments, Progress, Request, connect, method
+from midcall import Ask, Data, Hub, InvalidArguments, Log, Progress, Request, connect, method
 from midcall.fsm import MachineBuilder, Moment
 from midcall.fsm.run import TRIES
 from midcall.journal.durable import DurableCalls
 from midcall.journal.sqlite.journal import SqliteJournal
-from midcall.models.base import ModelError
+from midcall.models.base import ModelError, Stopped, TextPart
+from midcall.principal import CallSource
 from midcall.questions import KINDS
 from spoken import Spoken
 
@@ -137,6 +136,46 @@ def test_the_other_form_of_a_batch_is_understood() -> None:
     assert trail[2]["event"]["tool_results"] == [{"call_id": "1", "success": True, "result": 2}]
 
 
+def test_the_other_form_has_no_states_in_its_ids() -> None:
+    made = calls(("shop.add", {"a": 1, "b": 1}))["tool_calls"]
+
+    def served(event: Mapping[str, Any]) -> dict[str, Any]:
+        (call,) = event["tool_calls"]
+        return {"id": "tool_results", "results": [{"call_id": call["id"], "success": True, "result": 2}]}
+
+    for machine in (
+        loop(),
+        MachineBuilder("loop").model("llm").function("servicing", served)
+        .to("start", "llm", QUESTION).to("llm", "servicing", CALLS).to("servicing", "llm", RESULTS).to("llm", "end", ANSWER),
+    ):  # fmt: skip
+        said: dict[str, Any] = {"id": "tool_calls", "calls": made}
+        if machine.functions:
+            said = {"id": ["llm", "servicing"], "tool_calls": made}
+        trail = run_loop(Spoken(said, answer("2")), machine)
+        assert trail[1]["event"] == {"id": ["llm", "servicing"], "tool_calls": made}
+        results = [{"call_id": "1", "success": True, "result": 2}]
+        assert trail[2]["event"] == {"id": ["servicing", "llm"], "tool_results": results}
+        assert trail[-1]["event"] == answer("2")
+
+
+@pytest.mark.parametrize(
+    ("batch", "told"),
+    [
+        ({"tool_calls": [{"id": "1", "name": "shop.add"}, {"id": "1", "name": "shop.add"}]}, "Two calls have the id 1"),
+        ({"tool_calls": [{"id": 1, "name": "shop.add"}]}, "A call has an id and the name of a tool, both text"),
+        ({"tool_calls": [{"id": "1", "name": "shop.add", "arguments": []}]}, "The arguments of call 1 are no object"),
+        ({"tool_calls": ["shop.add"]}, "A call is an object"),
+    ],
+)  # fmt: skip
+def test_a_batch_that_is_none_goes_back_to_the_model_that_made_it(batch: Any, told: str) -> None:
+    model = Spoken({"id": ["llm", "servicing"], **batch}, answer("done"))
+    trail = run_loop(model)
+    assert told in trail[1]["error"]
+    assert trail[1]["from"] == "llm"
+    assert trail[-1]["event"] == answer("done")
+    assert told in model.asked[1].messages[-1].content
+
+
 @pytest.mark.parametrize("parallel", [False, True])
 def test_what_fails_in_a_batch_is_told_to_the_model(parallel: bool) -> None:
     made = calls(
@@ -207,6 +246,65 @@ def test_a_run_bails_out_also_where_no_transition_to_the_end_is_declared() -> No
     )  # fmt: skip
     hub = Hub().register_machine(machine, model=Spoken("no"))
     assert trail_of(hub, "loop", {})[-1]["event"]["id"] == ["llm", "end"]
+
+
+@pytest.mark.parametrize(
+    "said", ["I think so.", "[1]", "", "```json\n7\n```", "{", '{"id": 1}', '{"id": ["llm", 2]}']
+)
+def test_whatever_is_refused_the_legal_ids_are_named(said: str) -> None:
+    trail = run_loop(Spoken(said, answer("3")))
+    assert 'Legal ids here: ["llm", "servicing"], ["llm", "end"]' in trail[1]["error"]
+    assert (trail[1]["from"], trail[1]["to"]) == ("llm", None)
+
+
+@pytest.mark.parametrize(
+    "words", ["Here it is:\n```json\n{}\n```\nBye", "```\n{}\n```", "Well: {} That is it.", " {} "]
+)
+def test_words_around_an_event_do_no_harm(words: str) -> None:
+    said = words.replace("{}", json.dumps(answer("3")))
+    assert run_loop(Spoken(said))[-1]["event"] == answer("3")
+
+
+def test_a_model_that_fails_leads_to_where_it_is_said() -> None:
+    machine = (
+        MachineBuilder("loop").model("llm", failure_to="sorry").function("sorry", lambda event: {"answer": event["error"]})
+        .to("start", "llm", QUESTION).to("llm", "sorry").to("llm", "end", ANSWER).to("sorry", "end", ANSWER)
+    )  # fmt: skip
+    trail = run_loop(Spoken(ModelError("The key is wrong")), machine)
+    assert trail[-1]["event"] == {"id": ["sorry", "end"], "answer": "The key is wrong"}
+
+
+def test_a_model_has_as_long_as_is_said() -> None:
+    class Silent(Spoken):
+        async def stream(self, request: Any) -> Any:
+            await asyncio.get_running_loop().create_future()
+            yield
+
+    machine = MachineBuilder("loop").model("llm", timeout=0.05).to("start", "llm", QUESTION).to("llm", "end")
+    assert run_loop(Silent(), machine)[-1]["event"]["reason"] == "timeout"
+
+
+def test_the_text_of_a_model_comes_as_it_streams_to_whoever_wants_it() -> None:
+    class Slow(Spoken):
+        async def stream(self, request: Any) -> Any:
+            for letter in json.dumps(answer("3")):
+                yield TextPart(letter)
+            yield Stopped()
+
+    hub = Hub().register_machine(loop(), model=Slow())
+
+    async def main() -> None:
+        items = [item async for item in hub.call("machines.loop", {"question": "?"})]
+        pieces = [item for item in items if isinstance(item, Log)]
+        assert json.loads("".join(piece.message for piece in pieces)) == answer("3")
+        assert {(piece.level, piece.data["state"]) for piece in pieces} == {("debug", "llm")}
+        for level, wanted in (("info", False), ("debug", True)):
+            async with connect(hub, log_level=level) as client:
+                call = client.call("machines.loop", {"question": "?"})
+                heard = [item async for item in call if isinstance(item, Log)]
+            assert bool(heard) == wanted
+
+    drive(main())
 
 
 def test_a_model_that_fails_ends_the_run() -> None:
@@ -296,6 +394,38 @@ def test_a_person_chooses_and_fills_in() -> None:
 def test_a_person_who_cannot_be_asked_ends_the_run() -> None:
     event = trail_of(Hub().register_machine(approval()), "approval", {"question": "?"})[-1]["event"]
     assert event["reason"] == "action-failed"
+
+
+def test_a_person_who_does_not_answer_leads_to_where_it_is_said() -> None:
+    async def never(request: Request) -> Any:
+        await asyncio.get_running_loop().create_future()
+
+    machine = (
+        MachineBuilder("m").ask("boss", timeout=0.05, failure_to="late").function("late", lambda event: {"why": event["error"]})
+        .to("start", "boss").to("boss", "end", label="Yes").to("boss", "late", label="Later").to("late", "end")
+    )  # fmt: skip
+    trail = trail_of(Hub().register_machine(machine), "m", {}, never)
+    assert [one["to"] for one in trail] == ["boss", "late", "end"]
+    assert trail[-1]["event"]["why"]
+
+
+def test_an_input_without_an_id_is_the_one_that_fits() -> None:
+    machine = (
+        MachineBuilder("m").function("f", lambda event: {"at": "f"}).function("g", lambda event: {"at": "g"})
+        .to("start", "f", QUESTION).to("start", "g", ANSWER).to("f", "end").to("g", "end")
+    )  # fmt: skip
+    hub = Hub().register_machine(machine)
+    assert trail_of(hub, "m", {"answer": "x"})[-1]["event"]["at"] == "g"
+    assert (
+        trail_of(hub, "m", {"id": ["start", "f"], "question": "x", "answer": "y"})[-1]["event"]["at"] == "f"
+    )
+    for wrong, told in (
+        ({"answer": "x", "question": "y"}, "Several transitions fit"),
+        ({}, "required"),
+        ([], "required"),
+    ):
+        with pytest.raises(InvalidArguments, match=told):
+            trail_of(hub, "m", wrong)
 
 
 def test_the_callers_model_is_asked_where_there_is_no_other() -> None:
@@ -390,6 +520,10 @@ class Follower:
     closed = False
     full = False
 
+    def source(self) -> CallSource:
+        """It is nobody."""
+        return CallSource()
+
     async def drain(self) -> None:
         """It is never behind."""
 
@@ -468,59 +602,3 @@ def test_a_machine_that_has_changed_since_stands_still_and_says_what_has(tmp_pat
 
     said = drive(main())
     assert "state 'start2' is new" in said
-
-
-# --- all machines -----------------------------------------------------------------------------------
-
-NAMES = ["a", "b", "c", "d"]
-
-
-@st.composite
-def machines(draw: Any) -> tuple[MachineBuilder, list[str]]:
-    """A machine of functions that choose at random, among all ways and some that are none."""
-    names = draw(st.lists(st.sampled_from(NAMES), min_size=1, unique=True))
-    ends = [*names, "end"]
-    ways = {name: draw(st.lists(st.sampled_from(ends), unique=True)) for name in names}
-    built = MachineBuilder("m")
-    chosen = iter(draw(st.lists(st.integers(0, 99), min_size=0, max_size=60)))
-
-    def chooser(name: str) -> Any:
-        def choose(event: Any) -> Any:
-            number = next(chosen, 0)
-            some = [*ways[name], "nowhere"] if number % 7 == 0 else ways[name]
-            if number % 11 == 3:
-                return {"id": number}
-            return {"id": [name, some[number % len(some)]], "n": number} if some else {"n": 1}
-
-        return choose
-
-    for name in names:
-        built.function(name, chooser(name))
-        for end in ways[name]:
-            built.to(name, end)
-    return built.to("start", names[0]), names
-
-
-@given(machines())
-def test_every_run_of_every_machine_ends_and_its_trail_is_legal(
-    made: tuple[MachineBuilder, list[str]],
-) -> None:
-    built, _ = made
-    machine = built.build()
-    hub = Hub()
-    from midcall.fsm.serve import Machines
-
-    registered = Machines(hub)
-    registered.add(built, {}, max_transitions=20, checked=False)
-    hub._add("machines", registered)
-    trail = trail_of(hub, "m", {})
-    assert trail[0]["from"] == "start"
-    assert trail[-1]["to"] == "end"
-    at = "start"
-    legal = {way.id for way in machine.transitions}
-    for entry in trail:
-        assert entry["from"] == at
-        if "error" not in entry:
-            assert (entry["from"], entry["to"]) in legal or entry["event"].get("bail_out")
-            at = entry["to"]
-    assert len(trail) <= 1 + 20 * TRIES

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 from midcall.cli.command import Exit, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from midcall.fsm.actions import Action
     from midcall.fsm.definition import Machine
 
@@ -36,99 +34,82 @@ def add_parser(commands: Any) -> None:
     )
     parser.set_defaults(run=lambda _: parser.print_help() or Exit.USAGE)
     actions = parser.add_subparsers(title="actions", metavar="ACTION")
-    where = "where the hub is, as in app:hub; or a file with a definition in JSON"
-    for name, help, target in (
-        ("list", "list the machines of a hub", "where the hub is, as in app:hub"),
-        ("show", "print the definition of a machine", where),
-        ("check", "say what is wrong with a machine", where),
-        ("draw", "draw a machine", where),
-        ("run", "run a machine, and be asked here", "where the hub is, as in app:hub"),
+    for name, help in (
+        ("list", "list the machines of a hub"),
+        ("show", "print the definition of a machine"),
+        ("check", "say what is wrong with a machine"),
+        ("draw", "draw a machine"),
+        ("run", "run a machine, and be asked here"),
     ):
         one = actions.add_parser(name, help=help, description=f"{help.capitalize()}.", allow_abbrev=False)
-        one.set_defaults(run=run, action=name)
-        one.add_argument("target", metavar="TARGET", help=target)
+        one.set_defaults(run=run, action=name, id=None)
+        or_file = "" if name in ("list", "run") else "; or a file with a definition in JSON"
+        one.add_argument("target", metavar="TARGET", help=f"where the hub is, as in app:hub{or_file}")
         if name != "list":
             one.add_argument("id", metavar="ID", nargs=None if name == "run" else "?", help="which machine")
         if name == "draw":
-            one.add_argument(
-                "--as", dest="form", choices=("dot", "mmd", "svg"), default="dot", help="(default: dot)"
-            )
+            forms = ("dot", "mmd", "svg")
+            one.add_argument("--as", dest="form", choices=forms, default="dot", help="(default: dot)")
         if name == "run":
             one.add_argument("input", metavar="JSON", nargs="?", default="{}", help="what it begins with")
 
 
 def run(args: argparse.Namespace) -> Exit:
     """Do it."""
-    if args.action == "run":
-        return _run(args)
     import asyncio
 
-    return asyncio.run(_look(args))
-
-
-def _run(args: argparse.Namespace) -> Exit:
-    """As `midcall call` does it, with all that it can ask."""
     from midcall.cli import main
+    from midcall.errors import MidcallError
+    from midcall.fsm.definition import read_machine
     from midcall.fsm.serve import NAMESPACE
 
-    return Exit(main(["call", args.target, f"{NAMESPACE}.{args.id}", "--params", args.input]))
+    if args.action == "run":  # as `midcall call` does it, with all that it can ask
+        name = args.id if "." in args.id else f"{NAMESPACE}.{args.id}"
+        return Exit(main(["call", args.target, name, "--params", args.input]))
+    try:
+        if Path(args.target).suffix == ".json":
+            return _show(args, read_machine(Path(args.target).read_bytes()), None)
+        return asyncio.run(_look(args))
+    except (OSError, MidcallError) as error:
+        raise UsageError(f"{args.target}: {error}") from None
 
 
 async def _look(args: argparse.Namespace) -> Exit:
     from midcall.cli.load_target import opened
-    from midcall.errors import MidcallError
-    from midcall.fsm.serve import MachineMethod
+    from midcall.fsm.serve import machines_of
 
-    if Path(args.target).suffix == ".json":
-        return _show(args, _read(args.target), {})
     async with opened(args.target) as hub:
-        found = {path: method for path, method in hub.methods() if isinstance(method, MachineMethod)}
+        found = machines_of(hub)
+        by_path = dict(found.values())
         if args.action == "list":
-            for path, method in found.items():
-                print(f"{path}  {method.description}".rstrip())  # noqa: T201
+            for path, one in by_path.items():
+                print(f"{path}  {one.description}".rstrip())  # noqa: T201
             return Exit.SUCCESS
-        named = {method.name: method.registered for method in found.values()}
-        if args.id is None and len(named) == 1:
-            args.id = next(iter(named))
-        if args.id not in named:
-            raise UsageError(f"There is no machine {args.id!r}: there are {', '.join(named) or 'none'}")
-        try:
-            return _show(args, named[args.id].machine, named[args.id].actions)
-        except MidcallError as error:
-            raise UsageError(str(error)) from None
+        if args.id is None and args.action == "check":
+            return max([Exit.SUCCESS, *(_show(args, one.machine, one.actions) for one in by_path.values())])
+        if args.id is None and len(found) == 1:
+            (args.id,) = found
+        method = found[args.id][1] if args.id in found else by_path.get(args.id)
+        if method is None:
+            raise UsageError(f"There is no machine {args.id!r}: there are {', '.join(by_path) or 'none'}")
+        return _show(args, method.machine, method.actions)
 
 
-def _read(path: str) -> "Machine":
-    from midcall.fsm.definition import MachineError, read_machine
-
-    try:
-        return read_machine(Path(path).read_bytes())
-    except (OSError, MachineError) as error:
-        raise UsageError(f"{path}: {error}") from None
-
-
-def _show(args: argparse.Namespace, machine: "Machine", actions: "Mapping[str, Action]") -> Exit:
+def _show(args: argparse.Namespace, machine: "Machine", actions: "dict[str, Action] | None") -> Exit:
     from msgspec import json
 
     from midcall.fsm import draw
+    from midcall.fsm.checks import problems
 
+    size = f"{len(machine.states)} states, {len(machine.transitions)} transitions, no fault"
     match args.action:
         case "show":
             print(json.format(machine.to_json(), indent=2).decode())  # noqa: T201
         case "draw":
-            forms = {"dot": draw.to_dot, "mmd": draw.to_mermaid, "svg": draw.to_svg}
-            sys.stdout.write(forms[args.form](machine))
+            sys.stdout.write(draw.FORMS[args.form][0](machine))
         case "check":
-            return _check(machine, actions)
+            found = list(problems(machine, actions))
+            for told in found or [size]:
+                print(f"{machine.id}: {told}", file=sys.stderr if found else sys.stdout)
+            return Exit.FAILED if found else Exit.SUCCESS
     return Exit.SUCCESS
-
-
-def _check(machine: "Machine", actions: "Mapping[str, Action]") -> Exit:
-    from midcall.fsm.checks import problems
-
-    found = list(problems(machine, actions))
-    for problem in found:
-        print(f"{machine.id}: {problem}", file=sys.stderr)  # noqa: T201
-    if not found:
-        print(f"{machine.id}: {len(machine.states)} states, {len(machine.transitions)} transitions, no fault")  # noqa: T201
-    return Exit.FAILED if found else Exit.SUCCESS

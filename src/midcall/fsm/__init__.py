@@ -7,9 +7,10 @@ from midcall.fsm.definition import (
     MachineError,
     State,
     Transition,
+    chain,
     read_machine,
 )
-from midcall.fsm.run import Moment, RunLimits, TrailEntry
+from midcall.fsm.run import Moment, TrailEntry
 
 __all__ = [
     "Event",
@@ -17,9 +18,9 @@ __all__ = [
     "MachineBuilder",
     "MachineError",
     "Moment",
-    "RunLimits",
     "State",
     "TrailEntry",
     "Transition",
+    "chain",
     "read_machine",
 ]

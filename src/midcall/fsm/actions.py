@@ -12,46 +12,50 @@ What is finished is never done again when a run goes on from its journal: it is 
 steps and questions of its own.
 """
 
-import asyncio
 import inspect
 import re
-import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 import msgspec
 
 from midcall import steps
-from midcall.errors import AskError, MidcallError, TimedOut
+from midcall.call import sendable
+from midcall.client.tool_call import checked_calls
+from midcall.errors import MidcallError, TimedOut
 from midcall.fsm.conversation import conversation, read_event, read_json
 from midcall.fsm.definition import (
     END,
-    Definition,
+    START,
     Event,
-    Machine,
     MachineError,
     State,
+    StateConfig,
     Transition,
-    did_you_mean,
+    check_known,
     read,
+    without,
 )
-from midcall.fsm.nested import call_within, once, said, trace_of
-from midcall.fsm.run import BadOutput, BailOut, Moment, going_deeper
-from midcall.items import to_json
-from midcall.json_schema import compiled, inlined
-from midcall.models.base import Model, ModelRequest, TextPart
+from midcall.fsm.run import BadOutput, BailOut, Moment, Reason, going_deeper, told
+from midcall.items import to_builtins
+from midcall.json_schema import as_text, compiled, inlined
+from midcall.models.base import ModelRequest, TextPart
+from midcall.mount.within import call_within
 from midcall.questions import Option
+from midcall.registry import Resolved
 
 if TYPE_CHECKING:
-    from midcall.fsm.serve import Machines
+    from midcall.fsm.serve import MachineMethod
 
 T = TypeVar("T")
-
-Seconds: TypeAlias = Annotated[float, msgspec.Meta(gt=0)]
+Schemas: TypeAlias = tuple[dict[str, Any] | None, dict[str, Any] | None]
 
 TOOL_SECONDS = 30.0
 """How long a batch of tool calls may take, if its state does not say."""
+
+MOST_TEXT = 1024 * 1024
+"""How many characters a model may say at once."""
 
 MOST_CALLS = 100
 """How many tool calls one event may have."""
@@ -60,114 +64,94 @@ MOST_CALLS = 100
 class Action:
     """What a state does. `value` is what it comes to by itself, as in a branch; `act` is that as an event."""
 
-    config_type: ClassVar[type[Definition]]
+    needed: ClassVar[tuple[str, ...]] = ()
+    known: ClassVar[tuple[str, ...]] = ("timeout", "success_to", "failure_to")
+    """What it must, and may, be configured with."""
+    keeps_time: ClassVar[bool] = False
+    """Whether it sees to `timeout` itself."""
+    may_try_again: ClassVar[bool] = False
+    """Whether it gives something else if what it gave was refused; else it would only do the same twice."""
 
-    def __init__(self, machines: "Machines", machine: Machine, state: State, path: str) -> None:
-        """`path` is where it is written. Raises `MachineError`."""
-        self.machines = machines
-        self.machine = machine
+    def __init__(self, method: "MachineMethod", state: State, path: str, ends: Sequence[str]) -> None:
+        """`path` is where it is written, and `ends` where it leads to. Raises `MachineError`."""
+        self.method = method
+        self.machines = method.machines
         self.state = state
-        self.config: Any = read(state.config, self.config_type, f"{path}.config")
-        ends = [way.id[1] for way in machine.ways_from(state.id)]
-        for key in ("success_to", "failure_to"):
-            end = getattr(self.config, key, None)
-            if end is not None and end not in ends:
-                near = did_you_mean(end, ends)
-                raise MachineError(f"{path}.config.{key}: no transition leads to {end!r}{near}")
-        self.check(path)
+        self.ends = ends
+        self.needs: Sequence[str] = ()
+        """The names of the methods that it may call."""
+        self.config = read_config(state, path, ends)
+        self.check(f"{path}.config")
 
     def check(self, path: str) -> None:
         """Raise `MachineError` if the configuration names what is not there."""
 
-    @property
-    def needs(self) -> Iterable[str]:
-        """The names of the methods that it may call."""
-        return ()
+    def accept(self, event: Event) -> Any:
+        """Raise `BadOutput` if it can do nothing with an event: whoever made that may make another one."""
+
+    def schemas(self) -> Schemas:
+        """Of what it needs of the event that leads to it, and of what it comes to, if these are known."""
+        return None, None
 
     @property
-    def gives(self) -> dict[str, Any] | None:
-        """The schema of what it comes to, if that is known."""
-        return None
+    def successes(self) -> list[str]:
+        """The states that it may lead to if it does not fail."""
+        chosen = self.config.get("success_to")
+        return [end for end in self.ends if end != self.config.get("failure_to") and chosen in (None, end)]
 
     async def value(self, moment: Moment) -> Any:
         """What it comes to. Raises what went wrong."""
         raise NotImplementedError
 
+    async def choose(self, moment: Moment) -> Event:
+        """The event that says what it came to, if all is well."""
+        return self.event(await self.value(moment))
+
     async def act(self, moment: Moment) -> Event:
         """The next event. Raises `BadOutput` or `BailOut`."""
-        failure_to: str | None = getattr(self.config, "failure_to", None)
         try:
-            value = await limited(moment, getattr(self.config, "timeout", None), partial(self.value, moment))
-        except (BailOut, BadOutput):
+            return await self.limited(moment, self.choose)
+        except BadOutput:
             raise
         except Exception as error:  # of an author's function, or of anybody's tool
-            moment.check_goes_on()
-            if failure_to is None:
-                raise BailOut("action-failed", f"{self.state.id}: {said(error)}") from error
-            return moment.to(failure_to, {"error": said(error)})
-        return self.event(moment, value)
+            moment.call.check_goes_on()
+            if "failure_to" in self.config:
+                return self.event({"error": told(error)}, self.config["failure_to"])
+            if isinstance(error, BailOut):
+                raise
+            reason: Reason = "timeout" if isinstance(error, TimedOut) else "action-failed"
+            raise BailOut(reason, told(error)) from error
 
-    def event(self, moment: Moment, value: Any) -> Event:
-        """The event that says what it came to."""
-        failure_to: str | None = getattr(self.config, "failure_to", None)
-        chosen: str | None = getattr(self.config, "success_to", None)
-        ends = [way.id[1] for way in moment.ways if way.id[1] != failure_to]
-        if chosen is None and len(ends) == 1:
-            chosen = ends[0]
-        return moment.to(chosen, value if isinstance(value, dict) else {"result": value})
+    async def limited(self, moment: Moment, work: Callable[[Moment], Coroutine[Any, Any, T]]) -> T:
+        """What comes of it in the time that it has, counted from when it first began. Raises `TimedOut`."""
+        seconds = self.config.get("timeout")
+        trace = moment.call.own_trace
+        with steps.Contained(moment.call):
+            if seconds is None or self.keeps_time:
+                return await work(moment)
+            until, late = steps.deadline(trace, seconds), f"It took longer than {seconds:g} s"
+            return await steps.within(trace, until, late, partial(work, moment))
 
-
-async def beside(moment: Moment, what: str, work: Sequence[Callable[[], Awaitable[Any]]]) -> list[Any]:
-    """Do several things at once. What each came to is kept, and not done again for the sake of the others."""
-    trace = trace_of(moment.call)
-    places = [trace.place() if trace.kept else "" for _ in work]
-
-    async def one(place: str, work: Callable[[], Awaitable[Any]]) -> Any:
-        with trace.nested(place):
-            return await once(trace, what, work)
-
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one(*pair)) for pair in zip(places, work, strict=True)]
-    return [task.result() for task in tasks]
-
-
-async def limited(moment: Moment, seconds: float | None, work: Callable[[], Awaitable[T]]) -> T:
-    """Do something within so many seconds, counted from when it first began. Raises `TimedOut`."""
-    if seconds is None:
-        return await work()
-    trace = trace_of(moment.call)
-    until = steps.value(trace, "limit", lambda: time.time() + seconds)
-    limit = asyncio.timeout(until - time.time())
-    try:
-        async with limit:
-            return await work()
-    except TimeoutError:
-        if not limit.expired():
-            raise
-        raise TimedOut(f"It took longer than {seconds:g} s") from None
-
-
-# --- model ------------------------------------------------------------------------------------------
-
-
-class ModelConfig(Definition, frozen=True):
-    """Which model: by default that of the hub, or else the caller's."""
-
-    model: str | None = None
-    max_tokens: int | None = None
-    temperature: float | None = None
+    def event(self, value: Any, end: str | None = None) -> Event:
+        """An event to a state; without one, by the only way that there is. Raises `BadOutput`."""
+        fields = value if isinstance(value, dict) else {"result": value}
+        ends = self.successes if end is None else [end]
+        if len(ends) != 1:
+            raise BadOutput(f"Which of {', '.join(ends) or 'no transitions'} is meant?", fields)
+        return {**fields, "id": [self.state.id, ends[0]]}
 
 
 class ModelAction(Action):
-    config_type = ModelConfig
+    may_try_again = True
+    known = ("timeout", "failure_to", "model", "max_tokens", "temperature")
 
     def check(self, path: str) -> None:
         try:
-            self.machines.model(self.machine, self.config.model)
+            self.machines.model(self.method, self.config.get("model"))
         except ValueError as error:
-            raise MachineError(f"{path}.config.model: {error}") from None
+            raise MachineError(f"{path}.model: {error}") from None
 
-    async def act(self, moment: Moment) -> Event:
+    async def choose(self, moment: Moment) -> Event:
         return read_event(await self._say(moment, moment.ways))
 
     async def value(self, moment: Moment) -> Any:
@@ -178,249 +162,196 @@ class ModelAction(Action):
             return text
 
     async def _say(self, moment: Moment, ways: tuple[Transition, ...]) -> str:
-        request = conversation(moment, ways, self.config.max_tokens, self.config.temperature)
-        model = self.machines.model(self.machine, self.config.model)
+        ends = {way.id[1]: self.method.actions.get(way.id[1]) for way in ways}
+        tools = {
+            end: self.machines.offered(one.needs) for end, one in ends.items() if isinstance(one, ToolsAction)
+        }
+        request = conversation(moment, ways, tools, self.config)
+        model = self.machines.model(self.method, self.config.get("model"))
         if model is None:
-            return await _sampled(moment, request)
+            return await self._sample(moment, request)
 
         async def say() -> Any:
+            text = ""
             try:
-                return {"text": await _said_by(model, request, moment)}
+                async for event in model.stream(request):
+                    if isinstance(event, TextPart):
+                        text += event.text
+                        moment.ask.log(event.text, "debug", {"state": moment.state.id})
+                    if len(text) > MOST_TEXT:
+                        return {"error": f"The model has said more than {MOST_TEXT} characters"}
             except Exception as error:  # noqa: BLE001  a model of anybody's
-                return {"error": said(error)}
+                return {"error": told(error)}
+            return {"text": sendable(text)}
 
         say.__qualname__ = f"model in {self.state.id}"
-        answer = await steps.run(trace_of(moment.call), say, (), {}, retry_safe=True)
+        answer = await steps.run(moment.call.own_trace, say, (), {}, retry_safe=True)
         if "error" in answer:
             raise BailOut("llm-fatal-error", answer["error"])
         return str(answer["text"])
 
-
-async def _said_by(model: Model, request: ModelRequest, moment: Moment) -> str:
-    """What a model says; each piece is a line of the call's log too, for whoever wants to see it grow."""
-    text = ""
-    async for event in model.stream(request):
-        if isinstance(event, TextPart):
-            text += event.text
-            moment.ask.log(event.text, "debug", {"state": moment.state.id})
-    return text
-
-
-async def _sampled(moment: Moment, request: ModelRequest) -> str:
-    """What the caller's model says."""
-    system = request.system or ""
-    if request.schema is not None:
-        system += f"\n\nThe JSON Schema of the events: {to_json(request.schema).decode()}"
-    messages = [
-        {"role": one.role, "content": {"type": "text", "text": one.content}} for one in request.messages
-    ]
-    asking = moment.ask.sample(
-        messages,
-        system=system,
-        max_tokens=request.max_tokens,
-        temperature=request.temperature,
-        key=moment.state.id,
-    )
-    try:
-        return (await asking).text
-    except MidcallError as error:
-        raise BailOut("llm-fatal-error", said(error)) from error
-
-
-# --- tools ------------------------------------------------------------------------------------------
-
-
-class ToolsConfig(Definition, frozen=True):
-    """Which tools: those named, or all that need no scope. `timeout` is for all calls of an event."""
-
-    tools: tuple[str, ...] = ()
-    parallel: bool = False
-    timeout: Seconds = TOOL_SECONDS
-
-
-class BatchCall(Definition, frozen=True):
-    """A tool call of an event."""
-
-    id: str
-    name: str
-    arguments: dict[str, Any] = msgspec.field(default_factory=dict)
+    async def _sample(self, moment: Moment, request: ModelRequest) -> str:
+        """What the caller's model says."""
+        asking = moment.ask.sample(
+            [{"role": one.role, "content": one.content} for one in request.messages],
+            system=request.system,
+            max_tokens=request.max_tokens,
+            temperature=request.temperature,
+            key=self.state.id,
+        )
+        try:
+            return (await asking).text
+        except MidcallError as error:
+            raise BailOut("llm-fatal-error", told(error)) from error
 
 
 class ToolsAction(Action):
-    config_type = ToolsConfig
+    """Of the tools that are named, or all that need no scope. `timeout` is for all calls of an event."""
 
-    @property
-    def needs(self) -> Iterable[str]:
-        return self.config.tools  # type: ignore[no-any-return]
+    known = (*Action.known, "tools", "parallel")
+    keeps_time = True
 
-    async def act(self, moment: Moment) -> Event:
-        return moment.to(None, {"tool_results": await self.value(moment)})
+    def check(self, path: str) -> None:
+        self.needs = self.config.get("tools", ())
+        self._seconds = self.config.get("timeout", TOOL_SECONDS)
 
-    async def value(self, moment: Moment) -> list[dict[str, Any]]:
-        event = moment.event
-        calls = self._read(event.get("tool_calls", event.get("calls")))
-        until = steps.value(trace_of(moment.call), "limit", lambda: time.time() + self.config.timeout)
-        work = [partial(self._call, moment, one, until) for one in calls]
-        if not self.config.parallel:
-            return [await once(trace_of(moment.call), "tool", one) for one in work]
-        return await beside(moment, "tool", work)
+    def schemas(self) -> Schemas:
+        taken = {"type": "object", "anyOf": [{"required": ["tool_calls"]}, {"required": ["calls"]}]}
+        return taken, _object(tool_results={"type": "array", "items": {"type": "object"}})
 
-    def _read(self, given: Any) -> list[BatchCall]:
+    async def value(self, moment: Moment) -> dict[str, Any]:
+        trace, calls = moment.call.own_trace, self.accept(moment.event)
+        until = steps.deadline(trace, self._seconds)
+        work = [partial(self._call, moment, until, *one) for one in calls]
+        if self.config.get("parallel"):
+            return {"tool_results": await steps.beside(trace, "tool", work)}
+        return {"tool_results": [await steps.once(trace, "tool", one) for one in work]}
+
+    def accept(self, event: Event) -> list[tuple[str, str, Any, bytes]]:
+        given = event.get("tool_calls", event.get("calls"))
         if not isinstance(given, list) or len(given) > MOST_CALLS:
-            raise BadOutput(f"tool_calls is a list of at most {MOST_CALLS} calls", given)
+            raise BadOutput(f"tool_calls is a list of at most {MOST_CALLS} calls", event)
         try:
-            return msgspec.convert(given, list[BatchCall])
-        except msgspec.ValidationError as error:
-            raise BadOutput(f"tool_calls: {error}", given) from None
+            return checked_calls(given)
+        except ValueError as error:
+            raise BadOutput(f"tool_calls: {error}", event) from None
 
-    async def _call(self, moment: Moment, call: BatchCall, until: float) -> dict[str, Any]:
-        limit = asyncio.timeout(until - time.time())
+    async def _call(
+        self, moment: Moment, until: float, call_id: str, name: str, given: Any, _: bytes
+    ) -> Event:
+        async def work() -> Any:
+            found = self.machines.tool(name, self.needs)
+            return await call_within(moment.call, found, given or {}, moment.run.scopes)
+
         try:
-            found = self.machines.tool(call.name, self.config.tools)
             with going_deeper():
-                async with limit:
-                    given = to_json(call.arguments)
-                    result = await call_within(moment.call, found, given, moment.run.scopes)
-        except TimeoutError as error:
-            late = f"The batch took longer than {self.config.timeout:g} s"
-            return {"call_id": call.id, "success": False, "error": late if limit.expired() else said(error)}
+                late = f"The batch took longer than {self._seconds:g} s"
+                result = await steps.within(moment.call.own_trace, until, late, work)
         except Exception as error:  # noqa: BLE001  whatever it is, the model is told
-            moment.check_goes_on()
-            return {"call_id": call.id, "success": False, "error": said(error)}
-        return {"call_id": call.id, "success": True, "result": result}
+            moment.call.check_goes_on()
+            return {"call_id": call_id, "success": False, "error": told(error)}
+        return {"call_id": call_id, "success": True, "result": result}
 
-
-# --- ask --------------------------------------------------------------------------------------------
 
 _FIELD = re.compile(r"\{(\w+)\}")
 
 
-class AskConfig(Definition, frozen=True):
-    """What the person is told, with `{name}` for a field of the event, and how many seconds they have."""
-
-    message: str = ""
-    timeout: Seconds | None = None
-
-
 class AskAction(Action):
-    config_type = AskConfig
+    """In `message`, `{name}` stands for a field of the event. `timeout` is for each question."""
+
+    known = ("timeout", "failure_to", "message")
+    keeps_time = True
+    may_try_again = True
 
     async def value(self, moment: Moment) -> str:
-        return await moment.ask.prompt(self._message(moment), key=self.state.id, timeout=self._seconds)
+        return await moment.ask.prompt(self._message(moment), **self._options())
 
-    async def act(self, moment: Moment) -> Event:
-        ways, message = moment.ways, self._message(moment)
-        try:
-            way = ways[0] if len(ways) == 1 else await self._choose(moment, ways, message)
-            schema = inlined(moment.machine.fields(way))
-            if schema.get("properties") or compiled(schema).fault({}) is not None:
-                return moment.to(way.id[1], await self._fill_in(moment, way, schema, message))
-            if len(ways) > 1:
-                return moment.to(way.id[1], {})
-            agreed = await moment.ask.confirm(message, key=self.state.id, timeout=self._seconds)
-            return moment.to(way.id[1], {"confirmed": agreed})
-        except AskError as error:
-            moment.check_goes_on()
-            raise BailOut(
-                "timeout" if isinstance(error, TimedOut) else "action-failed", said(error)
-            ) from error
+    async def choose(self, moment: Moment) -> Event:
+        ask, ways, message = moment.ask, moment.ways, self._message(moment)
+        way = ways[0]
+        if len(ways) > 1:
+            options = [Option(one.id[1], one.label or one.id[1], one.description or None) for one in ways]
+            chosen = await ask.select(message, options, **self._options())
+            way = next(one for one in ways if one.id[1] == chosen)
+        schema = inlined(moment.machine.fields(way))
+        if schema.get("properties") or compiled(schema).fault({}) is not None:
+            form = ask.form(schema, way.description or message, **self._options(f"-{way.id[1]}"))
+            return self.event(await form, way.id[1])
+        if len(ways) > 1:
+            return self.event({}, way.id[1])
+        if not await ask.confirm(message, **self._options()):
+            raise BailOut("action-failed", "The person said no")
+        fields = {"confirmed": True}
+        return self.event({} if compiled(schema).fault(fields) else fields, way.id[1])
 
-    @property
-    def _seconds(self) -> Any:
-        return self.config.timeout or "default"
+    def _options(self, suffix: str = "") -> dict[str, Any]:
+        return {"key": f"{self.state.id}{suffix}", "timeout": self.config.get("timeout", "default")}
 
     def _message(self, moment: Moment) -> str:
-        message = self.config.message or self.state.description or self.state.id
-        message = _FIELD.sub(lambda found: str(moment.event.get(found[1], found[0])), message)
+        message = self.config.get("message") or self.state.description or self.state.id
+        message = _FIELD.sub(lambda found: as_text(moment.event.get(found[1], found[0])), message)
         return f"{message}\n\n{moment.problem}" if moment.problem else message
-
-    async def _choose(self, moment: Moment, ways: tuple[Transition, ...], message: str) -> Transition:
-        options = [Option(way.id[1], way.label or way.id[1], way.description or None) for way in ways]
-        chosen = await moment.ask.select(message, options, key=self.state.id, timeout=self._seconds)
-        return next(way for way in ways if way.id[1] == chosen)
-
-    async def _fill_in(
-        self, moment: Moment, way: Transition, schema: dict[str, Any], message: str
-    ) -> dict[str, Any]:
-        key = f"{self.state.id}-{way.id[1]}"
-        return await moment.ask.form(schema, way.description or message, key=key, timeout=self._seconds)
-
-
-# --- method, function, machine ----------------------------------------------------------------------
-
-
-class MethodConfig(Definition, frozen=True):
-    """Which method, and arguments beside the fields of the event that it takes."""
-
-    method: str
-    arguments: dict[str, Any] = msgspec.field(default_factory=dict)
-    success_to: str | None = None
-    failure_to: str | None = None
-    timeout: Seconds | None = None
 
 
 class MethodAction(Action):
-    config_type = MethodConfig
+    """`arguments` are given beside the fields of the event that the method takes."""
+
+    needed = ("method",)
+    known = (*Action.known, "arguments")
 
     def check(self, path: str) -> None:
-        self.machines.check_method(self.config.method, f"{path}.config.method")
+        self.needs = (self.config["method"],)
+        if self._found is None:
+            known = [name for name, _ in self.machines.hub.methods()]
+            check_known("unknown method", self.config["method"], known, f"{path}.method")
 
     @property
-    def needs(self) -> Iterable[str]:
-        return (self.config.method,)
+    def _found(self) -> Resolved | None:
+        return self.machines.hub.find(self.config["method"])
 
-    @property
-    def gives(self) -> dict[str, Any] | None:
-        found = self.machines.hub.find(self.config.method)
-        return None if found is None or found.method.streaming else found.method.returns
+    def schemas(self) -> Schemas:
+        if self._found is None:  # of a mounted server it may come later
+            return None, None
+        method = self._found.method
+        needed = set(method.params.get("required", ())) - self.config.get("arguments", {}).keys()
+        taken = {**method.params, "required": sorted(needed), "additionalProperties": True}
+        return taken, None if method.streaming else method.returns
 
     async def value(self, moment: Moment) -> Any:
-        found = self.machines.hub.resolve(self.config.method)
+        found = self.machines.hub.resolve(self.config["method"])
         known = found.method.params.get("properties", {})
-        fields = {key: value for key, value in moment.event.items() if key in known and key != "id"}
-        given = to_json({**fields, **self.config.arguments})
+        fields = {key: value for key, value in without(moment.event, "id").items() if key in known}
+        given = {**fields, **self.config.get("arguments", {})}
         return await call_within(moment.call, found, given, moment.run.scopes)
 
 
-class FunctionConfig(Definition, frozen=True):
-    """Which function, by the name that it was registered with."""
-
-    function: str
-    timeout: Seconds | None = None
-
-
 class FunctionAction(Action):
-    config_type = FunctionConfig
+    may_try_again = True
+    needed = ("function",)
 
     def check(self, path: str) -> None:
-        functions = self.machines.get(self.machine.id).functions
-        if self.config.function not in functions:
-            near = did_you_mean(self.config.function, list(functions))
-            raise MachineError(f"{path}.config.function: unknown function {self.config.function!r}{near}")
-        self._function = functions[self.config.function]
+        functions, path = self.method.functions, f"{path}.function"
+        check_known("unknown function", self.config["function"], functions, path)
+        self._function = functions[self.config["function"]]
         self._takes = _takes(self._function)
-        self._is_async = inspect.iscoroutinefunction(self._function)
-        if self._takes > 1 and not self._is_async:
-            raise MachineError(f"{path}.config.function: one that takes the moment too must be `async def`")
+        if self._takes > 1 and not inspect.iscoroutinefunction(self._function):
+            raise MachineError(f"{path}: one that takes the moment too must be `async def`")
 
-    def event(self, moment: Moment, value: Any) -> Event:
+    async def choose(self, moment: Moment) -> Event:
         """As it says, if it says where to; the id of the event that it was given does not count."""
-        legal = [list(way.id) for way in moment.ways]
+        value = await self.value(moment)
         way = value.get("id") if isinstance(value, dict) else None
-        if way is None or (way == moment.event["id"] and way not in legal):
-            return super().event(moment, value)
+        if way is None or (way == moment.event["id"] and way not in [list(one.id) for one in moment.ways]):
+            return self.event(value)
         return value  # type: ignore[no-any-return]
 
     async def value(self, moment: Moment) -> Any:
-        given = (moment.event, moment)[: self._takes]
-
-        async def work() -> Any:
-            if self._is_async:
-                return await self._function(*given)
-            value = await asyncio.to_thread(self._function, *given)
-            return await value if inspect.isawaitable(value) else value
-
-        return await once(trace_of(moment.call), f"function {self.config.function}", work)
+        event = to_builtins(moment.event)  # a copy: the trail is not its to change
+        if self._takes > 1:  # it may ask, and has steps of its own
+            here = Moment(moment.run, moment.state, event, moment.problem)
+            return to_builtins(await steps.called(self._function, event, here))
+        async with moment.call.own_trace.working():
+            return to_builtins(await steps.called(self._function, event))  # it is kept with the state anyway
 
 
 def _takes(function: Callable[..., Any]) -> int:
@@ -433,116 +364,72 @@ def _takes(function: Callable[..., Any]) -> int:
     return min(2, max(1, sum(one.default is one.empty for one in wanted)))
 
 
-class MachineConfig(Definition, frozen=True):
-    """Which machine; and how much of its trail the event has."""
-
-    machine: str
-    trail: Literal["omit", "summary", "full"] = "omit"
-    success_to: str | None = None
-    failure_to: str | None = None
-    timeout: Seconds | None = None
-
-
 class MachineAction(Action):
-    config_type = MachineConfig
+    """The event has as much of the machine's trail as `trail` says."""
+
+    needed = ("machine",)
+    known = (*Action.known, "trail")
 
     def check(self, path: str) -> None:
-        known = list(self.machines.making)
-        if self.config.machine not in known:
-            near = did_you_mean(self.config.machine, known)
-            raise MachineError(f"{path}.config.machine: unknown machine {self.config.machine!r}{near}")
+        name, own = self.config["machine"], self.method
+        machines = {**self.machines.registered, **own.parts, own.name: own}  # it may run itself
+        check_known("unknown machine", name, machines, f"{path}.machine")
+        inner, self._inner = machines[name], machines[name].machine
+        self._found = Resolved(f"{self.machines.namespace}.{name}", inner, ())
+        if inner is not own:
+            self.needs = [name for action in inner.actions.values() for name in action.needs]
 
-    @property
-    def needs(self) -> Iterable[str]:
-        name = self.config.machine
-        return () if name == self.machine.id else self.machines.get(name).needs
-
-    @property
-    def gives(self) -> dict[str, Any] | None:
-        machine = self.machines.get(self.config.machine).machine
-        ways = machine.ways_to(END)
-        return machine.event_schema(*ways) if ways else None
+    def schemas(self) -> Schemas:
+        inner = self._inner
+        return inner.fields(*inner.ways_from(START)), inner.fields(*inner.ways_to(END))
 
     async def value(self, moment: Moment) -> Any:
-        name = self.config.machine
-        fields = {key: value for key, value in moment.event.items() if key != "id"}
-        event = self.machines.get(name).first_event(fields)
-        run = self.machines.run(name, moment.call, moment.run.scopes, f"{moment.run.path} / {name}")
-
-        async def work() -> Any:
-            return [entry async for entry in run.entries(event)]
-
-        trail = await once(trace_of(moment.call), f"machine {name}", work)
+        given = without(moment.event, "id")
+        trail = await call_within(moment.call, self._found, given, moment.run.scopes)
         last = trail[-1]["event"]
         if last.get("bail_out"):
-            raise MidcallError(f"{name} gave up: {last.get('message') or last['reason']}")
-        result = {key: value for key, value in last.items() if key != "id"}
-        match self.config.trail:
-            case "full":
-                result["trail"] = trail
-            case "summary":
-                result["trail"] = [[one["from"], one["to"]] for one in trail if "error" not in one]
-        return result
-
-
-# --- parallel ---------------------------------------------------------------------------------------
-
-
-class ParallelBranch(Definition, frozen=True):
-    """One of several things that are done at once."""
-
-    id: str
-    action: str
-    config: dict[str, Any] = msgspec.field(default_factory=dict)
-    description: str = ""
-    prompts: tuple[str, ...] = ()
-    timeout: Seconds | None = None
-
-
-class ParallelConfig(Definition, frozen=True):
-    """What is done at once; `timeout` is for each of the branches that has none of its own."""
-
-    branches: tuple[ParallelBranch, ...]
-    timeout: Seconds | None = None
+            raise MidcallError(f"{self._inner.id} gave up: {last['message'] or last['reason']}")
+        result = without(last, "id")
+        kept = self.config.get("trail", "omit")
+        short = [[one["from"], one["to"]] for one in trail if "error" not in one]
+        return result if kept == "omit" else {**result, "trail": trail if kept == "full" else short}
 
 
 class ParallelAction(Action):
-    config_type = ParallelConfig
+    """`timeout` is for each of the branches that has none of its own."""
+
+    needed = ("branches",)
+    keeps_time = True
 
     def check(self, path: str) -> None:
-        self._branches: list[tuple[ParallelBranch, Action]] = []
-        for n, branch in enumerate(self.config.branches):
-            at = f"{path}.config.branches[{n}]"
-            if any(branch.id == one.id for one, _ in self._branches):
-                raise MachineError(f"{at}.id: {branch.id!r} is there already")
-            state = State(branch.id, branch.action, branch.description, branch.config, branch.prompts)
-            self._branches.append((branch, make_action(self.machines, self.machine, state, at)))
-        if not self._branches:
-            raise MachineError(f"{path}.config.branches: there is none")
+        self._branches: dict[str, Action] = {}
+        for n, branch in enumerate(self.config["branches"]):
+            config = {"timeout": branch.timeout or self.config.get("timeout"), **branch.config}
+            state = msgspec.structs.replace(branch, config=config)
+            self._branches[branch.id] = make_action(self.method, state, f"{path}.branches[{n}]")
+        self.needs = [name for action in self._branches.values() for name in action.needs]
 
-    @property
-    def needs(self) -> Iterable[str]:
-        return [name for _, action in self._branches for name in action.needs]
+    def schemas(self) -> Schemas:
+        return None, _object(results={"type": "object"})
 
-    async def act(self, moment: Moment) -> Event:
-        return self.event(moment, {"results": await self.value(moment)})
+    async def value(self, moment: Moment) -> dict[str, Any]:
+        work = [partial(self._run, moment, action) for action in self._branches.values()]
+        done = await steps.beside(moment.call.own_trace, "branch", work)
+        return {"results": dict(zip(self._branches, done, strict=True))}
 
-    async def value(self, moment: Moment) -> Any:
-        results = await beside(moment, "branch", [partial(self._run, moment, *one) for one in self._branches])
-        return {branch.id: result for (branch, _), result in zip(self._branches, results, strict=True)}
-
-    async def _run(self, moment: Moment, branch: ParallelBranch, action: Action) -> dict[str, Any]:
+    async def _run(self, moment: Moment, action: Action) -> dict[str, Any]:
         inner = Moment(moment.run, action.state, moment.event)
-        seconds = self.config.timeout if branch.timeout is None else branch.timeout
         try:
             with going_deeper():
-                value = await limited(inner, seconds, partial(action.value, inner))
-        except TimedOut as error:
-            return {"status": "timeout", "error": said(error)}
+                return {"status": "success", "value": await action.limited(inner, action.value)}
         except Exception as error:  # noqa: BLE001  whatever it is, the others go on
-            moment.check_goes_on()
-            return {"status": "error", "error": said(error)}
-        return {"status": "success", "value": value}
+            moment.call.check_goes_on()
+            return {"status": "timeout" if isinstance(error, TimedOut) else "error", "error": told(error)}
+
+
+def _object(**properties: Any) -> dict[str, Any]:
+    whole = {"type": "object", "properties": properties, "required": list(properties)}
+    return {**whole, "additionalProperties": False}
 
 
 ACTIONS: dict[str, type[Action]] = {
@@ -557,10 +444,30 @@ ACTIONS: dict[str, type[Action]] = {
 }
 
 
-def make_action(machines: "Machines", machine: Machine, state: State, path: str) -> Action:
-    """The action of a state. Raises `MachineError`."""
-    kind = ACTIONS.get(state.action)
-    if kind is None:
-        near = did_you_mean(state.action, list(ACTIONS))
-        raise MachineError(f"{path}.action: unknown action {state.action!r}{near}")
-    return kind(machines, machine, state, path)
+def make_action(method: "MachineMethod", state: State, path: str, ends: Sequence[str] = ()) -> Action:
+    """The action of a state, or of a branch. Raises `MachineError`."""
+    return ACTIONS.get(state.action, Action)(method, state, path, ends)
+
+
+def read_config(state: State, path: str, ends: Sequence[str]) -> StateConfig:
+    """What a state is configured with. Raises `MachineError` for all that is wrong to see without a hub."""
+    check_known("unknown action", state.action, ACTIONS, f"{path}.action")
+    kind, path = ACTIONS[state.action], f"{path}.config"
+    given = {key: one for key, one in state.config.items() if one is not None}
+    for key in given:
+        check_known("unknown key", key, (*kind.needed, *kind.known), path)
+    for key in kind.needed:
+        check_known("missing key", key, given, path)
+    config = read(given, StateConfig, path)
+    for key in {"success_to", "failure_to"} & given.keys():
+        check_known("no transition leads to", given[key], ends, f"{path}.{key}")
+    meant = [end for end in ends if end != config.get("failure_to")]
+    if len(meant) > 1 and not kind.may_try_again and "success_to" not in given:
+        raise MachineError(f"{path}.success_to: which of {', '.join(meant)} is meant?")
+    names = [branch.id for branch in config.get("branches", ())]
+    for n, name in enumerate(names):
+        if name in names[:n]:
+            raise MachineError(f"{path}.branches[{n}].id: {name!r} is there already")
+    if "branches" in given and not names:
+        raise MachineError(f"{path}.branches: there is none")
+    return config

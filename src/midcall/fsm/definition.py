@@ -1,33 +1,28 @@
 """Machine: a state machine as data, read from JSON or written with `MachineBuilder`.
 
-    {"id": "loop",
-     "states": [{"id": "llm", "action": "model"}, {"id": "servicing", "action": "tools"}],
-     "transitions": [{"id": ["start", "llm"]}, {"id": ["llm", "servicing"]},
-                     {"id": ["servicing", "llm"]}, {"id": ["llm", "end"]}]}
-
 `start` and `end` are there without being written. An event is an object whose `id` says which transition it
 takes; the schema of a transition is that of its events. This knows no hub, and runs nothing.
 """
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, Self, TypeAlias, TypedDict, Unpack
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Annotated, Any, Literal, Self, TypeAlias, TypedDict, TypeVar, Unpack
 
 import msgspec
 from msgspec import Struct
 
 from midcall.activation import digest
 from midcall.errors import RegistrationError
-from midcall.json_schema import compiled, inlined
+from midcall.json_schema import JsonSchema, compiled, followed, inlined, joined
 from midcall.limits import near_matches
 
 START, END = "start", "end"
 
-Schema: TypeAlias = dict[str, Any] | str | None
-"""A JSON Schema, or the name of one in `schemas`."""
-
 Event: TypeAlias = dict[str, Any]
 """`{"id": [from, to], ...}`."""
+
+T = TypeVar("T")
 
 
 class MachineError(RegistrationError):
@@ -48,6 +43,43 @@ class State(Definition, frozen=True):
     prompts: tuple[str, ...] = ()
 
 
+Seconds: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=10 * 366 * 24 * 3600)]
+Number: TypeAlias = Annotated[int, msgspec.Meta(gt=0, le=10**9)]
+
+
+class ParallelBranch(State, frozen=True):
+    """One of several things that are done at once."""
+
+    timeout: Seconds | None = None
+
+
+class StateConfig(TypedDict, total=False):
+    """All that a state can be configured with. Its action says which of that it knows."""
+
+    timeout: Seconds
+    success_to: str
+    failure_to: str
+    model: str
+    max_tokens: Number
+    temperature: Annotated[float, msgspec.Meta(ge=0, le=100)]
+    tools: Sequence[str]
+    parallel: bool
+    message: str
+    method: str
+    arguments: dict[str, Any]
+    function: str
+    machine: str
+    trail: Literal["omit", "summary", "full"]
+    branches: Sequence[ParallelBranch]
+
+
+class RunLimits(Struct, frozen=True):
+    """What a run is limited to, if nothing else is said: a week, and transitions."""
+
+    time_limit: Seconds = 7 * 24 * 3600.0
+    max_transitions: Number = 100
+
+
 class Transition(Definition, frozen=True):
     """A way from one state to another one. With `omit`, a model does not see that it was taken."""
 
@@ -55,7 +87,8 @@ class Transition(Definition, frozen=True):
     label: str = ""
     description: str = ""
     prompts: tuple[str, ...] = ()
-    schema: Schema = None
+    schema: dict[str, Any] | str | None = None
+    """A JSON Schema, or the name of one in `schemas`."""
     omit: bool = False
 
 
@@ -69,49 +102,67 @@ class Machine(Definition, frozen=True, dict=True):
     schemas: dict[str, dict[str, Any]] = {}
     prompts: tuple[str, ...] = ()
 
-    # --- looking -----------------------------------------------------------------------------
-
-    def state(self, state_id: str) -> State:
-        """Raises `KeyError`."""
-        return self._states[state_id]
-
     def ways_from(self, state_id: str) -> tuple[Transition, ...]:
         """The transitions that may be taken there."""
-        return self._ways.get(state_id, ())
+        return self._ways[0].get(state_id, ())
 
-    @functools.cached_property
-    def _states(self) -> dict[str, State]:
-        return {state.id: state for state in self.states}
-
-    @functools.cached_property
-    def _ways(self) -> dict[str, tuple[Transition, ...]]:
-        begins = {way.id[0] for way in self.transitions}
-        return {name: tuple(way for way in self.transitions if way.id[0] == name) for name in begins}
+    def ends_from(self, state_id: str) -> list[str]:
+        """The states that they lead to."""
+        return [way.id[1] for way in self.ways_from(state_id)]
 
     def ways_to(self, state_id: str) -> tuple[Transition, ...]:
         """The transitions that lead there."""
-        return tuple(way for way in self.transitions if way.id[1] == state_id)
+        return self._ways[1].get(state_id, ())
 
-    def fields(self, way: Transition) -> dict[str, Any]:
-        """The schema of what an event of a transition says, beside its `id`."""
-        schema = self.schemas[way.schema] if isinstance(way.schema, str) else way.schema
-        return self._with_definitions({"type": "object"} if schema is None else schema)
+    @functools.cached_property
+    def _ways(self) -> tuple[dict[str, tuple[Transition, ...]], ...]:
+        """The transitions by where they begin, and by where they end."""
+        found: tuple[dict[str, list[Transition]], ...] = ({}, {})
+        for way in self.transitions:
+            for ways, state_id in zip(found, way.id, strict=True):
+                ways.setdefault(state_id, []).append(way)
+        return tuple({name: tuple(one) for name, one in ways.items()} for ways in found)
 
-    def event_schema(self, *ways: Transition) -> dict[str, Any]:
-        """The schema of an event that takes one of these transitions."""
-        schemas = [_with_id(self.fields(way), way.id) for way in ways]
-        if len(schemas) == 1:
-            return schemas[0]
-        shared = {name: one for schema in schemas for name, one in schema.get("$defs", {}).items()}
-        found: dict[str, Any] = {"oneOf": [_without(schema, "$defs") for schema in schemas]}
-        return {**found, "$defs": shared} if shared else found
+    def fields(self, *ways: Transition) -> dict[str, Any]:
+        """The schema of what an event of one of these transitions says beside its `id`."""
+        found = []
+        for way in ways:
+            named = self.schemas[way.schema] if isinstance(way.schema, str) else way.schema
+            schema: dict[str, Any] = {"type": "object"} if named is None else without_id(named)
+            if b'"#/$defs/' in msgspec.json.encode(schema):
+                schema["$defs"] = {**self.schemas, **schema.get("$defs", {})}
+            found.append(schema)
+        return _one_of(found, "anyOf")
 
-    def _with_definitions(self, schema: dict[str, Any]) -> dict[str, Any]:
-        if b'"#/$defs/' not in msgspec.json.encode(schema):
-            return schema
-        return {**schema, "$defs": {**self.schemas, **schema.get("$defs", {})}}
+    def event_schema(self, *ways: Transition, fields: Mapping[str, Any] = {}) -> dict[str, Any]:
+        """The schema of an event that takes one of these transitions.
 
-    # --- as data -----------------------------------------------------------------------------
+        `fields` has schemas in the place of those that ways to a state have by themselves.
+        """
+        made = []
+        for way in ways:
+            (own,), defined = joined([fields.get(way.id[1]) or self.fields(way)])
+            root = {"$defs": defined} if defined else {}
+            made.append({"type": "object", **_with_id(own, way.id, root), **root})
+        return _one_of(made, "oneOf")
+
+    @functools.cached_property
+    def checked(self) -> dict[tuple[str, str], JsonSchema]:
+        """For each transition the schema of what its events say beside their `id`."""
+        return {way.id: compiled(self.fields(way)) for way in self.transitions}
+
+    def fault(self, way: Transition, event: Event) -> str | None:
+        """Why the fields of an event are none of this transition. Raises `ValueError` if nobody can say."""
+        found = self.checked[way.id].fault(without(event, "id"))
+        if found is not None and b'"id"' in msgspec.json.encode(self.fields(way)):
+            return self.checked[way.id].fault(event) and found  # it may speak of the `id` itself
+        return found
+
+    @property
+    def input_schema(self) -> dict[str, Any]:
+        """What a run begins with: the fields of the first event, with its `id` where there are several."""
+        ways = self.ways_from(START)
+        return self.fields(*ways) if len(ways) == 1 else self.event_schema(*ways)
 
     def to_json(self) -> bytes:
         """The definition, as `read_machine` reads it."""
@@ -135,34 +186,43 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """What is different between two structures, in words."""
     gone = [f"{name} is gone" for name in before if name not in now]
     new = [f"{name} is new" for name in now if name not in before]
-    return (
-        gone + new + [f"{name} has changed" for name in now if name in before and before[name] != now[name]]
-    )
+    return gone + new + [f"{name} has changed" for name in now if before.get(name, now[name]) != now[name]]
 
 
-def _with_id(schema: dict[str, Any], way: tuple[str, str]) -> dict[str, Any]:
-    its_id = {"const": list(way)}
-    if schema.get("type") == "object" and not schema.keys() & {
-        "$ref",
-        "allOf",
-        "anyOf",
-        "oneOf",
-        "not",
-        "if",
-    }:
-        properties = {"id": its_id, **_without(schema.get("properties", {}), "id")}
-        required = ["id", *(name for name in schema.get("required", ()) if name != "id")]
-        return {**schema, "properties": properties, "required": required}
-    marked = {"type": "object", "properties": {"id": its_id}, "required": ["id"]}
-    outer = {"$defs": schema["$defs"]} if "$defs" in schema else {}
-    return {**outer, "allOf": [_without(schema, "$defs"), marked]}
+def _with_id(schema: Any, way: tuple[str, str], root: dict[str, Any], depth: int = 3) -> Any:
+    """The schema of fields, which may be closed, as that of an event: each alternative has the `id` too."""
+    if not isinstance(schema, dict):
+        return schema
+    made = without_id(followed(schema, root))
+    alternatives = {key: made[key] for key in ("allOf", "anyOf", "oneOf") if key in made and depth}
+    made = {**made, "properties": {"id": {"const": list(way)}, **made.get("properties", {})}}
+    made["required"] = ["id", *made.get("required", ())]
+    made |= {key: made[key] + 1 for key in ("minProperties", "maxProperties") if key in made}
+    return made | {
+        key: [_with_id(one, way, root, depth - 1) for one in inner] for key, inner in alternatives.items()
+    }
 
 
-def _without(schema: Mapping[str, Any], key: str) -> dict[str, Any]:
-    return {name: value for name, value in schema.items() if name != key}
+def _one_of(schemas: Sequence[dict[str, Any]], key: str) -> dict[str, Any]:
+    if len(schemas) == 1:
+        return schemas[0]
+    parts, shared = joined(schemas)
+    return {"type": "object", key: parts, **({"$defs": shared} if shared else {})}
 
 
-# --- reading ----------------------------------------------------------------------------------------
+def without_id(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema of an event's fields, beside its `id`."""
+    left, properties, required = dict(schema), schema.get("properties"), schema.get("required")
+    if isinstance(properties, dict):
+        left["properties"] = without(properties, "id")
+    if isinstance(required, list | tuple):
+        left["required"] = [name for name in required if name != "id"]
+    return left
+
+
+def without(given: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """The same without one of its keys."""
+    return {name: value for name, value in given.items() if name != key}
 
 
 def read_machine(given: Any) -> Machine:
@@ -174,30 +234,26 @@ def read_machine(given: Any) -> Machine:
             raise MachineError(f"The machine is not JSON: {error}") from None
     if isinstance(given, dict) and "xitions" in given:
         given = {("transitions" if key == "xitions" else key): value for key, value in given.items()}
-    machine: Machine = read(given, Machine, "")
+    machine = read(given, Machine, "")
     _check_names(machine)
     return machine
 
 
-def read(given: Any, kind: type[Any], path: str) -> Any:
-    """A value of a struct. Raises `MachineError` with the path, and a near match for a key that is none."""
-    where = f"{path}: " if path else ""
-    if not isinstance(given, dict):
-        raise MachineError(f"{where}an object is needed here")
-    known = [field.encode_name for field in msgspec.structs.fields(kind)]
-    for key in given:
-        if key not in known:
-            raise MachineError(f"{where}unknown key {key!r}{did_you_mean(str(key), known)}")
-    for key, inner in (("states", State), ("transitions", Transition)):
-        if kind is Machine and isinstance(given.get(key), list):
-            for n, one in enumerate(given[key]):
-                read(one, inner, f"{key}[{n}]")
+_UNKNOWN = re.compile("Object contains unknown field `(.*)`", re.DOTALL)
+_INNER: dict[str, Any] = {"states": State, "transitions": Transition, "branches": ParallelBranch}
+
+
+def read(given: Any, kind: type[T], path: str) -> T:
+    """A value of a type. Raises `MachineError` with the path, and a near match for a key that is none."""
     try:
         return msgspec.convert(given, kind)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, RecursionError) as error:
         message, _, at = str(error).partition(" - at `$")
-        inside = at.rstrip("`").lstrip(".")
-        place = f"{path}.{inside}" if path and inside else path or inside
+        place = f"{path}{at.rstrip('`')}".lstrip(".")
+        if unknown := _UNKNOWN.fullmatch(message):
+            there = _INNER.get(place.rpartition(".")[2].partition("[")[0], kind)
+            known = [field.encode_name for field in msgspec.structs.fields(there)]
+            message = f"unknown key {unknown[1]!r}{did_you_mean(unknown[1], known)}"
         raise MachineError(f"{place}: {message}" if place else message) from None
 
 
@@ -207,54 +263,49 @@ def did_you_mean(name: str, known: Sequence[str]) -> str:
     return f": did you mean {near[0]!r}?" if near else f": there are {', '.join(known)}" if known else ""
 
 
+def check_known(what: str, name: str, known: Collection[str], path: str) -> None:
+    """Raise `MachineError` if a name is none of those that there are."""
+    if name not in known:
+        raise MachineError(f"{path}: {what} {name!r}{did_you_mean(name, list(known))}")
+
+
 def _check_names(machine: Machine) -> None:
     """Raise if something is named twice, or names what is not there."""
-    states: list[str] = [START, END]
+    states = {START: 0, END: 0}
     for n, state in enumerate(machine.states):
         if state.id in states:
             raise MachineError(f"states[{n}].id: {state.id!r} is there already")
-        states.append(state.id)
+        states[state.id] = n
     taken: set[tuple[str, str]] = set()
     for n, way in enumerate(machine.transitions):
+        path = f"transitions[{n}]"
         for end in way.id:
-            if end not in states:
-                raise MachineError(f"transitions[{n}].id: unknown state {end!r}{did_you_mean(end, states)}")
+            check_known("unknown state", end, states, f"{path}.id")
         if way.id[0] == END or way.id[1] == START:
-            raise MachineError(f"transitions[{n}].id: nothing comes after {END!r}, or before {START!r}")
+            raise MachineError(f"{path}.id: nothing comes after {END!r}, or before {START!r}")
         if way.id in taken:
-            raise MachineError(f"transitions[{n}].id: {list(way.id)} is there already")
+            raise MachineError(f"{path}.id: {list(way.id)} is there already")
         taken.add(way.id)
-        if isinstance(way.schema, str) and way.schema not in machine.schemas:
-            near = did_you_mean(way.schema, list(machine.schemas))
-            raise MachineError(f"transitions[{n}].schema: unknown schema {way.schema!r}{near}")
-        for problem in _schema_problems(machine, way):
-            raise MachineError(f"transitions[{n}].schema: {problem}")
+        if isinstance(way.schema, str):
+            check_known("unknown schema", way.schema, machine.schemas, f"{path}.schema")
+        try:
+            compiled(machine.fields(way))
+            compiled(machine.event_schema(way))
+        except (ValueError, TypeError, AttributeError) as error:
+            raise MachineError(f"{path}.schema: {error}") from None
+        if machine.fields(way).get("type", "object") != "object":
+            raise MachineError(f"{path}.schema: an event is an object")
+        if "bail_out" in machine.fields(way).get("properties", {}):
+            raise MachineError(f"{path}.schema: bail_out is for runs that give up, and no field of an event")
     if not machine.ways_from(START):
         raise MachineError(f"transitions: none begins at {START!r}")
 
 
-def _schema_problems(machine: Machine, way: Transition) -> Iterator[str]:
-    fields = machine.fields(way)
-    if fields.get("type", "object") != "object":
-        yield "an event is an object"
-    try:
-        compiled(fields)
-        compiled(machine.event_schema(way))
-    except ValueError as error:
-        yield str(error)
-
-
-# --- writing it in Python ---------------------------------------------------------------------------
-
-
-class StateOptions(TypedDict, total=False):
-    """What states have beside what is special about them; an action refuses those that mean nothing to it."""
+class StateOptions(StateConfig, total=False):
+    """What states may have; an action refuses what means nothing to it."""
 
     description: str
     prompts: Sequence[str]
-    timeout: float
-    success_to: str
-    failure_to: str
 
 
 class MachineBuilder:
@@ -264,75 +315,54 @@ class MachineBuilder:
     """
 
     def __init__(self, machine_id: str, description: str = "", *, prompts: Sequence[str] = ()) -> None:
+        self.id = machine_id
         self._whole = {"id": machine_id, "description": description, "prompts": list(prompts)}
         self._states: list[dict[str, Any]] = []
         self._transitions: list[dict[str, Any]] = []
         self.functions: dict[str, Callable[..., Any]] = {}
+        self.parts: list[Machine | MachineBuilder] = []
+        """Machines that only this one runs (see `chain`)."""
 
     def state(
         self, state_id: str, action: str, config: Mapping[str, Any], **options: Unpack[StateOptions]
     ) -> Self:
         """A state with any action; `model`, `tools` and so on write the configuration."""
-        words: dict[str, Any] = {
-            key: one for key, one in options.items() if key in ("description", "prompts")
-        }
-        others = {key: one for key, one in options.items() if key not in words}
-        given = {key: one for key, one in {**config, **others}.items() if one is not None}
+        given = {key: one for key, one in {**config, **options}.items() if one is not None}
+        words = {key: given.pop(key) for key in ("description", "prompts") if options.get(key) is not None}
         self._states.append({"id": state_id, "action": action, "config": given, **words})
         return self
 
-    def model(
-        self,
-        state_id: str,
-        *,
-        model: str | None = None,
-        max_tokens: int | None = None,
-        temperature: float | None = None,
-        **options: Unpack[StateOptions],
-    ) -> Self:
+    def model(self, state_id: str, **options: Unpack[StateOptions]) -> Self:
         """Where a model chooses the next transition: by default that of the hub, or the caller's."""
-        config = {"model": model, "max_tokens": max_tokens, "temperature": temperature}
-        return self.state(state_id, "model", config, **options)
+        return self.state(state_id, "model", {}, **options)
 
-    def tools(
-        self, state_id: str, *tools: str, parallel: bool = False, **options: Unpack[StateOptions]
-    ) -> Self:
+    def tools(self, state_id: str, *names: str, **options: Unpack[StateOptions]) -> Self:
         """Where the tool calls of an event are made: of these tools, or of all that need no scope."""
-        return self.state(state_id, "tools", {"tools": list(tools), "parallel": parallel}, **options)
+        return self.state(state_id, "tools", {"tools": list(names)}, **options)
 
-    def ask(self, state_id: str, message: str = "", **options: Unpack[StateOptions]) -> Self:
+    def ask(self, state_id: str, message: str = "", /, **options: Unpack[StateOptions]) -> Self:
         """Where a person chooses the next transition."""
         return self.state(state_id, "ask", {"message": message}, **options)
 
     def method(
-        self,
-        state_id: str,
-        name: str,
-        arguments: Mapping[str, Any] | None = None,
-        **options: Unpack[StateOptions],
+        self, state_id: str, name: str, arguments: Any = None, /, **options: Unpack[StateOptions]
     ) -> Self:
         """Where a method of the hub is called, with fields of the event and these `arguments`."""
-        return self.state(state_id, "method", {"method": name, "arguments": arguments or {}}, **options)
+        return self.state(state_id, "method", {"method": name, "arguments": arguments}, **options)
 
-    def function(self, state_id: str, function: Callable[..., Any], **options: Unpack[StateOptions]) -> Self:
-        """Where a Python function, plain or async, makes an event of an event, and of a `Moment` if it takes
-        two."""
+    def function(
+        self, state_id: str, function: Callable[..., Any], /, **options: Unpack[StateOptions]
+    ) -> Self:
+        """Where a Python function, plain or async, makes an event of an event (and of a `Moment`)."""
         self.functions[state_id] = function
         return self.state(state_id, "function", {"function": state_id}, **options)
 
-    def machine(
-        self,
-        state_id: str,
-        machine: str,
-        *,
-        trail: Literal["omit", "summary", "full"] = "omit",
-        **options: Unpack[StateOptions],
-    ) -> Self:
+    def machine(self, state_id: str, machine: str, /, **options: Unpack[StateOptions]) -> Self:
         """Where another machine of the hub is run, from its start to its end."""
-        return self.state(state_id, "machine", {"machine": machine, "trail": trail}, **options)
+        return self.state(state_id, "machine", {"machine": machine}, **options)
 
     def parallel(
-        self, state_id: str, branches: Mapping[str, Mapping[str, Any]], **options: Unpack[StateOptions]
+        self, state_id: str, branches: Mapping[str, Mapping[str, Any]], /, **options: Unpack[StateOptions]
     ) -> Self:
         """Where several things are done at once: `{"style": {"action": "model", "config": {}}}`."""
         listed = [{"id": name, **branch} for name, branch in branches.items()]
@@ -361,3 +391,24 @@ class MachineBuilder:
     def build(self) -> Machine:
         """The machine. Raises `MachineError`."""
         return read_machine({**self._whole, "states": self._states, "transitions": self._transitions})
+
+
+def chain(*machines: Any, id: str = "", description: str = "") -> MachineBuilder:
+    """One machine that runs several, each a builder, a machine or its definition: what one ends with is what
+    the next one begins with. That it fits is checked when the chain is registered. Raises `MachineError`.
+    """
+    parts = [one if isinstance(one, Machine | MachineBuilder) else read_machine(one) for one in machines]
+    built = [one.build() if isinstance(one, MachineBuilder) else one for one in parts]
+    if not built:
+        raise MachineError("A chain is of at least one machine")
+    made = MachineBuilder(id or "-".join(["chain", *(one.id for one in built)]), description)
+    known: dict[str, Any] = {made.id: made}
+    names = [START]
+    for part, one in zip(parts, built, strict=True):
+        if known.setdefault(one.id, part) is not part:
+            raise MachineError(f"The id {one.id!r} is of two machines of a chain, or of the chain too")
+        name = f"{one.id}-{len(names)}" if one.id in (*names, END) else one.id
+        made.machine(name, one.id).to(names[-1], name, one.fields(*one.ways_from(START)))
+        names.append(name)
+    made.parts = list(known.values())[1:]
+    return made.to(names[-1], END, built[-1].fields(*built[-1].ways_to(END)))

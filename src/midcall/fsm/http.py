@@ -1,29 +1,44 @@
-"""Machines over HTTP: a list, definitions and drawings, one request for a run, and OpenAPI of all that."""
+"""Machines over HTTP: a list, definitions and drawings, runs, and OpenAPI of all that.
+
+    POST /fsm/{id}/run           what a run came to (200, or 504 if it took too long), or 202 and where it is
+    GET  /fsm/{id}/runs/{call}   the same of a run that is under way
+    POST /fsm/{id}/runs/{call}   the same after {"answers": {key: answer}}
+
+A run is a durable call: it outlives its request, and the process. Who has started it can answer what it asks,
+whenever and through whichever worker; to others it does not exist. It can be followed by `plexus_attach` too.
+"""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import functools
+import re
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
-from midcall.chat.ndjson import principal_of, read_body
-from midcall.errors import InvalidArguments, MidcallError, NotAllowed, TooManyCalls
+from midcall.chat.ndjson import NotJson, json_response, principal_of, read_body
+from midcall.errors import InvalidArguments, MidcallError, TooManyCalls, UnknownCall
 from midcall.fsm import draw
-from midcall.fsm.serve import MachineMethod
+from midcall.fsm.serve import MachineMethod, machines_of
 from midcall.hub import Hub
-from midcall.principal import check_scopes
+from midcall.journal.admin import Admin
+from midcall.journal.durable import PATIENCE, durable_calls
+from midcall.limits import check_keys
+from midcall.mcp import CALL_KINDS
+from midcall.principal import check_scopes, missing_scopes
+from midcall.questions import PERSON_KINDS
+from midcall.transports.admin import CallAnswers, read_json, status_of
+from midcall.transports.http import AppPart
 from midcall.version import __version__
 
-_FORMS = {
-    "dot": (draw.to_dot, "text/vnd.graphviz"),
-    "mmd": (draw.to_mermaid, "text/plain"),
-    "svg": (draw.to_svg, "image/svg+xml"),
-}
-_STATUS = {NotAllowed: 403, TooManyCalls: 429, draw.NoGraphviz: 501}
+LONGEST = 600.0
+"""How many seconds a request waits for what a run comes to, if it prefers so."""
+
+_INERT = {"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox"}
+_WAIT = re.compile(r"(?:^|[,;])\s*wait\s*=\s*(\d{1,9})\s*(?:$|[,;])", re.IGNORECASE)
 
 
 class NoMachine(MidcallError):
@@ -32,138 +47,171 @@ class NoMachine(MidcallError):
     code = "not_found"
 
 
-class MachinePart:
-    """The machines of a hub as a part of its ASGI application (see `transports.http.Part`)."""
+_STATUS = {NoMachine: 404, NotJson: 415, TooManyCalls: 429, draw.NoGraphviz: 501}
+_ENDED_AS = {"failed": 500, "diverged": 409}
+
+
+class MachinePart(AppPart):
+    """The machines of a hub as a part of its ASGI application."""
+
+    pages = ("machines",)
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
 
+    @functools.cached_property
+    def _admin(self) -> Admin:
+        durable = durable_calls(self._hub)
+        return Admin(durable.journal, CALL_KINDS, durable=durable, calls=self._hub.calls, patience=0)
+
     def routes(self) -> list[Route]:
         return [
-            Route("/fsm", _MachinePage(self._list), methods=["GET"]),
-            Route("/fsm/openapi.json", _MachinePage(self._openapi), methods=["GET"]),
-            Route("/fsm/{id}", _MachinePage(self._show), methods=["GET"]),
-            Route("/fsm/{id}/graph.{form}", _MachinePage(self._draw), methods=["GET"]),
-            Route("/fsm/{id}/run", _MachinePage(self._run), methods=["POST"]),
+            _page("/fsm", self._list),
+            _page("/fsm/openapi.json", self._openapi),
+            _page("/fsm/{id}", self._show),
+            _page("/fsm/{id}/graph.{form}", self._draw),
+            _page("/fsm/{id}/run", self._run, "POST"),
+            _page("/fsm/{id}/runs/{call}", self._go_on, "GET", "POST"),
         ]
 
-    async def open(self) -> None:
-        """The hub does."""
-
-    def stop(self) -> None:
-        """The hub does."""
-
-    async def close(self) -> None:
-        """The hub does."""
-
-    def _machines(self) -> dict[str, tuple[str, MachineMethod]]:
-        found = [(path, one) for path, one in self._hub.methods() if isinstance(one, MachineMethod)]
-        return {method.name: (path, method) for path, method in found}
+    def _allowed(self, request: Request) -> Iterator[tuple[str, str, MachineMethod]]:
+        """Those that whoever asks may run: the id of each, and its path."""
+        for name, (path, method) in machines_of(self._hub).items():
+            if not missing_scopes(method.extras, principal_of(request)):
+                yield name, path, method
 
     def _find(self, request: Request) -> tuple[str, MachineMethod]:
         """A machine that whoever asks may run, and its path. Raises `NoMachine` or `NotAllowed`."""
         name: str = request.path_params["id"]
-        found = self._machines().get(name)
+        found = machines_of(self._hub).get(name)
         if found is None:
             raise NoMachine(f"FSM not found: {name[:100]}")
         check_scopes(found[0], found[1].extras, principal_of(request))
         return found
 
     async def _list(self, request: Request) -> Response:
-        machines = [one.registered.machine for _, one in self._machines().values()]
-        return _json({"machines": [{"id": one.id, "description": one.description} for one in machines]})
+        allowed = self._allowed(request)
+        listed = [{"id": id, "description": one.description, "method": path} for id, path, one in allowed]
+        return json_response({"machines": listed})
 
     async def _show(self, request: Request) -> Response:
-        return _json(self._find(request)[1].registered.machine)
+        return json_response(self._find(request)[1].machine)
 
     async def _draw(self, request: Request) -> Response:
-        form = _FORMS.get(request.path_params["form"])
-        machine = self._find(request)[1].registered.machine
-        if form is None:
-            raise NoMachine(f"A machine is drawn as {', '.join(_FORMS)}")
-        to_text, media_type = form
-        return Response(await asyncio.to_thread(to_text, machine), media_type=media_type)
+        _, method = self._find(request)
+        if request.path_params["form"] not in draw.FORMS:
+            raise NoMachine(f"A machine is drawn as {', '.join(draw.FORMS)}")
+        to_text, media_type = draw.FORMS[request.path_params["form"]]
+        drawn = await asyncio.to_thread(to_text, method.machine)
+        return Response(drawn, media_type=media_type, headers=_INERT)
 
     async def _run(self, request: Request) -> Response:
         path, _ = self._find(request)
-        principal = principal_of(request)
-        name = None if principal is None else principal.name
+        principal, key = principal_of(request), request.headers.get("idempotency-key")
+        check_keys([key or ""])
         body = await read_body(request)
-        try:
-            given = msgspec.json.decode(body or b"{}")
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise InvalidArguments(path, [{"path": "", "message": str(error)}]) from None
-        self._hub.calls.admit(name)
-        trail = await _while_connected(request, self._hub.call(path, given, principal=name))
-        if trail is None:
-            return Response(status_code=499)  # nobody reads it
-        event = trail[-1].event
+        self._hub.calls.admit(None if principal is None else principal.name)
+        subscriptions = durable_calls(self._hub).subscriptions
+        call = await subscriptions.start(path, body, PERSON_KINDS, principal, idempotency_key=key)
+        return await self._told(request, call)
+
+    async def _go_on(self, request: Request) -> Response:
+        path, _ = self._find(request)
+        call: str = request.path_params["call"]
+        check_keys([call])
+        record = await durable_calls(self._hub).subscriptions.find(call, principal_of(request))
+        if record.name != path:
+            raise UnknownCall(call)
+        if request.method == "POST":
+            given = await read_json(request, CallAnswers)
+            await self._admin.answer(call, given.answers, lambda record, one: one.to is None)
+        return await self._told(request, call)
+
+    async def _told(self, request: Request, call: str) -> Response:
+        """What a run came to; or what it asks, or that it still runs, and where that is told."""
+        preferred = request.headers.get("prefer", "")
+        at_once, wait = "respond-async" in preferred.lower(), _WAIT.search(preferred)
+        patience = 0.0 if at_once else PATIENCE if wait is None else min(float(wait[1]), LONGEST)
+        run = await self._admin.settled(call, values=True, patience=patience)
+        status, outcome = run["status"], run.get("outcome") or {}
+        told = {"call": call, "status": status}
+        if at_once or status in ("running", "waiting"):
+            here = f"{request.scope.get('root_path', '')}/fsm/{request.path_params['id']}/runs/{call}"
+            told |= {"questions": run["questions"], "run": here}
+            return json_response(told, 202, {"location": here})
+        if status != "completed":
+            why = outcome.get("error", {}).get("message", f"The run is {status}")
+            return json_response({"error": why, **told}, _ENDED_AS.get(status, 410))
+        trail = outcome["contents"]
+        event = trail[-1]["event"]
         late = event.get("bail_out") and event["reason"] == "timeout"
-        return _json({"event": event, "trail": trail}, 504 if late else 200)
+        return json_response({"event": event, "trail": trail, "call": call}, 504 if late else 200)
 
     async def _openapi(self, request: Request) -> Response:
         paths: dict[str, Any] = {}
-        for method in (method for _, method in self._machines().values()):
-            registered, name = method.registered, method.name
-            output = {
-                "type": "object",
-                "properties": {"event": registered.output_schema, "trail": {"type": "array"}},
+        schemas = dict(_SCHEMAS)
+        for name, _, method in self._allowed(request):
+            given, event = f"{name}.input", f"{name}.event"
+            for part, schema in ((given, method.params), (event, method.output), ("Entry", method.returns)):
+                schemas[part] = _component(part, schema)
+            ended = _object(event=_ref(event), trail={"type": "array", "items": _ref("Entry")}, call=_TEXT)
+            answers = {
+                "200": _content(ended, description="It has ended"),
+                "202": _content(_ref("Run"), description="It waits for answers, or still runs"),
+                "400": _content(_ref("Error"), description="Input validation failed"),
+                "404": _content(_ref("Error"), description="There is no such machine, or run"),
+                "504": _content(ended, description="It took too long"),
             }
-            paths[f"/fsm/{name}/run"] = {
-                "post": {
-                    "operationId": name,
-                    "summary": method.description or name,
-                    "requestBody": {"required": True, "content": _content(registered.input_schema)},
-                    "responses": {
-                        "200": {"description": "It has ended", "content": _content(output)},
-                        "400": {"description": "Input validation failed"},
-                        "404": {"description": "There is no such machine"},
-                        "504": {"description": "It took too long", "content": _content(output)},
-                    },
-                }
-            }
+            run = dict[str, Any](operationId=name, summary=method.description or name, responses=answers)
+            look = {**run, "operationId": f"{name}.run", "summary": "What has become of a run"}
+            answer = {**run, "operationId": f"{name}.answer", "summary": "Answer a run"}
+            run |= {"parameters": _KEY, "requestBody": _content(_ref(given))}
+            answer["requestBody"] = _content(_ref("Answers"))
+            paths[f"/fsm/{name}/run"] = {"post": run}
+            paths[f"/fsm/{name}/runs/{{call}}"] = {"parameters": _CALL, "get": look, "post": answer}
         info = {"title": f"State machines of {self._hub.name}", "version": __version__}
-        return _json({"openapi": "3.1.0", "info": info, "paths": paths})
+        components = {"schemas": schemas}
+        return json_response({"openapi": "3.1.0", "info": info, "paths": paths, "components": components})
 
 
-async def _while_connected(request: Request, work: Awaitable[Any]) -> Any:
-    """What is worked for; nothing if whoever waits for it goes away: then it ends too."""
+def _page(path: str, handler: Callable[[Request], Awaitable[Response]], *verbs: str) -> Route:
+    """A page that says why a request is not taken, if the handler raises that."""
 
-    async def gone() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-
-    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(gone())
-    try:
-        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        leaving.cancel()
-        if left := not working.done():
-            working.cancel()
-            await asyncio.wait((working,))
-    return None if left else working.result()
-
-
-class _MachinePage:
-    """Says why a request is not taken, if the handler raises that."""
-
-    def __init__(self, handler: Callable[[Request], Awaitable[Response]]) -> None:
-        self._handler = handler
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def page(request: Request) -> Response:
         try:
-            response = await self._handler(Request(scope, receive))
+            return await handler(request)
         except InvalidArguments as error:
-            response = _json({"error": "Input validation failed", "details": error.errors}, 400)
+            return json_response({"error": "Input validation failed", "details": error.errors}, 400)
         except MidcallError as error:
-            status = 404 if isinstance(error, NoMachine) else _STATUS.get(type(error), 400)
-            response = _json({"error": str(error)}, status)
-        await response(scope, receive, send)
+            return json_response({"error": str(error)}, _STATUS.get(type(error)) or status_of(error, 400))
+
+    return Route(path, page, methods=verbs or ["GET"])
 
 
-def _content(schema: dict[str, Any]) -> dict[str, Any]:
-    return {"application/json": {"schema": schema}}
+def _object(**fields: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": fields}
 
 
-def _json(value: Any, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(value), status, media_type="application/json")
+_TEXT = {"type": "string"}
+_KEY = [{"name": "Idempotency-Key", "in": "header", "schema": _TEXT}]
+_CALL = [{"name": "call", "in": "path", "required": True, "schema": _TEXT}]
+_QUESTION = _object(key=_TEXT, kind=_TEXT, message=_TEXT, question=_object())
+_SCHEMAS: dict[str, Any] = {
+    "Answers": {**_object(answers=_object()), "required": ["answers"]},
+    "Error": _object(error=_TEXT, details={"type": "array"}),
+    "Run": _object(call=_TEXT, status=_TEXT, questions={"type": "array", "items": _QUESTION}, run=_TEXT),
+}
+
+
+def _component(name: str, schema: Any) -> Any:
+    """A schema where a document has it under this name: what it defines is there too."""
+    there = f'"#/components/schemas/{name}/$defs/'.encode()
+    return msgspec.json.decode(msgspec.json.encode(schema).replace(b'"#/$defs/', there))
+
+
+def _ref(name: str) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _content(schema: dict[str, Any], **more: str) -> dict[str, Any]:
+    return {**more, "content": {"application/json": {"schema": schema}}}

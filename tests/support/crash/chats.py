@@ -42,7 +42,7 @@ SHOWN: dict[str, Any] = {"Sizes": {"size": "medium"}, "Look": {}}
 """What is answered to components."""
 TICKS = 120
 """How many ticks a conversation has at most, about."""
-PATIENCE = 60.0
+PATIENCE = 100.0
 """Seconds after which a person who has not come to an end is hung."""
 LAST = frozenset(("complete", "error", "conversation_state"))
 """The events with which a run ends."""

@@ -1,14 +1,19 @@
-"""The wizard as a state machine: a model and two people's choices in it, and the same four steps."""
+"""The wizard as a state machine, of every action: functions, people, a model that has a tool called, a method,
+and a machine of its own that pays; and the same four steps.
+"""
 
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-from crash.app import SIZES, Steps, at, write_here
+from crash.app import INTERRUPTED, SIZES, Steps, at, write, write_here
 from crash.ticks import tick
-from midcall import Ask, Hub
+from midcall import Ask, Hub, method
 from midcall.fsm import MachineBuilder, Moment
-from midcall.items import to_json
 from midcall.models.base import ModelEvent, ModelRequest, Stopped, TextPart
+
+MODEL = "model"
+"""What a call of the model leaves in the ledger, with its number."""
 
 TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 START = {
@@ -18,15 +23,21 @@ START = {
 }
 
 
-class GoesOn:
-    """A model that always chooses the same way."""
+class Caller:
+    """A model that has the tool called once, and then goes on."""
 
-    name = "goes on"
+    name = "caller"
     scripted = True
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         tick()
-        yield TextPart(to_json({"id": ["llm", "size"]}).decode())
+        events = [json.loads(message.content) for message in request.messages]
+        about = {key: events[0][key] for key in ("run", "ledger")}
+        said: dict[str, Any] = {"id": ["llm", "size"]}
+        if "tool_results" not in events[-1]:
+            said = {"id": "tool_calls", "calls": [{"id": "1", "name": "desk.note", "arguments": about}]}
+        write(**about, step=f"{MODEL} {len(events)}")
+        yield TextPart(json.dumps(said))
         tick()
         yield Stopped()
 
@@ -34,9 +45,26 @@ class GoesOn:
         """Nothing is open."""
 
 
-def steps_of(moment: Moment) -> Steps:
-    start = moment.trail[0].event
-    return Steps(moment.ask, start["ledger"], start["run"])
+class Desk:
+    """What the machine has called: by the model, and by a state of its own."""
+
+    namespace = "desk"
+
+    @method
+    async def note(self, run: str, ledger: str) -> str:
+        """Write the name down."""
+        return await at(write_here(ledger, run, "name"))
+
+    @method
+    async def shut(self, run: str, ledger: str, ask: Ask) -> dict[str, Any]:
+        """Close it."""
+        steps = Steps(ask, ledger, run)
+        await steps.do("close")
+        return {"closed": steps.made}
+
+
+def about(moment: Moment) -> dict[str, str]:
+    return {key: moment.trail[0].event[key] for key in ("run", "ledger")}
 
 
 def found(moment: Moment, name: str) -> Any:
@@ -45,58 +73,62 @@ def found(moment: Moment, name: str) -> Any:
 
 
 async def first(event: Any, moment: Moment) -> dict[str, Any]:
-    ask: Ask = moment.ask
+    ask = moment.ask
     values = [ask.now().isoformat(), str(ask.uuid()), ask.random()]
-    steps = steps_of(moment)
+    steps = Steps(ask, **about(moment))
     await steps.do("open")
-    return {"values": values, "opened": steps.made}
+    return {"values": values, "shown": str(values), "opened": steps.made}
 
 
-async def named(event: Any, moment: Moment) -> dict[str, Any]:
-    steps = steps_of(moment)
-    await steps.do("name", write_here)
-    return {"named": steps.made}
+async def sized(event: Any, moment: Moment) -> dict[str, Any]:
+    return {**about(moment), "size": moment.state.id}
 
 
 async def pay(event: Any, moment: Moment) -> dict[str, Any]:
-    steps = steps_of(moment)
+    steps = Steps(moment.ask, **about(moment))
     await steps.pay()
     tick()
-    return {"paid": steps.made, "late": str(moment.ask.uuid()), "size": event["id"][0]}
+    return {"paid": steps.made, "late": str(moment.ask.uuid())}
 
 
-async def close(event: Any, moment: Moment) -> dict[str, Any]:
-    steps = steps_of(moment)
-    await at(steps.do("close"))
-    made = {**found(moment, "opened"), **found(moment, "named"), **found(moment, "paid"), **steps.made}
-    answers = [found(moment, "text"), found(moment, "size"), event["confirmed"]]
+async def closing(event: Any, moment: Moment) -> dict[str, Any]:
+    return about(moment)
+
+
+async def told(event: Any, moment: Moment) -> dict[str, Any]:
+    (noted,) = found(moment, "tool_results")
+    named = {"name": noted["result"] if noted["success"] else INTERRUPTED}
+    made = {**found(moment, "opened"), **named, **found(moment, "paid"), **event["closed"]}
+    answers = [found(moment, "text"), found(moment, "size"), found(moment, "confirmed")]
     return {"answers": answers, "made": made, "seen": [*found(moment, "values"), found(moment, "late")]}
 
 
-def sized(event: Any) -> Any:
-    return {}
-
-
 def add_machine(hub: Hub) -> Hub:
+    payment = MachineBuilder("payment").function("pay", pay).to("start", "pay", START).to("pay", "end")
     built = (
         MachineBuilder("wizard")
         .function("first", first)
-        .ask("name", "Name? {values}")
-        .function("named", named)
+        .ask("name", "Name? {shown}")
         .model("llm")
+        .tools("servicing", "desk.note", parallel=True)
         .ask("size", "Size?")
-        .function("pay", pay)
+        .machine("pay", "payment", trail="summary")
         .ask("sure", "Sure? {late}")
-        .function("close", close)
+        .function("closing", closing)
+        .method("shut", "desk.shut")
+        .function("told", told)
         .to("start", "first", START)
         .to("first", "name")
-        .to("name", "named", TEXT)
-        .to("named", "llm")
+        .to("name", "llm", TEXT)
+        .to("llm", "servicing")
+        .to("servicing", "llm")
         .to("llm", "size")
         .to("pay", "sure")
-        .to("sure", "close")
-        .to("close", "end")
+        .to("sure", "closing")
+        .to("closing", "shut")
+        .to("shut", "told")
+        .to("told", "end")
     )
     for size in SIZES:
-        built.function(size, sized).to("size", size).to(size, "pay")
-    return hub.register_machine(built, model=GoesOn())
+        built.function(size, sized).to("size", size).to(size, "pay", START)
+    return hub.register(Desk()).register_machine(payment).register_machine(built, model=Caller())

@@ -16,7 +16,7 @@ KEY = "dev.midcall/idempotencyKey"
 GOODBYE = b'{"goodbye": true}\n'
 """The last line of a worker that was not killed."""
 
-LIMIT = 30.0
+LIMIT = 100.0
 """Seconds that a worker has for an answer: more than it may let anybody wait for another one."""
 
 _ids = itertools.count(1)

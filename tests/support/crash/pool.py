@@ -1,5 +1,6 @@
 """Pool: several stages, on which runs are played at the same time."""
 
+import itertools
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -19,6 +20,9 @@ STAGES = 3
 """One more than two cores: a client waits most of the time."""
 
 
+_schemas = itertools.count()
+
+
 class Pool:
     """Plays many runs. A database is shared by all, and each stage has a schema of its own in it."""
 
@@ -28,7 +32,7 @@ class Pool:
         for number in range(stages):
             own = folder / f"stage-{number}"
             own.mkdir()
-            place = f"{url} crash_{os.getpid()}_{number}" if url else ""
+            place = f"{url} crash_{os.getpid()}_{next(_schemas)}" if url else ""
             self._all.append(Stage(backend, own, place))
             self._stages.put(self._all[-1])
         self._threads = ThreadPoolExecutor(stages)

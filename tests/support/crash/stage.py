@@ -30,7 +30,7 @@ CHOICES: dict[str, Any] = {
 ANSWERS = ["Ada", "medium", True]
 IGNORED = 20
 """How often a client comes back without an answer before it answers that question after all."""
-PATIENCE = 20.0
+PATIENCE = 100.0
 """Seconds after which a call that should wait, or should have ended, is hung."""
 
 

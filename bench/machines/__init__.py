@@ -1,0 +1,1 @@
+"""State machines beside LangGraph and pydantic-graph, without a model: `python -m bench.machines`."""
