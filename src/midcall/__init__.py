@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from midcall.ask import Ask, Asking
 from midcall.branch import Branch
-from midcall.call import Call, CallInfo, Status
+from midcall.call import Call, CallerName, CallInfo, Status
 from midcall.calls import Calls
-from midcall.decorators import completion, method, prompt, resource
+from midcall.content import Listing
+from midcall.decorators import completion, listing, method, prompt, resource
+from midcall.dependencies import Depends
 from midcall.errors import (
     Aborted,
     AnswerError,
@@ -40,6 +42,7 @@ from midcall.errors import (
     TransportLost,
     UnknownCall,
     UnknownQuestion,
+    UnknownResource,
     Unreachable,
     WrongAnswer,
     WrongType,
@@ -47,6 +50,7 @@ from midcall.errors import (
 from midcall.hub import Hub
 from midcall.invocation import Invocation
 from midcall.items import Data, Done, Error, Item, Log, Progress, Request, RequestCancelled
+from midcall.principal import Principal, RequestInfo
 from midcall.questions import CANCELLED, DECLINED, Option, Question, Sampled, ToolUse
 from midcall.version import __version__
 
@@ -65,11 +69,13 @@ __all__ = [
     "BranchLimit",
     "Call",
     "CallInfo",
+    "CallerName",
     "Calls",
     "Cancelled",
     "Client",
     "Data",
     "Declined",
+    "Depends",
     "Diverged",
     "Done",
     "Error",
@@ -80,6 +86,7 @@ __all__ = [
     "Item",
     "JournalError",
     "JournalFull",
+    "Listing",
     "Log",
     "MethodNotFound",
     "MidcallError",
@@ -87,6 +94,7 @@ __all__ = [
     "NotDurable",
     "NotSupported",
     "Option",
+    "Principal",
     "Progress",
     "ProtocolError",
     "Question",
@@ -95,6 +103,7 @@ __all__ = [
     "RemoteError",
     "Request",
     "RequestCancelled",
+    "RequestInfo",
     "Sampled",
     "Status",
     "StepFailed",
@@ -108,6 +117,7 @@ __all__ = [
     "TransportLost",
     "UnknownCall",
     "UnknownQuestion",
+    "UnknownResource",
     "Unreachable",
     "WrongAnswer",
     "WrongType",
@@ -115,6 +125,7 @@ __all__ = [
     "completion",
     "connect",
     "connect_hub",
+    "listing",
     "method",
     "prompt",
     "resource",

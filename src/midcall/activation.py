@@ -15,16 +15,21 @@ import re
 import types
 import typing
 import uuid
-from collections.abc import AsyncIterator, Callable, Generator, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Generator, Sequence
 from typing import Any
 
 import msgspec
 
+from midcall import dependencies
 from midcall.ask import Ask
-from midcall.call import Call
+from midcall.call import CALLER, Call
+from midcall.content import Content
 from midcall.decorators import Kind, Mark, mark_of
+from midcall.dependencies import Dependency, Depends, Filled, filled_with, hints_of, name_of
 from midcall.docstrings import read_docstring
-from midcall.errors import InvalidArguments, RegistrationError
+from midcall.errors import InvalidArguments, NotAllowed, RegistrationError
+from midcall.principal import Principal, RequestInfo
+from midcall.steps import in_thread
 
 _NAMESPACE = re.compile(r"^[A-Za-z][A-Za-z0-9_-]*$")
 _STREAMS = (
@@ -36,6 +41,7 @@ _STREAMS = (
     collections.abc.Generator,
 )
 
+_LISTS = (list, tuple, collections.abc.Sequence)
 
 _NOTHING = (b"", b"{}", b"null", b"[]")
 
@@ -45,6 +51,8 @@ class Method:
 
     __slots__ = (
         "_ask_parameter",
+        "_caller_parameter",
+        "_filled",
         "_function",
         "_names",
         "_run",
@@ -52,6 +60,7 @@ class Method:
         "description",
         "elicits",
         "extras",
+        "gives_content",
         "hash",
         "hidden",
         "interactive",
@@ -59,6 +68,7 @@ class Method:
         "params",
         "returns",
         "streaming",
+        "wants_source",
     )
 
     def __init__(self, function: Callable[..., Any], mark: Mark, *, hidden: bool = False) -> None:
@@ -69,13 +79,45 @@ class Method:
         self.extras = mark.extras
         doc = read_docstring(function.__doc__)
         self.description = mark.description or doc.text
-        hints = _hints(function)
-        self._ask_parameter, fields = _parameters(function, hints, doc.parameters)
-        self.interactive = self._ask_parameter is not None
+        hints = hints_of(function)
+        filled, fields = _parameters(function, hints, doc.parameters)
+        given = dependencies.within(filled)
+        self.interactive = Ask in given
+        self.wants_source = Principal in given or RequestInfo in given
+        self._ask_parameter = next((name for name, one in filled.items() if one.what is Ask), None)
+        self._caller_parameter = next((name for name, one in filled.items() if one.what is CALLER), None)
+        self._filled = filled if any(one.what not in (Ask, CALLER) for one in filled.values()) else None
         self._names = [name for name, *_ in fields]
-        self._run, self.streaming = _runner(function, interactive=self.interactive)
+        self._run, self.streaming = _runner(function, interactive=self._ask_parameter is not None)
         self._read_types(function, fields, hints.get("return", Any))
         self.hash = digest(self._schema())
+
+    def describe(
+        self,
+        name: str,
+        description: str,
+        params: dict[str, Any],
+        returns: dict[str, Any] | None,
+        function: Callable[..., Any],
+        *,
+        streaming: bool = False,
+    ) -> None:
+        """Say what there is to a method that is no function of an author; it may ask."""
+        self.name = name
+        self.description = description
+        self.params = params
+        self.returns = returns
+        self.gives_content = False
+        self.hidden = False
+        self.elicits = {}
+        self.interactive = True
+        self.streaming = streaming
+        properties = params.get("properties")
+        self._names = list(properties) if isinstance(properties, dict) else []
+        self._ask_parameter = None
+        self._filled = None
+        self.wants_source = False
+        self._function = function
 
     def _read_types(self, function: Callable[..., Any], fields: Any, returns: Any) -> None:
         from midcall.schema import (  # noqa: PLC0415  slow to import: only when a method is read
@@ -86,9 +128,11 @@ class Method:
         try:
             self._shape = arguments_shape(function.__name__, fields)
         except TypeError as error:
-            raise RegistrationError(f"{_where(function)}: {error}") from error
+            raise RegistrationError(f"{name_of(function)}: {error}") from error
         self.params = {"properties": {}, **self._shape.schema}
-        self.returns = output_schema(_element_type(returns) if self.streaming else returns)
+        given = _element_type(returns) if self.streaming else returns
+        self.returns = output_schema(given)
+        self.gives_content = _may_be_content(given)
 
     def schema(self, namespace: str = "") -> dict[str, Any]:
         """What introspection shows of this method."""
@@ -115,12 +159,28 @@ class Method:
 
     @property
     def output(self) -> dict[str, Any] | None:
-        """The schema of the result, where that is told as a whole."""
-        return None if self.streaming else self.returns
+        """The schema of the result as a whole. `None` if nothing is said of it, or it may be `Content`.
+
+        Of a stream, the whole is a list of its items, or the text that they make.
+        """
+        if not self.returns or self.gives_content:
+            return None
+        if not self.streaming:
+            return self.returns
+        if self.returns.get("type") == "string":
+            return {"type": "string"}
+        items = {key: value for key, value in self.returns.items() if key != "$defs"}
+        definitions = {"$defs": self.returns["$defs"]} if "$defs" in self.returns else {}
+        return {"type": "array", "items": items, **definitions}
 
     def whole(self, contents: Sequence[Any]) -> Any:
-        """The result, where it is told as a whole, of what the method gave."""
-        return contents[0] if len(contents) == 1 else contents
+        """The result as a whole, of the items that the method gave."""
+        if not self.streaming:
+            return contents[0] if contents else None
+        is_text = not self.returns or self.returns.get("type") == "string"
+        if is_text and all(isinstance(item, str) for item in contents):
+            return "".join(contents)
+        return list(contents)
 
     def read_arguments(self, raw: bytes, name: str = "") -> Any:
         """Validated arguments from JSON, for `invoke`: an object, or an array in the order of the parameters.
@@ -162,9 +222,25 @@ class Method:
 
     def invoke(self, call: Call, arguments: Any) -> Any:
         """Start the body: gives an awaitable, or an async iterator if `streaming`."""
+        if self._filled is not None:
+            run = dependencies.stream if self.streaming else dependencies.run
+            return run(self._run, self._filled, call, self.elicits, arguments)
+        if self._caller_parameter is not None:
+            arguments = {**arguments, self._caller_parameter: call.principal}
         if self._ask_parameter is not None:
             return self._run(**arguments, **{self._ask_parameter: Ask(call, self.elicits)})
         return self._run(**arguments)
+
+    def within(self, scopes: Container[str], name: str) -> Callable[[Call, Any], Any]:
+        """`invoke` for who has only these scopes, where it is called by this name. Raises `NotAllowed`."""
+        needed = self.extras.get("scopes", ())
+        if missing := [scope for scope in needed if scope not in scopes]:
+            raise NotAllowed(name, missing, needed)
+        return self.invoke
+
+
+PERSON_ONLY = "dev.midcall/personOnly"
+"""What a tool has in its `_meta` whose questions a model must not answer, for servers that mount it."""
 
 
 class RemoteMethod(Method):
@@ -187,20 +263,15 @@ class RemoteMethod(Method):
         """`listed` is what the server says of it, and `runner` has the server run it (see `mount.call`)."""
         self.listed = listed
         self.runner = runner
-        self.name = name
-        self.hidden = False
-        self.elicits = {}
-        description, returns = listed.get("description"), listed.get("outputSchema")
-        self.description = description if isinstance(description, str) else ""
-        self.interactive = True  # it may ask
-        self.streaming = False
-        self.params = params
-        self.returns = returns if isinstance(returns, dict) else None
         self.extras = extras
-        properties = params.get("properties")
-        self._names = list(properties) if isinstance(properties, dict) else []
-        self._ask_parameter = None
-        self._function = runner.run
+        description, returns = listed.get("description"), listed.get("outputSchema")
+        self.describe(
+            name,
+            description if isinstance(description, str) else "",
+            params,
+            returns if isinstance(returns, dict) else None,
+            runner.run,
+        )
         self.hash = digest([kind, listed])
 
     def read_arguments(self, raw: bytes, name: str = "") -> bytes:
@@ -233,6 +304,7 @@ class Activation:
         "completions",
         "description",
         "hash",
+        "listings",
         "methods",
         "namespace",
         "plugin_id",
@@ -258,18 +330,49 @@ class Activation:
         self.resources = list(read_methods(source, "resource").values())
         self.prompts = read_methods(source, "prompt")
         self.completions = list(read_methods(source, "completion").values())
+        self.listings = list(read_methods(source, "listing").values())
+        for one in self.listings:
+            self._check_listing(one)
         self.reader: Method | None = None
         """Reads resources that are not listed, where there may be such."""
         if not (self.methods or self.resources or self.prompts):
             raise RegistrationError(f"{type(source).__name__} has no @method")
-        offers = [m.hash for m in (*self.visible, *self.resources, *self.prompts.values())]
-        self.hash = digest([self.version, self.description, offers])
+        self.hash = self._hash()
         if self.namespace and "schema" not in self.methods:
             self.methods["schema"] = own_method(self.schema, "The schema of this activation.")
+
+    def begin(self, namespace: str, description: str) -> None:
+        """Begin with nothing: what there is comes later, and not from an object."""
+        check_namespace(namespace)
+        self.source = self
+        self.namespace = namespace
+        self.version = "1.0.0"
+        self.plugin_id = plugin_id(namespace, self.version)
+        self.description = description
+        self.methods, self.prompts, self.reader = {}, {}, None
+        self.resources, self.completions, self.listings = [], [], []
+        self.hash = ""
+
+    def _check_listing(self, listing: Method) -> None:
+        of = listing.extras["of"]
+        if of not in {*self.prompts, *(one.extras["uri"] for one in self.resources)}:
+            raise RegistrationError(
+                f"{name_of(listing._function)} lists {of!r}, but there is no such resource or prompt"
+            )
+
+    def _hash(self) -> str:
+        offers = [m.hash for m in (*self.visible, *self.resources, *self.prompts.values())]
+        return digest([self.version, self.description, offers])
 
     def unlisted(self, name: str, kind: Kind = "method") -> Method | None:
         """One that is not in the list, though there may be one: of a server that is not reached yet."""
         return None
+
+    async def close(self) -> None:
+        """Let go of what it has opened, as its hub is closing: by `detach`, if its author wrote that."""
+        detach = getattr(self.source, "detach", None)
+        if detach is not None:
+            await detach()
 
     @property
     def visible(self) -> list[Method]:
@@ -286,6 +389,46 @@ class Activation:
             "hash": self.hash,
             "methods": [m.schema(self.namespace) for m in self.visible],
         }
+
+
+class Functions(Activation):
+    """Functions that are no methods of an object, in a namespace (see `Registry.method`)."""
+
+    def __init__(self, namespace: str) -> None:
+        self.begin(namespace, "")
+        if namespace:
+            self.methods["schema"] = own_method(self.schema, "The schema of these methods.")
+
+    def add(self, function: Callable[..., Any], mark: Mark) -> None:
+        """Take in one more. Raises `RegistrationError`: then nothing has changed."""
+        made = Method(function, mark)
+        kept: dict[str, Any] = {
+            "method": self.methods,
+            "prompt": self.prompts,
+            "resource": self.resources,
+            "completion": self.completions,
+            "listing": self.listings,
+        }
+        group = kept[mark.kind]
+        for one in group.values() if isinstance(group, dict) else group:
+            if _identity(one) == _identity(made):
+                raise RegistrationError(
+                    f"There are two {mark.kind}s {_identity(made)[0]!r}: "
+                    f"{name_of(one._function)} and {name_of(function)}"
+                )
+        if mark.kind == "listing":
+            self._check_listing(made)
+        if isinstance(group, dict):
+            group[made.name] = made
+        else:
+            group.append(made)
+        self.hash = self._hash()
+
+
+def _identity(method: Method) -> tuple[str, str | None]:
+    """What no other of its kind may have too."""
+    extras = method.extras
+    return extras.get("uri") or extras.get("of") or method.name, extras.get("argument")
 
 
 def check_namespace(namespace: str) -> None:
@@ -312,7 +455,7 @@ def read_methods(source: object, kind: Kind = "method") -> dict[str, Method]:
             if taken is not None and taken._function.__name__ != attribute:
                 raise RegistrationError(
                     f"{type(source).__name__} has two {kind}s {one.name!r}: "
-                    f"{_where(taken._function)} and {_where(bound)}"
+                    f"{name_of(taken._function)} and {name_of(bound)}"
                 )
             found[one.name] = one
     return found
@@ -336,21 +479,11 @@ def digest(value: Any) -> str:
 # --- reading a function ---------------------------------------------------------------------
 
 
-def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(function, include_extras=True)
-    except NameError as error:
-        raise RegistrationError(
-            f"{_where(function)}: an annotation cannot be read ({error}); "
-            "types of a method must be importable at the top of its module"
-        ) from error
-
-
 def _parameters(
     function: Callable[..., Any], hints: dict[str, Any], descriptions: dict[str, str]
-) -> tuple[str | None, list[tuple[str, Any, Any]]]:
-    """The name of the `Ask` parameter, and name, type and default of each other one."""
-    ask_parameter: str | None = None
+) -> tuple[dict[str, Filled], list[tuple[str, Any, Any]]]:
+    """The parameters that are filled in, and name, type and default of each other one."""
+    filled: dict[str, Filled] = {}
     fields: list[tuple[str, Any, Any]] = []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind in (
@@ -359,25 +492,26 @@ def _parameters(
             parameter.POSITIONAL_ONLY,
         ):
             raise RegistrationError(
-                f"{_where(function)}: parameter {parameter.name} cannot be given by name; "
+                f"{name_of(function)}: parameter {parameter.name} cannot be given by name; "
                 "a method's parameters are all named"
             )
         annotation = hints.get(parameter.name, Any)
         if parameter.name == "ask" and parameter.name not in hints:
-            raise RegistrationError(f"{_where(function)}: write `ask: Ask`, so that it is filled in")
-        if _is_ask(annotation):
-            if ask_parameter is not None:
-                raise RegistrationError(f"{_where(function)} has two parameters of type Ask")
-            ask_parameter = parameter.name
-        else:
+            raise RegistrationError(f"{name_of(function)}: write `ask: Ask`, so that it is filled in")
+        if isinstance(parameter.default, Depends):
+            raise RegistrationError(
+                f"{name_of(function)}: write `{parameter.name}: Annotated[..., Depends(...)]`, "
+                "and not Depends as a default"
+            )
+        given = filled_with(annotation, name_of(function))
+        if given is None:
             fields.append(_field(parameter, annotation, descriptions.get(parameter.name)))
-    return ask_parameter, fields
-
-
-def _is_ask(annotation: Any) -> bool:
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType, typing.Annotated):
-        return any(arg is Ask for arg in typing.get_args(annotation))
-    return annotation is Ask
+        elif given in filled.values() and not isinstance(given.what, Dependency):
+            kind = "CallerName" if given.what is CALLER else given.what.__name__
+            raise RegistrationError(f"{name_of(function)} has two parameters of type {kind}")
+        else:
+            filled[parameter.name] = given
+    return filled, fields
 
 
 def _field(parameter: inspect.Parameter, annotation: Any, description: str | None) -> tuple[str, Any, Any]:
@@ -397,6 +531,16 @@ def _field(parameter: inspect.Parameter, annotation: Any, description: str | Non
     return parameter.name, typing.Annotated[with_structs(annotation), described], default
 
 
+def _may_be_content(annotation: Any) -> bool:
+    """Whether a result of this type may be `Content`, or a list with some in it."""
+    if isinstance(annotation, type) and issubclass(annotation, Content):
+        return True
+    origin, args = typing.get_origin(annotation), typing.get_args(annotation)
+    if annotation in _LISTS or origin in _LISTS:
+        return not args or any(one is Any or _may_be_content(one) for one in args)
+    return origin in (typing.Annotated, typing.Union, types.UnionType) and any(map(_may_be_content, args))
+
+
 def _element_type(annotation: Any) -> Any:
     if typing.get_origin(annotation) in _STREAMS:
         return typing.get_args(annotation)[0]
@@ -410,10 +554,10 @@ def _runner(function: Callable[..., Any], *, interactive: bool) -> tuple[Callabl
     if inspect.iscoroutinefunction(function):
         return function, False
     if interactive:
-        raise RegistrationError(f"{_where(function)} asks, so it must be `async def`")
+        raise RegistrationError(f"{name_of(function)} asks, so it must be `async def`")
     if inspect.isgeneratorfunction(function):
         return functools.partial(_pull, function), True
-    return functools.partial(asyncio.to_thread, function), False
+    return functools.partial(in_thread, function), False
 
 
 async def _pull(function: Callable[..., Generator[Any]], /, **arguments: Any) -> AsyncIterator[Any]:
@@ -436,10 +580,6 @@ def _inline(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*args, **kwargs)
 
     return run
-
-
-def _where(function: Callable[..., Any]) -> str:
-    return str(getattr(function, "__qualname__", function))
 
 
 def _faults(error: ValueError) -> list[dict[str, str]]:

@@ -22,6 +22,7 @@ from midcall.call import Call
 from midcall.errors import Cancelled, Declined, MidcallError, WrongAnswer
 from midcall.items import Background
 from midcall.open_questions import MISSING
+from midcall.principal import check_addressee
 from midcall.questions import (
     KINDS,
     PRIORITIES,
@@ -88,6 +89,7 @@ class Asking(Generic[T]):
         "request_id",
         "since",
         "timeout",
+        "to",
     )
 
     def __init__(
@@ -99,12 +101,14 @@ class Asking(Generic[T]):
         priority: Priority,
         key: str | None = None,
         fallback: Any = MISSING,
+        to: str | None = None,
     ) -> None:
         self.question = question
         self.timeout = timeout
         self.priority: Priority = priority
         self.key = key
         self.fallback = fallback
+        self.to = to
         self.request_id = ""
         self.place = ""
         self.fingerprint = ""
@@ -134,8 +138,8 @@ class Asking(Generic[T]):
 
     @property
     def answerable(self) -> bool:
-        """Whether this caller can be asked this kind of question."""
-        return self.question.kind in self._call.supported
+        """Whether this caller, or whoever else is meant, can be asked this kind of question."""
+        return self._call.can_ask(self)
 
     def begin(self) -> None:
         """Mark as asked; the same question cannot be asked twice."""
@@ -156,8 +160,10 @@ class Ask:
 
     Every question takes `key` (a name by which a client may know it), `timeout` (seconds, `None` for no
     limit, or "quick" 10 s, "normal" 30 s, "patient" 60 s, "extended" 300 s) and `priority` ("low",
-    "normal", "high", "urgent"; of several open questions the most urgent is shown first). What a
-    question may raise is `AskError`: `NotSupported`, `TimedOut`, `Cancelled`, `Declined`, `WrongType`,
+    "normal", "high", "urgent"; of several open questions the most urgent is shown first). Those for a person
+    take `to`, for somebody else than the caller: the name of a principal ("alice"), or a scope ("scope:ops"),
+    for whoever has that. They answer at the page `/calls`, or by the link of the question. What a question
+    may raise is `AskError`: `NotSupported`, `TimedOut`, `Cancelled`, `Declined`, `WrongType`,
     `TransportLost`.
     """
 
@@ -180,9 +186,10 @@ class Ask:
         key: str | None = None,
         timeout: float | Preset | None = "default",
         priority: Priority = "normal",
+        to: str | None = None,
     ) -> Asking[bool]:
         """Yes or no. Declining is a no; `default` is only what the client pre-fills."""
-        return self._asking(Confirm(message, default), same, key, timeout, priority)
+        return self._asking(Confirm(message, default), same, key, timeout, priority, to)
 
     def prompt(
         self,
@@ -193,9 +200,10 @@ class Ask:
         key: str | None = None,
         timeout: float | Preset | None = "default",
         priority: Priority = "normal",
+        to: str | None = None,
     ) -> Asking[str]:
         """Free text."""
-        return self._asking(Prompt(message, default, placeholder), same, key, timeout, priority)
+        return self._asking(Prompt(message, default, placeholder), same, key, timeout, priority, to)
 
     @overload
     def select(
@@ -207,6 +215,7 @@ class Ask:
         key: str | None = None,
         timeout: float | Preset | None = "default",
         priority: Priority = "normal",
+        to: str | None = None,
     ) -> Asking[str]: ...
     @overload
     def select(
@@ -218,6 +227,7 @@ class Ask:
         key: str | None = None,
         timeout: float | Preset | None = "default",
         priority: Priority = "normal",
+        to: str | None = None,
     ) -> Asking[list[str]]: ...
     def select(
         self,
@@ -228,6 +238,7 @@ class Ask:
         key: str | None = None,
         timeout: float | Preset | None = "default",
         priority: Priority = "normal",
+        to: str | None = None,
     ) -> Asking[Any]:
         """One of the options; with `multi_select` a list of any of them, also of none.
 
@@ -235,7 +246,7 @@ class Ask:
         keys, or an `Option`.
         """
         question = Select(message, as_options(options), multi_select)
-        return self._asking(question, list if multi_select else only, key, timeout, priority)
+        return self._asking(question, list if multi_select else only, key, timeout, priority, to)
 
     @overload
     def form(
@@ -246,6 +257,7 @@ class Ask:
         key: str | None = None,
         timeout: float | Preset | None = "default",
         priority: Priority = "normal",
+        to: str | None = None,
     ) -> Asking[T]: ...
     @overload
     def form(
@@ -256,6 +268,7 @@ class Ask:
         key: str | None = None,
         timeout: float | Preset | None = "default",
         priority: Priority = "normal",
+        to: str | None = None,
     ) -> Asking[dict[str, Any]]: ...
     def form(
         self,
@@ -265,6 +278,7 @@ class Ask:
         key: str | None = None,
         timeout: float | Preset | None = "default",
         priority: Priority = "normal",
+        to: str | None = None,
     ) -> Asking[Any]:
         """The fields of a pydantic model, dataclass or `msgspec.Struct`; gives an instance of it.
 
@@ -272,10 +286,10 @@ class Ask:
         """
         if isinstance(model, dict):
             message = message or str(model.get("title", "Please fill in"))
-            return self._asking(Form(message, model), schema_reader(model), key, timeout, priority)
+            return self._asking(Form(message, model), schema_reader(model), key, timeout, priority, to)
         shape = shape_for(model)
         message = message or title_of(model)
-        return self._asking(Form(message, shape.schema), reader(shape), key, timeout, priority)
+        return self._asking(Form(message, shape.schema), reader(shape), key, timeout, priority, to)
 
     def url(
         self,
@@ -285,9 +299,10 @@ class Ask:
         key: str | None = None,
         timeout: float | Preset | None = "default",
         priority: Priority = "normal",
+        to: str | None = None,
     ) -> Asking[None]:
         """Send the person to a page; comes back when they say that they went there."""
-        return self._asking(Url(message, url), nothing, key, timeout, priority)
+        return self._asking(Url(message, url), nothing, key, timeout, priority, to)
 
     def custom(
         self,
@@ -298,12 +313,13 @@ class Ask:
         key: str | None = None,
         timeout: float | Preset | None = "default",
         priority: Priority = "normal",
+        to: str | None = None,
     ) -> Asking[Any]:
         """A question of your own kind. The answer is any JSON value; with `schema`, one that fits it."""
         if not type_name or type_name in RESERVED_TYPE_NAMES:
             raise ValueError(f"A custom question cannot have the type name {type_name!r}")
         question = Custom(type_name, data, schema)
-        return self._asking(question, schema_reader(schema), key or type_name, timeout, priority)
+        return self._asking(question, schema_reader(schema), key or type_name, timeout, priority, to)
 
     def __call__(
         self,
@@ -313,6 +329,7 @@ class Ask:
         *,
         timeout: float | Preset | None = "default",
         priority: Priority = "normal",
+        to: str | None = None,
         **context: Any,
     ) -> Asking[T]:
         """Ask a typed question that the method declares in `@method(elicits=[...])`.
@@ -327,7 +344,7 @@ class Ask:
         shape = shape_for(question.answer_type)
         data = {"message": message or question.key, **context}
         return self._asking(
-            Custom(question.key, data, shape.schema), reader(shape), question.key, timeout, priority
+            Custom(question.key, data, shape.schema), reader(shape), question.key, timeout, priority, to
         )
 
     # --- a question for a model --------------------------------------------------------------
@@ -475,6 +492,11 @@ class Ask:
         """The kinds that this caller can answer, of `midcall.questions.KINDS`."""
         return self._call.supported
 
+    @property
+    def session(self) -> object:
+        """What all calls on one connection, or in one MCP session, have in common; or `None`."""
+        return self._call.owner
+
     def cancel_question(self, asking: "Asking[Any] | str", reason: str = "No longer needed") -> bool:
         """Withdraw an open question: whoever awaits it gets `Cancelled`. False if it is not open."""
         request_id = asking if isinstance(asking, str) else asking.request_id
@@ -539,9 +561,7 @@ class Ask:
 
     @property
     def _trace(self) -> Trace:
-        if self._call.trace is None:
-            self._call.trace = Trace(self._call.id)
-        return self._call.trace
+        return self._call.own_trace
 
     def _asking(
         self,
@@ -550,15 +570,21 @@ class Ask:
         key: str | None,
         timeout: float | Preset | None,
         priority: Priority,
+        to: str | None = None,
     ) -> Asking[T]:
         if priority not in PRIORITIES:
             raise ValueError(f"Unknown priority {priority!r}: use {', '.join(PRIORITIES)}")
+        if to is not None:
+            check_addressee(to)
+            to = None if to == self._call.principal else to
         fallback = self._fallbacks.get(question.kind, MISSING)
-        return Asking(self._call, question, convert, self._seconds(timeout), priority, key, fallback)
+        seconds = self._seconds(timeout, to)
+        return Asking(self._call, question, convert, seconds, priority, key, fallback, to)
 
-    def _seconds(self, timeout: float | Preset | None) -> float | None:
+    def _seconds(self, timeout: float | Preset | None, to: str | None = None) -> float | None:
         if timeout == "default":
-            timeout = self._call.time_limit
+            elsewhere = to is not None and self._call.asks_elsewhere
+            timeout = None if elsewhere else self._call.time_limit
         if isinstance(timeout, str):
             if timeout not in PRESETS:
                 raise ValueError(f"Unknown time limit {timeout!r}: use seconds, None or {', '.join(PRESETS)}")
@@ -566,6 +592,11 @@ class Ask:
         if timeout is not None and not timeout > 0:
             raise ValueError("A time limit must be more than 0 seconds")
         return None if timeout == math.inf else timeout
+
+
+def call_of(ask: Ask) -> Call:
+    """The call that asks: for what makes other calls in its place, or within it."""
+    return ask._call
 
 
 def title_of(model: type[Any]) -> str:

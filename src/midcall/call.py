@@ -17,13 +17,15 @@ import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol, TypeAlias
 
+import msgspec
 from msgspec import Struct
 
 from midcall.errors import Aborted, MidcallError, TransportLost, UnknownQuestion
 from midcall.items import NOWHERE, Data, Done, Error, Item, Log, Metadata, Outlet, Progress
 from midcall.open_questions import MISSING, SILENT, OpenQuestions, QuestionInfo, Wanted, timed_out
+from midcall.principal import CallSource
 from midcall.replay import Entry, Trace, answered, asked, failed, question_id, recall_answers, withdrawn
 
 log = logging.getLogger("midcall.call")
@@ -46,7 +48,32 @@ class Status(StrEnum):
     ABORTED = "aborted"
 
 
+_MISTAKES = (
+    LookupError, TypeError, AttributeError, NameError, ArithmeticError, AssertionError, ImportError
+)  # fmt: skip
+"""Errors of code rather than words of its author: what they say means little without their type."""
+
 _COMPLETED = Status.COMPLETED  # looking up a member takes a while in Python 3.11
+
+
+class _FilledIn:
+    """Marks a parameter that is not an argument."""
+
+
+CALLER = _FilledIn()
+
+CallerName: TypeAlias = Annotated[str | None, CALLER]
+"""The type of a parameter that is filled in with the name of whoever calls; nothing if it is not known.
+
+It is not in the schema of the method. Two callers without a name cannot be told apart.
+"""
+
+
+AskElsewhere: TypeAlias = Callable[
+    ["Call", Wanted, Callable[[Any, Exception | None], None]], Callable[[str], None]
+]
+"""Asks somebody else than the caller for a call: calls back once, with the answer's value or why there is
+none. Gives what has the question withdrawn."""
 
 
 class Runnable(Protocol):
@@ -59,6 +86,9 @@ class Runnable(Protocol):
     def invoke(self, call: "Call", arguments: Any) -> Any:
         """Start the body with arguments as the method has read them."""
 
+
+_SOURCE, _SOURCE_PLACE = "source", "0/source"
+"""How the source of a call is kept: at a place that its code never comes to, whether it takes it or not."""
 
 HELD_LIMIT = 100
 """How many reports are held for a reader who does not keep up."""
@@ -162,6 +192,8 @@ class Call(Struct, eq=False):
     on_result: Callable[[Any, Error | None], None] | None = None
     """Gets the result of a method that neither streams nor asks, or its failure, in place of items."""
 
+    model_answers: bool = False
+    """Whether the caller's model answers the questions, in the place of its person."""
     number: int = 0
     started: float = 0.0
     task: asyncio.Future[None] | None = None
@@ -177,9 +209,13 @@ class Call(Struct, eq=False):
     over: bool = False
     """Whether it was given up because it is not to go on anywhere."""
     begun: bool = False
+    ask_elsewhere: AskElsewhere | None = None
+    """Asks somebody else than the caller, if the call itself is not kept (see `journal.kept_questions`)."""
     outcome: Status | None = None
     questions: OpenQuestions | None = None
     reports: Reports | None = None
+    source: CallSource | None = None
+    """Where it comes from, if its method wants to know."""
 
     # --- what others see and do --------------------------------------------------------------
 
@@ -195,6 +231,39 @@ class Call(Struct, eq=False):
         if not self.questions:
             return Status.RUNNING
         return Status.AWAITING_SAMPLE if self.questions.only_samples else Status.AWAITING_ANSWER
+
+    @property
+    def own_trace(self) -> Trace:
+        """Where it writes down what it does, from now on."""
+        if self.trace is None:
+            self.trace = Trace(self.id)
+        return self.trace
+
+    def keep_source(self) -> None:
+        """Have the same source whenever it is run again: that of the request that has begun it."""
+        before = self.own_trace.recall(_SOURCE_PLACE, _SOURCE)
+        if before is not None:
+            self.source = msgspec.json.decode(before.value, type=CallSource)
+        elif self.source is not None:
+            self.own_trace.note(Entry(_SOURCE_PLACE, _SOURCE, "done", msgspec.json.encode(self.source)))
+
+    @property
+    def asks_elsewhere(self) -> bool:
+        """Whether others than the caller are asked apart from it: it is not kept, but a question can be."""
+        return self.ask_elsewhere is not None and (self.trace is None or not self.trace.kept)
+
+    def can_ask(self, wanted: Wanted) -> bool:
+        """Whether whoever is meant can be asked this: the caller, or by the journal anybody else."""
+        if wanted.to is not None and (self.asks_elsewhere or (self.trace is not None and self.trace.kept)):
+            return True
+        return wanted.question.kind in self.supported
+
+    def check_goes_on(self) -> None:
+        """Raise if it is not to go on here, whatever the code that runs has made of that."""
+        if self.trace is not None and self.trace.diverged is not None:
+            raise self.trace.diverged
+        if self.dropped or self.reason is not None:
+            raise asyncio.CancelledError
 
     def info(self) -> CallInfo:
         questions = self.questions.infos() if self.questions else ()
@@ -412,9 +481,11 @@ class Call(Struct, eq=False):
         while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
             error = error.exceptions[0]  # of a task group in which one task failed
         if isinstance(error, MidcallError):
-            return Error(self.stamp(), _sendable(str(error)), error.code, error.recoverable)
+            return Error(self.stamp(), sendable(str(error)), error.code, error.recoverable)
         log.warning("%s failed", self.name, exc_info=error, extra=self._about())
-        return Error(self.stamp(), _sendable(str(error)) or type(error).__name__, "tool_error")
+        kind, text = type(error).__name__, sendable(str(error))
+        message = f"{kind}: {text}" if text and isinstance(error, _MISTAKES) else text or kind
+        return Error(self.stamp(), message, "tool_error")
 
     def _about(self) -> dict[str, Any]:
         """What a line of log says of this call."""
@@ -454,6 +525,6 @@ def _lost() -> TransportLost:
     return TransportLost("The line to the caller is closed")
 
 
-def _sendable(text: str) -> str:
+def sendable(text: str) -> str:
     """Without lone surrogates, as file names may have them: JSON cannot carry those."""
     return text.encode(errors="replace").decode()

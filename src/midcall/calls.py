@@ -25,7 +25,7 @@ from contextlib import AbstractContextManager
 from contextvars import copy_context
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, cast
 
-from midcall.call import PROCESS, Call, CallInfo
+from midcall.call import PROCESS, AskElsewhere, Call, CallInfo
 from midcall.errors import RateLimited, TooManyCalls, UnknownQuestion
 from midcall.metrics import refused
 
@@ -46,6 +46,8 @@ class Calls:
         """How many there may be at once; of a caller with a name, a tenth."""
         self.rate: RateLimit | None = None
         """How many a caller from outside may start in a second."""
+        self.ask_elsewhere: AskElsewhere | None = None
+        """Asks others than the caller, for calls that are not kept; without it, the caller is asked."""
         self._calls_of = Shares()
         self._arguments_of = Shares()
         self._active: dict[int, Call] = {}
@@ -122,6 +124,7 @@ class Calls:
         number = call.number = next(self._numbers)
         call.started = time.monotonic()
         call.asking = self._asking
+        call.ask_elsewhere = self.ask_elsewhere
         self._active[number] = call
         self._calls_of.take(call.principal)
         self._arguments_of.take(call.principal, call.size)
@@ -189,7 +192,7 @@ class _Here:
         self._call.task = asyncio.current_task()
         self._calls.add(self._call)
         with self._waiting:
-            yield from rest_of(body, waits_for)
+            yield from Rest(body, waits_for).__await__()
 
 
 async def end_all(calls: Sequence[Call], reason: str) -> None:
@@ -432,7 +435,7 @@ class RunQueue(Generic[T]):
                     self._step_down(leader)
                     self.waiting.add(leader)
                     self._waits(one)
-                    await _Rest(body, waits_for, run)
+                    await Rest(body, waits_for, run)
                     return
                 done += 1
                 if leader.cancelling():
@@ -460,36 +463,32 @@ class RunQueue(Generic[T]):
             self._left(self._queue.popleft())
 
 
-class _Rest:
-    """What is left of a coroutine that waits already, in its context; to be awaited."""
-
-    __slots__ = ("_body", "_run", "_waits_for")
-
-    def __init__(self, body: Body, waits_for: Any, run: Run) -> None:
-        self._body = body
-        self._waits_for = waits_for
-        self._run = run
-
-    def __await__(self) -> Generator[Any, Any, None]:
-        return rest_of(self._body, self._waits_for, self._run)
-
-
 def _here(step: Callable[..., Any], *given: Any) -> Any:
     return step(*given)
 
 
-def rest_of(body: Body, waits_for: Any, run: Run = _here) -> Generator[Any, Any, None]:
-    """Await what is left of a coroutine that waits already; `run` takes each of its steps."""
-    while True:
-        try:
+class Rest(Generic[T]):
+    """What is left of a coroutine that waits already, to be awaited; `run` takes each of its steps."""
+
+    __slots__ = ("_body", "_run", "_waits_for")
+
+    def __init__(self, body: Coroutine[Any, Any, T], waits_for: Any, run: Run = _here) -> None:
+        self._body = body
+        self._waits_for = waits_for
+        self._run = run
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        body, waits_for, run = self._body, self._waits_for, self._run
+        while True:
             try:
-                given = yield waits_for
-            except GeneratorExit:
-                body.close()
-                raise
-            except BaseException as error:  # noqa: BLE001  the coroutine's to handle
-                waits_for = run(body.throw, error)
-            else:
-                waits_for = run(body.send, given)
-        except StopIteration:
-            return
+                try:
+                    given = yield waits_for
+                except GeneratorExit:
+                    body.close()
+                    raise
+                except BaseException as error:  # noqa: BLE001  the coroutine's to handle
+                    waits_for = run(body.throw, error)
+                else:
+                    waits_for = run(body.send, given)
+            except StopIteration as ended:
+                return cast("T", ended.value)

@@ -5,6 +5,7 @@ encoded as MCP's content blocks; bytes become base64. What another MCP server ga
 (`Passed`).
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, field
@@ -55,6 +56,17 @@ class Embedded(Content, tag_field="type", tag="resource", frozen=True):
 
     resource: Document
     annotations: dict[str, Any] | None = None
+
+
+class Listing(Struct, frozen=True):
+    """A page of what there is of a template of resources or prompts (see `midcall.listing`).
+
+    An item is as MCP lists it: `{"uri": .., "name": .., ..}` or `{"name": .., "arguments": .., ..}`.
+    """
+
+    items: Sequence[Mapping[str, Any]] = ()
+    next: str | None = None
+    """Where the next page begins, if there is one."""
 
 
 class PassedError(Struct, frozen=True):

@@ -4,6 +4,7 @@
     ├── RegistrationError      a method or namespace cannot be registered
     ├── MethodNotFound         no method of that name
     ├── InvalidArguments       arguments that do not fit the method
+    ├── UnknownResource        raised by an author: there is no such resource or prompt
     ├── NotAllowed             the caller lacks a scope of the method
     ├── TooLong                a name or an id is longer than any can be
     ├── TooManyCalls           a limit on running calls is reached
@@ -34,7 +35,10 @@
     │   ├── BadExport          what is to be imported is not an exported call
     │   ├── BadPage            a list is asked for from a place where no page ends
     │   └── JournalFull        the caller has as much in the journal as it may
-    ├── Conflict               somebody else has changed a conversation, or has written lines of a run
+    ├── Conflict               somebody else has changed a conversation or a tree, or written lines of a run
+    ├── TreeError              a tree cannot be read or changed in this way
+    │   ├── UnknownTree        the caller has no such tree
+    │   └── UnknownNode        the tree has no such node
     ├── RemoteError            a call through a client failed on the other side
     ├── Unreachable            a client cannot reach its server: nothing was sent
     └── LoginFailed            a client was not given access to its server
@@ -95,6 +99,12 @@ class InvalidArguments(MidcallError):
     @property
     def data(self) -> dict[str, Any]:
         return {"method": self.method, "errors": self.errors}
+
+
+class UnknownResource(MidcallError):
+    """A `@resource` or a `@prompt` raises this for what fits its template, but is not there."""
+
+    code = "unknown_resource"
 
 
 class NotAllowed(MidcallError):
@@ -182,6 +192,12 @@ class UnknownCall(MidcallError):
         return {"call": self.call_id}
 
 
+class BadFork(MidcallError):
+    """A call cannot be forked there."""
+
+    code = "bad_fork"
+
+
 class NotWaiting(MidcallError):
     """The call does not wait for this: it runs, has ended, or somebody else was faster."""
 
@@ -261,6 +277,15 @@ class BranchLimit(MidcallError):
 
 class AnswerError(MidcallError):
     """An answer was refused, and changed nothing."""
+
+
+class UnknownLink(AnswerError):
+    """A link to a question leads nowhere. Why is not said: who guesses must learn nothing."""
+
+    code = "unknown_link"
+
+    def __init__(self) -> None:
+        super().__init__("This link is not valid: it was used, its time is up, or it is for somebody else")
 
 
 class UnknownQuestion(AnswerError):
@@ -376,10 +401,35 @@ class JournalFull(JournalError):
 
 
 class Conflict(MidcallError):
-    """Somebody else has changed the conversation since it was read, or has written other lines of the run."""
+    """Somebody else has changed the conversation or the tree since it was read, or has written other lines of
+    the run."""
 
     code = "conflict"
     recoverable = True
+
+
+class TreeError(MidcallError):
+    """A tree cannot be read or changed in this way (see `midcall.journal.trees`); nothing is changed."""
+
+    code = "tree_error"
+
+
+class UnknownTree(TreeError):
+    """There is no such tree, or it is another caller's."""
+
+    code = "unknown_tree"
+
+    def __init__(self, tree_id: str) -> None:
+        super().__init__(f"Tree not found: {tree_id[:100]}")
+
+
+class UnknownNode(TreeError):
+    """The tree has no such node."""
+
+    code = "unknown_node"
+
+    def __init__(self, node_id: str) -> None:
+        super().__init__(f"Node not found: {node_id[:100]}")
 
 
 class RemoteError(MidcallError):

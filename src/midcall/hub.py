@@ -16,6 +16,7 @@ from midcall.calls import Calls, end_all
 from midcall.errors import RegistrationError
 from midcall.invocation import Answerer, Invocation, Line
 from midcall.items import Metadata, Outlet, to_json
+from midcall.principal import CallSource, Principal, RequestInfo, Sender
 from midcall.questions import KINDS
 from midcall.registry import Registry, Resolved
 
@@ -106,12 +107,14 @@ class Hub(Registry):
         that its definition names. `model` drives states that name none; without it, that of the chat does,
         or the caller's. A run ends after `time_limit` seconds, or `max_transitions`. Raises `MachineError`.
         """
-        from midcall.fsm.serve import Machines, machines_of  # noqa: PLC0415  a step up the rooms
+        from midcall.fsm.serve import Machines  # noqa: PLC0415  a step up the rooms
 
-        found = machines_of(self, namespace)
-        machines = found or Machines(self, namespace)
-        machines.add(machine, functions or {}, model, time_limit, max_transitions)
-        if found is None:
+        found = dict(self.activations()).get(namespace)
+        machines = found if isinstance(found, Machines) else Machines(self, namespace)
+        machines.add(
+            machine, functions or {}, model=model, time_limit=time_limit, max_transitions=max_transitions
+        )
+        if machines is not found:
             self._add(namespace, machines)
         self._has_machines = True
         self._changed()
@@ -129,6 +132,7 @@ class Hub(Registry):
         time_limit: float | None = ATTACHED_TIME_LIMIT,
         owner: object = None,
         principal: str | None = None,
+        sender: Sender | None = None,
     ) -> Call:
         """Validate and start a call whose items go to `outlet`.
 
@@ -142,6 +146,7 @@ class Hub(Registry):
             time_limit=time_limit,
             owner=owner,
             principal=principal,
+            sender=sender,
         )
         return self.calls.start(call)
 
@@ -155,12 +160,13 @@ class Hub(Registry):
         time_limit: float | None = ATTACHED_TIME_LIMIT,
         owner: object = None,
         principal: str | None = None,
+        sender: Sender | None = None,
     ) -> Call:
         """A call of a method that is found already, for `calls.start`. Raises `InvalidArguments`."""
         arguments = found.method.read_arguments(raw_params, found.name)
         metadata = Metadata(found.provenance, self._hash or self.hash, 0)
         size = len(raw_params)
-        return Call(
+        call = Call(
             found.name,
             found.method,
             arguments,
@@ -172,6 +178,9 @@ class Hub(Registry):
             principal,
             size,
         )
+        if found.method.wants_source and sender is not None:
+            call.source = sender.source()
+        return call
 
     def call(
         self,
@@ -181,22 +190,25 @@ class Hub(Registry):
         answer: Answerer | None = None,
         supports: frozenset[str] | set[str] | None = None,
         time_limit: float | None = ATTACHED_TIME_LIMIT,
-        principal: str | None = None,
+        principal: Principal | str | None = None,
+        request: RequestInfo | None = None,
     ) -> Invocation:
         """Call a method in this process: iterate for its items, or await its result.
 
         `answer` is a function (plain or async) from `Request` to answer; without one, and without
         `supports`, the tool gets `NotSupported`. With `supports` alone, answer by
         `invocation.answer(request_id, payload)` while iterating. `supports` limits which kinds of
-        question this caller takes. `principal` is the name of whoever it is made for: a mounted server may
-        have to keep their calls apart.
+        question this caller takes. `principal` is whoever it is made for, or their name: a mounted server may
+        have to keep their calls apart. `request` is what a method gets that takes a `RequestInfo`.
         """
         if supports is None:
             supports = KINDS if answer is not None else frozenset()
         unknown = supports - KINDS
         if unknown:
             raise ValueError(f"Unknown kinds of question: {', '.join(sorted(unknown))}")
-        line = _LocalLine(self, name, params, frozenset(supports), time_limit, principal)
+        caller = Principal(principal) if isinstance(principal, str) else principal
+        source = CallSource(caller, request)
+        line = _LocalLine(self, name, params, frozenset(supports), time_limit, source)
         return Invocation(line, answer)
 
     async def open(self) -> None:
@@ -237,6 +249,8 @@ class Hub(Registry):
         if self.durable is not None:
             await self.durable.close(grace)
         await self.calls.close(reason)
+        for _, activation in self.activations():
+            await activation.close()
         await self.close_mounts()
 
     async def close_mounts(self) -> None:
@@ -302,17 +316,18 @@ class _LocalLine(Line):
         params: Any,
         supported: frozenset[str],
         time_limit: float | None,
-        principal: str | None,
+        source: CallSource,
     ) -> None:
         self._hub = hub
         self._name = name
         self._params = b"" if params is None else to_json(params)
         self._supported = supported
         self._time_limit = time_limit
-        self._principal = principal
+        self._source = source
         self._call: Call | None = None
 
     async def start(self, outlet: Outlet) -> None:
+        principal = self._source.principal
         self._call = self._hub.start(
             self._name,
             self._params,
@@ -320,7 +335,8 @@ class _LocalLine(Line):
             supported=self._supported,
             time_limit=self._time_limit,
             owner=self,
-            principal=self._principal,
+            principal=None if principal is None else principal.name,
+            sender=self._source,
         )
 
     async def streaming(self) -> bool:

@@ -53,6 +53,10 @@ class Request(Struct, frozen=True, tag_field="type", tag="request", omit_default
     """What is asked there, for whoever answers when the call is not in memory."""
     note: str = ""
     """Why it is asked again: what would have been expected of the last answer."""
+    since: float = 0.0
+    """When it was first asked."""
+    to: str | None = None
+    """Who is asked in place of the caller (see `principal.is_addressed`)."""
 
 
 class RequestCancelled(Struct, frozen=True, tag_field="type", tag="request_cancelled"):
@@ -104,6 +108,7 @@ class _WireRequest(Struct, frozen=True, tag_field="type", tag="request", omit_de
     timeout_ms: int | None = None
     priority: Priority = "normal"
     key: str | None = None
+    to: str | None = None
 
 
 def _encode_foreign(value: Any) -> Any:
@@ -136,6 +141,7 @@ def encode_item(item: Item) -> bytes:
                 item.timeout_ms,
                 item.priority,
                 item.key,
+                item.to,
             )
         )
     return to_json(item)
@@ -152,6 +158,7 @@ def decode_item(data: bytes | msgspec.Raw) -> Item:
             item.timeout_ms,
             item.priority,
             item.key,
+            to=item.to,
         )
     return item
 

@@ -7,7 +7,9 @@ no schema. Knows nothing of pydantic, which `schema` is about, and imports nothi
 """
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import unquote
 
@@ -82,6 +84,8 @@ class JsonSchema:
 
     def faults(self, value: Any, most: int) -> list[dict[str, str]]:
         """What is wrong with a value, one `{"path", "message"}` each. Raises `ValueError` as above."""
+        if self._cost.is_small(value) and self._validator.is_valid(value):
+            return []
         if self._cost.steps(value) > _MAX_TOLD:
             fits = self._validator.is_valid(value)
             return [] if fits else [{"path": "", "message": "it does not fit the schema"}]
@@ -127,15 +131,33 @@ class _SchemaPart(NamedTuple):
     each_item: list[Any]
 
     @property
+    def inside(self) -> list[Any]:
+        """The schemas of what is inside of a value."""
+        return [
+            *self.properties.values(),
+            *self.each_property,
+            *self.names,
+            *self.items,
+            *self.each_item,
+        ]
+
+    @property
     def looks_inside(self) -> bool:
         return bool(self.properties or self.each_property or self.names or self.items or self.each_item)
 
 
 class _Cost:
-    """Counts what a validator does that tries all that a schema says."""
+    """Counts what a validator does that tries all that a schema says.
+
+    To count is dearer than to check. But no byte of a value can cost more than all parts of the schema do
+    together, unless the schema refers to itself: so for most values it is known without counting that they
+    cost little (`is_small`). For a small object that takes 1 µs, where to count takes 7.
+    """
 
     def __init__(self, root: Any) -> None:
         self._root = root
+        self._weights: dict[int, float] = {}
+        """What each schema costs at most for a byte of a value, with all that is inside of it."""
         self._parts: dict[int, _SchemaPart] = {}
         self._held: dict[int, Held] = {}
         """For each schema, itself and all that it refers to; empty while that is looked for."""
@@ -146,9 +168,34 @@ class _Cost:
             schema = waiting.pop()
             if isinstance(schema, dict) and id(schema) not in self._held:
                 for key in self._unrolled(schema, 0):
-                    part = self._parts[key]
-                    waiting += [*part.properties.values(), *part.each_property, *part.names]
-                    waiting += [*part.items, *part.each_item]
+                    waiting += self._parts[key].inside
+
+    def is_small(self, value: Any) -> bool:
+        """Whether a value is known not to take too many steps; if not, it may still be."""
+        try:
+            return len(msgspec.json.encode(value)) * self._weight <= MAX_STEPS
+        except (TypeError, ValueError, OverflowError, RecursionError):  # it is not what JSON has
+            return False
+
+    @functools.cached_property
+    def _weight(self) -> float:
+        try:
+            return 1 + self._weigh(self._root)
+        except RecursionError:
+            return math.inf
+
+    def _weigh(self, schema: Any) -> float:
+        if not isinstance(schema, dict):
+            return 0
+        if id(schema) not in self._weights:
+            self._weights[id(schema)] = math.inf  # if it comes back to itself
+            total = 0.0
+            for key, times in self._held[id(schema)].items():
+                part = self._parts[key]
+                own = 1 + part.cost + (_PATTERN + _LETTER if part.has_pattern else 0)
+                total += times * (own + sum(map(self._weigh, part.inside)))
+            self._weights[id(schema)] = total
+        return self._weights[id(schema)]
 
     def steps(self, value: Any) -> int:
         """How many it takes to check a value. Raises `ValueError` if they are too many."""
@@ -332,6 +379,106 @@ def inlined(schema: Schema) -> Schema:
     return {key: value for key, value in root.items() if key != "$defs"} | (
         {"$defs": others} if others else {}
     )
+
+
+_BY_NAME = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+_VALUES = frozenset({"const", "enum", "default", "examples"})
+_DEFINED = ("$defs", "definitions")
+_UNUSUAL = re.compile(r"[^A-Za-z0-9_.-]")
+
+
+def joined(schemas: Sequence[Schema], names: Sequence[str] = ()) -> tuple[list[Schema], dict[str, Schema]]:
+    """Schemas as parts of another one: without definitions of their own, and all of these for its root.
+
+    Where definitions of the same name differ, later ones get other names. A schema that refers to itself as a
+    whole is a definition too, under its one of the `names`.
+    """
+    parts: list[Schema] = []
+    shared: dict[str, Schema] = {}
+    before: dict[str, Any] = {}
+    for n, schema in enumerate(schemas):
+        part, defined = _taken_out(schema, names[n] if n < len(names) else "root", before)
+        parts.append(part)
+        shared |= defined
+    return parts, shared
+
+
+def _taken_out(schema: Schema, name: str, before: dict[str, Any]) -> tuple[Schema, dict[str, Schema]]:
+    """A schema without its definitions, and those that it uses, with names that no others have.
+
+    `before` has all that have a name, as they were written; these are added.
+    """
+    own = {(key, name): one for key in _DEFINED for name, one in _dict(schema.get(key)).items()}
+    beside = {key: one for key, one in schema.items() if key not in (*_DEFINED, "$id", "$schema")}
+    own["", name] = beside
+    refers = functools.partial(_target, own=own, base=str(schema.get("$id", "")))
+    used: dict[tuple[str, str], str] = {}
+    waiting = _references(beside)
+    while waiting:
+        key, _ = refers(waiting.pop())
+        if key is not None and key not in used:
+            plain = _UNUSUAL.sub("_", key[1])
+            used[key] = f"{plain}-{len(used)}" if plain in used.values() else plain
+            waiting += _references(own[key])
+    number = 1
+    while any(before.get(_numbered(plain, number), own[key]) != own[key] for key, plain in used.items()):
+        number += 1
+    made = {key: _numbered(plain, number) for key, plain in used.items()}
+    before |= {made[key]: own[key] for key in made}
+
+    def changed(reference: str) -> str:
+        key, rest = refers(reference)
+        return reference if key is None else f"#/$defs/{made[key]}{rest}"
+
+    defined = {made[key]: _with_references(own[key], changed) for key in made}
+    return _with_references(beside, changed), defined
+
+
+def _numbered(name: str, number: int) -> str:
+    return name if number == 1 else f"{name}_{number}"
+
+
+def _target(
+    reference: str, own: Mapping[tuple[str, str], Any], base: str
+) -> tuple[tuple[str, str] | None, str]:
+    """Which definition a reference leads to, or into: the last one is the whole; nothing if it leads away."""
+    start, _, path = reference.partition("#")
+    if start not in ("", base) or (path and path[0] != "/"):
+        return None, ""
+    _, *within = path.split("/")
+    if len(within) > 1:
+        key = (within[0], unquote(within[1]).replace("~1", "/").replace("~0", "~"))
+        if key in own:
+            return key, "".join(f"/{one}" for one in within[2:])
+    return list(own)[-1], path
+
+
+def _references(schema: Any) -> list[str]:
+    found: list[str] = []
+
+    def seen(reference: str) -> str:
+        found.append(reference)
+        return reference
+
+    _with_references(schema, seen)
+    return found
+
+
+def _with_references(schema: Any, change: Callable[[str], str]) -> Any:
+    """The same schema with other references."""
+    if isinstance(schema, list):
+        return [_with_references(one, change) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made: Schema = {}
+    for key, one in schema.items():
+        if key == "$ref" and isinstance(one, str):
+            made[key] = change(one)
+        elif key in _BY_NAME and isinstance(one, dict):
+            made[key] = {name: _with_references(inner, change) for name, inner in one.items()}
+        else:
+            made[key] = one if key in _VALUES else _with_references(one, change)
+    return made
 
 
 def variants(schema: Schema) -> list[Schema]:

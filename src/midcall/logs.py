@@ -8,6 +8,7 @@ logged; a frame of a WebSocket, which would have them, is left out at every leve
 import datetime as dt
 import json
 import logging
+import re
 import sys
 import time
 from typing import Any, Literal, TextIO
@@ -61,6 +62,16 @@ class Trouble:
 def is_no_frame(record: logging.LogRecord) -> bool:
     """Whether a record is none of those that show what a WebSocket carries, or its headers."""
     return record.levelno > logging.DEBUG or not str(record.msg).startswith(("< ", "> "))
+
+
+_LINK = re.compile(r"(/q/)[\w-]{8,}")
+
+
+def hide_links(record: logging.LogRecord) -> bool:
+    """Whether to log a record, as always; but who reads the log does not get the links of questions."""
+    if isinstance(record.args, tuple):
+        record.args = tuple(_LINK.sub(r"\1...", one) if isinstance(one, str) else one for one in record.args)
+    return True
 
 
 def about(record: logging.LogRecord) -> dict[str, Any]:

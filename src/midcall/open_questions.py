@@ -6,8 +6,9 @@ gone.
 """
 
 import asyncio
+import functools
 import time
-from collections.abc import Iterable, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
@@ -55,6 +56,8 @@ class Wanted(Protocol):
     """When it was first asked, also if that was in another process; 0 if it was not yet."""
     note: str
     """What would have been expected of an answer that was given before and could not be read."""
+    to: str | None
+    """Who is asked in place of the caller."""
 
     def read(self, payload: Any) -> Any:
         """The answer's value for the tool, or `WrongAnswer`.
@@ -105,7 +108,7 @@ class Round:
 class OpenQuestion:
     """A question that waits."""
 
-    __slots__ = ("asked", "held", "round", "timer", "value", "wanted")
+    __slots__ = ("asked", "held", "round", "timer", "value", "wanted", "withdraw_elsewhere")
 
     def __init__(self, wanted: Wanted, round: Round) -> None:
         self.wanted = wanted
@@ -116,6 +119,8 @@ class OpenQuestion:
         self.held: Any = MISSING
         """What an answer was read as that is on its way into the journal: meanwhile the question neither
         times out nor takes another one."""
+        self.withdraw_elsewhere: Callable[[str], None] | None = None
+        """Of a question that waits elsewhere: has it withdrawn there, if it still is."""
 
 
 class OpenQuestions:
@@ -159,7 +164,7 @@ class OpenQuestions:
         call = self._call
         call.check_can_ask()
         for one in wanted:
-            if one.question.kind not in call.supported:
+            if not call.can_ask(one):
                 raise NotSupported(_cannot(one.question.kind, call.supported))
         loop = asyncio.get_running_loop()
         round = Round(len(wanted), loop.create_future())
@@ -284,6 +289,10 @@ class OpenQuestions:
             wanted.since = now
             metrics.question_asked(wanted.question.kind)
         self._open[wanted.request_id] = question
+        if wanted.to is not None and self._call.asks_elsewhere and self._call.ask_elsewhere is not None:
+            settle = functools.partial(self._settled_elsewhere, question)
+            question.withdraw_elsewhere = self._call.ask_elsewhere(self._call, wanted, settle)
+            return
         self._index[wanted.request_id] = self._call
         timeout_ms = None
         if wanted.timeout is not None:
@@ -302,8 +311,20 @@ class OpenQuestions:
                 wanted.place,
                 wanted.fingerprint,
                 wanted.note,
+                wanted.since,
+                wanted.to,
             )
         )
+
+    def _settled_elsewhere(self, question: OpenQuestion, value: Any, error: Exception | None) -> None:
+        """A question that waited elsewhere has its answer, or has failed."""
+        if self._open.get(question.wanted.request_id) is not question or question.round.over:
+            return
+        if error is None or isinstance(error, Cancelled | Declined | WrongType):
+            self._give(question, value, error)
+        else:
+            self._forget(question)
+            question.round.fail(error)
 
     def _time_out(self, question: OpenQuestion) -> None:
         self._fail(question, TIMED_OUT, timed_out(question.wanted))
@@ -316,7 +337,7 @@ class OpenQuestions:
     def _withdraw(self, question: OpenQuestion, reason: str, ending: metrics.Ending = "withdrawn") -> bool:
         """Take a question back, if it is open still."""
         withdrawn = self._forget(question, ending)
-        if withdrawn:
+        if withdrawn and question.withdraw_elsewhere is None:
             self._call.put(RequestCancelled(self._call.stamp(), question.wanted.request_id, reason))
         return withdrawn
 
@@ -328,7 +349,9 @@ class OpenQuestions:
         self._index.pop(wanted.request_id, None)
         if self._open.pop(wanted.request_id, None) is None:
             return False
-        if ending is not None:
+        if question.withdraw_elsewhere is not None:
+            question.withdraw_elsewhere("The question is not asked any more")
+        elif ending is not None:
             metrics.question_ended(wanted.question.kind, ending, wanted.since)
         return True
 

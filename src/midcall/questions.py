@@ -513,10 +513,14 @@ def said_only(value: dict[str, Any]) -> tuple[Sampled, None]:
 
 
 def as_messages(prompt: str | Iterable[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
-    """A prompt, as MCP has messages."""
-    if isinstance(prompt, str):
-        return ({"role": "user", "content": {"type": "text", "text": prompt}},)
-    return tuple(dict(message) for message in prompt)
+    """A prompt, as MCP has messages. A text is a block of text."""
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    return tuple(
+        {**one, "content": {"type": "text", "text": one["content"]}}
+        if isinstance(one.get("content"), str)
+        else dict(one)
+        for one in messages
+    )
 
 
 def with_schema(question: Sample, schema: dict[str, Any]) -> Sample:

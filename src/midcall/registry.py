@@ -5,13 +5,16 @@ first). It finds a method by its name, tells what there is, and whoever watches 
 nothing: that is the hub's part.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Self
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any, Literal, NamedTuple, Self, TypeVar, Unpack, overload
 
-from midcall.activation import Activation, Method, digest, own_method, read_methods
-from midcall.decorators import Kind
+from midcall import decorators
+from midcall.activation import Activation, Functions, Method, digest, own_method, read_methods
+from midcall.decorators import Kind, Mark, Marker, MethodOptions, PromptOptions, ResourceOptions
 from midcall.errors import MethodNotFound, RegistrationError
 from midcall.limits import near_matches
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Resolved(NamedTuple):
@@ -20,6 +23,17 @@ class Resolved(NamedTuple):
     name: str
     method: Method
     provenance: tuple[str, ...]
+
+
+class HubChange(NamedTuple):
+    """What whoever watches a hub is told: without a URI or a part, that something was registered."""
+
+    uri: str | None = None
+    """What is read there has changed."""
+    part: Literal["resources", "prompts"] | None = None
+    """Others are listed now."""
+    principals: Collection[str | None] | None = None
+    """Only these callers see it; without, all do."""
 
 
 class Registry:
@@ -34,7 +48,7 @@ class Registry:
         self.protocols: list[Any] = []
         """The extensions that speak a protocol of their own."""
         self._children: list[tuple[str, Activation | Registry]] = []  # by namespace, which may be empty
-        self._watchers: list[Callable[[str | None], None]] = []
+        self._watchers: list[Callable[[HubChange], None]] = []
         self._extensions: dict[str, tuple[object, Method]] = {}
         self._parents: list[Registry] = []
         self._own = {
@@ -48,10 +62,75 @@ class Registry:
 
     def register(self, activation: object, *, namespace: str | None = None) -> Self:
         """Add an object with `@method`s. Its namespace is given here, in its attribute
-        `namespace`, or is its class name in lower case."""
+        `namespace`, or is its class name in lower case.
+
+        If it has `attach(hub)`, that is called, so that it can use the hub and its journal; if it has
+        `detach()`, that is awaited when the hub is closed.
+        """
         made = Activation(activation, namespace)
         self._add(made.namespace, made)
+        attach = getattr(activation, "attach", None)
+        if attach is not None:
+            attach(self)
         return self
+
+    @overload
+    def method(self, function: F, /) -> F: ...
+    @overload
+    def method(self, name: str | None = None, /, **options: Unpack[MethodOptions]) -> Callable[[F], F]: ...
+    def method(self, function_or_name: Any = None, /, **options: Unpack[MethodOptions]) -> Any:
+        """Make a function a method: `@hub.method`, or `@hub.method("files.delete", scopes=["files:write"])`.
+
+        Its name is that of the function, without a namespace. The options are those of
+        `midcall.method`, for functions of a class.
+        """
+        return self._adding(decorators.method, function_or_name, options)
+
+    def resource(self, uri: str, /, **options: Unpack[ResourceOptions]) -> Callable[[F], F]:
+        """Make a function what is read at a URI, as `midcall.resource` does for one of a class."""
+        return self._then_add(decorators.resource(uri, **options))
+
+    @overload
+    def prompt(self, function: F, /) -> F: ...
+    @overload
+    def prompt(self, name: str | None = None, /, **options: Unpack[PromptOptions]) -> Callable[[F], F]: ...
+    def prompt(self, function_or_name: Any = None, /, **options: Unpack[PromptOptions]) -> Any:
+        """Make a function a template of messages, as `midcall.prompt` does for one of a class."""
+        return self._adding(decorators.prompt, function_or_name, options)
+
+    def listing(self, of: str, /, *, scopes: Sequence[str] = ()) -> Callable[[F], F]:
+        """Make a function what lists the resources or prompts of a template (see `midcall.listing`)."""
+        return self._then_add(decorators.listing(of, scopes=scopes))
+
+    def completion(self, of: str, argument: str, /, *, scopes: Sequence[str] = ()) -> Callable[[F], F]:
+        """Make a function what suggests values for an argument (see `midcall.completion`)."""
+        return self._then_add(decorators.completion(of, argument, scopes=scopes))
+
+    def _adding(self, decorator: Callable[..., Any], function_or_name: Any, options: Any) -> Any:
+        if function_or_name is None or isinstance(function_or_name, str):
+            return self._then_add(decorator(function_or_name, **options))
+        return self._then_add(decorator(**options))(function_or_name)
+
+    def _then_add(self, marker: Marker) -> Callable[[F], F]:
+        """A decorator that adds a function here, with what is said of it. Raises `RegistrationError`."""
+        mark = marker.mark
+
+        def add(function: F) -> F:
+            namespace, said = _placed(mark, function)
+            there = [child for path, child in self._children if path == namespace]
+            found = next((child for child in there if isinstance(child, Functions)), None)
+            functions = Functions(namespace) if found is None else found
+            if said.kind == "method" and said.name not in functions.methods:
+                self._check_free(
+                    f"{namespace}.{said.name}" if namespace else str(said.name), f"the function {said.name}"
+                )
+            functions.add(function, said)
+            if found is None:
+                self._add(namespace, functions)
+            self._changed()
+            return function
+
+        return add
 
     def register_hub(self, hub: "Registry", *, namespace: str | None = None) -> Self:
         """Nest another hub under its name: `child.files.delete`."""
@@ -100,16 +179,17 @@ class Registry:
                     f"Namespace {namespace!r} of {_describe(child)} is taken by {_describe(taken)}"
                 )
         for name, _ in _methods_below(namespace, child):
-            if name in self._extensions:
-                extension = type(self._extensions[name][0]).__name__
-                raise RegistrationError(
-                    f"{name!r} of {_describe(child)} would be hidden by extension {extension}"
-                )
-            found = self._names().get(name)
-            if found is not None and found.name == name:
-                raise RegistrationError(f"{name!r} of {_describe(child)} is taken by {self._owner_of(name)}")
+            self._check_free(name, _describe(child))
         self._children.append((namespace, child))
         self._changed()
+
+    def _check_free(self, name: str, whose: str) -> None:
+        if name in self._extensions:
+            extension = type(self._extensions[name][0]).__name__
+            raise RegistrationError(f"{name!r} of {whose} would be hidden by extension {extension}")
+        found = self._names().get(name)
+        if found is not None and found.name == name:
+            raise RegistrationError(f"{name!r} of {whose} is taken by {self._owner_of(name)}")
 
     def _owner_of(self, name: str) -> str | None:
         if name in self._extensions:
@@ -131,24 +211,44 @@ class Registry:
         self._changed()
         return self
 
-    def updated(self, uri: str) -> None:
-        """Tell whoever watches that what is read at this URI has changed."""
-        for watcher in self._watchers:
-            watcher(uri)
-        for parent in self._parents:
-            parent.updated(uri)
+    def updated(self, uri: str, *, principals: Collection[str | None] | None = None) -> None:
+        """Tell whoever watches that what is read at this URI has changed; or only these callers."""
+        self._tell(HubChange(uri=uri, principals=principals))
 
-    def watch(self, watcher: Callable[[str | None], None]) -> None:
-        """Call this with the URI of an updated resource, and with `None` after every registration."""
+    def relisted(
+        self, part: Literal["resources", "prompts"], *, principals: Collection[str | None] | None = None
+    ) -> None:
+        """Tell whoever watches that a `@listing` would give others now; or only these callers."""
+        self._tell(HubChange(part=part, principals=principals))
+
+    def is_watched(self, uri: str) -> bool:
+        """Whether anybody subscribes to this URI, here or at a hub that this one is nested in."""
+        return any(
+            protocol.is_watched(uri) for protocol in self.protocols if hasattr(protocol, "is_watched")
+        ) or any(parent.is_watched(uri) for parent in self._parents)
+
+    def watch(self, watcher: Callable[[HubChange], None]) -> None:
+        """Call this after every change."""
         self._watchers.append(watcher)
+
+    def _tell(self, change: HubChange) -> None:
+        for watcher in self._watchers:
+            watcher(change)
+        for parent in self._parents:
+            parent._tell(change)
 
     def _changed(self) -> None:
         self._resolved = None
         self._hash = None
         for watcher in self._watchers:
-            watcher(None)
+            watcher(HubChange())
         for parent in self._parents:
             parent._changed()
+
+    @property
+    def root(self) -> "Registry":
+        """The hub that this one is nested in, at whatever depth; or itself."""
+        return self._parents[0].root if self._parents else self
 
     def _descendants(self) -> "set[Registry]":
         nested = [child for _, child in self._children if isinstance(child, Registry)]
@@ -257,6 +357,19 @@ class Registry:
         return self.hash
 
 
+def _placed(mark: Mark, function: Callable[..., Any]) -> tuple[str, Mark]:
+    """The namespace that a function goes to, as the name before the last dot says, and its mark there."""
+    name = mark.name or str(getattr(function, "__name__", ""))
+    if mark.kind in ("method", "prompt"):
+        namespace, _, last = name.rpartition(".")
+        if not last:
+            raise RegistrationError(f'{function!r} needs a name, as in @hub.{mark.kind}("name")')
+        return namespace, mark._replace(name=last)
+    of = mark.extras.get("of", "")  # a prompt, or a template of URIs
+    namespace, _, last = ("", "", of) if "://" in of else of.rpartition(".")
+    return namespace, mark._replace(name=name, extras={**mark.extras, "of": last} if of else mark.extras)
+
+
 def _methods_below(path: str, child: Activation | Registry) -> Iterator[tuple[str, Method]]:
     prefix = f"{path}." if path else ""
     if isinstance(child, Activation):
@@ -270,4 +383,6 @@ def _methods_below(path: str, child: Activation | Registry) -> Iterator[tuple[st
 
 
 def _describe(child: Activation | Registry) -> str:
+    if isinstance(child, Functions):
+        return "functions of the hub"
     return f"hub {child.name!r}" if isinstance(child, Registry) else type(child.source).__name__

@@ -15,7 +15,7 @@ import contextlib
 import hashlib
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -106,13 +106,17 @@ class Trace:
     __slots__ = (
         "__weakref__",
         "_fresh",
+        "_hold",
         "_keys",
         "_recorded",
+        "_rest",
         "_write",
         "call_id",
         "closed",
+        "created",
         "diverged",
         "kept",
+        "limits",
         "method",
         "segment",
         "steps",
@@ -126,11 +130,14 @@ class Trace:
         kept: bool = False,
         method: str = "",
         segment: int = 0,
+        created: float = 0.0,
     ) -> None:
         self.call_id = call_id
         self.method = method
         self.segment = segment
         """What is run, and which part of it: for the log."""
+        self.created = created
+        """When the call was; of one that was forked, what it has done may be older."""
         self.kept = kept
         """Whether anything is kept at all: a call that ends with its caller needs no trace."""
         self.closed = False
@@ -138,19 +145,40 @@ class Trace:
         self.diverged: Diverged | None = None
         self.steps = 0
         """How many steps are under way."""
+        self.limits: list[float] = []
+        """The moments at which the time is up of what is done now."""
         self._recorded = {entry.key: entry for entry in recorded}
         self._fresh: list[Entry] = []
         self._keys = 0
         self._write: Write | None = None
+        self._hold: Write | None = None
+        self._rest: Callable[[], None] | None = None
 
     @property
     def journaled(self) -> bool:
         """Whether entries are made durable."""
         return self._write is not None
 
-    def write_to(self, write: Write) -> None:
-        """From now on entries are made durable."""
-        self._write = write
+    def write_to(self, write: Write, hold: Write, rest: Callable[[], None]) -> None:
+        """From now on entries are made durable.
+
+        `hold` keeps others from going on with the call while something is done for it that would be done
+        twice; `rest` is told when nothing is any more.
+        """
+        self._write, self._hold, self._rest = write, hold, rest
+
+    @contextlib.asynccontextmanager
+    async def working(self) -> AsyncIterator[None]:
+        """What is done in here is not to be done by others meanwhile, who may go on with a call that asks."""
+        self.steps += 1
+        try:
+            if self._hold is not None:
+                await self._hold()
+            yield
+        finally:
+            self.steps -= 1
+            if self._rest is not None and not self.steps:
+                self._rest()
 
     # --- places ------------------------------------------------------------------------------
 
@@ -306,9 +334,10 @@ class AskFailure(msgspec.Struct):
     message: str
 
 
-def fingerprint(question: AnyQuestion) -> str:
-    """What a question was: short enough to be shown, and another one for any other question."""
-    exact = hashlib.sha256(to_json(question_to_wire(question))).hexdigest()[:12]
+def fingerprint(question: AnyQuestion, to: str | None = None) -> str:
+    """What a question was, to whom: short enough to be shown, and another one for any other question."""
+    wire = to_json(question_to_wire(question)) + (b"" if to is None else f"\n{to}".encode())
+    exact = hashlib.sha256(wire).hexdigest()[:12]
     message = question.message if len(question.message) <= _SHOWN else f"{question.message[:_SHOWN]}..."
     return f"{question.kind} {message!r} ({exact})"
 
@@ -322,7 +351,7 @@ def recall_answers(trace: Trace, wanted: Sequence[Wanted]) -> list[Any]:
     entries = []
     for one in wanted:
         one.place = trace.place()
-        one.fingerprint = fingerprint(one.question)
+        one.fingerprint = fingerprint(one.question, one.to)
         entries.append(trace.recall(one.place, one.fingerprint))
     return [_value(trace, one, entry) for one, entry in zip(wanted, entries, strict=True)]
 

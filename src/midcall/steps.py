@@ -12,16 +12,20 @@ import inspect
 import sys
 import time
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import msgspec
 
-from midcall.errors import StepFailed, StepInterrupted
-from midcall.items import to_json
+from midcall.call import Call
+from midcall.calls import Rest
+from midcall.errors import Diverged, JournalError, StepFailed, StepInterrupted, TimedOut, ToolError
+from midcall.items import to_builtins, to_json
 from midcall.replay import Entry, Trace
+
+T = TypeVar("T")
 
 ATTEMPTS = 3
 """How often a step that may be repeated is tried."""
@@ -74,25 +78,56 @@ async def run(
                 error = StepInterrupted(name, key)
                 await trace.keep(Entry(place, fingerprint, "failed", _kept(error)))
                 raise error
-    trace.steps += 1
-    try:
-        if before is None and not retry_safe:
-            trace.note(Entry(place, fingerprint, "begun"))
+    if before is None and not retry_safe:
+        trace.note(Entry(place, fingerprint, "begun"))
+    async with trace.working():
         await trace.flush()  # what it is given may be seen outside: the next time it must be the same
-    except BaseException:
-        trace.steps -= 1
-        raise
-    try:
-        value = await _attempt(function, args, kwargs, retry_safe=retry_safe)
-        encoded = to_json(value)
-    except Exception as error:
-        await trace.keep(Entry(place, fingerprint, "failed", _kept(error)))
-        raise
-    else:
+        try:
+            value = await _attempt(function, args, kwargs, retry_safe=retry_safe)
+            encoded = to_json(value)
+        except Exception as error:
+            await trace.keep(Entry(place, fingerprint, "failed", _kept(error)))
+            raise
         await trace.keep(Entry(place, fingerprint, "done", encoded))
         return value
-    finally:
-        trace.steps -= 1
+
+
+async def once(trace: Trace, what: str, work: Callable[[], Awaitable[Any]]) -> Any:
+    """Do something that has steps and questions of its own; give back the same if the call is run again.
+
+    While it is under way it is run again from its own steps, and not refused as a step is. Its value, and an
+    error's words, are kept as JSON has them.
+    """
+    if not trace.kept:
+        return to_builtins(await work())
+    place = trace.place()
+    before = trace.recall(place, what)
+    if before is not None and before.state == "failed":
+        raise _error(before.value)
+    if before is not None and before.state == "done":
+        return msgspec.json.decode(before.value)
+    try:
+        with trace.nested(place):
+            value = to_builtins(await work())
+    except Exception as error:
+        if trace.diverged is None and not isinstance(error, Diverged | JournalError):
+            await trace.keep(Entry(place, what, "failed", _kept(error)))
+        raise
+    await trace.keep(Entry(place, what, "done", to_json(value)))
+    return value
+
+
+async def beside(trace: Trace, what: str, work: Sequence[Callable[[], Awaitable[Any]]]) -> list[Any]:
+    """Do several things at once, each `once`: what one came to is kept, whatever becomes of the others."""
+    places = [trace.place() if trace.kept else "" for _ in work]
+
+    async def one(place: str, work: Callable[[], Awaitable[Any]]) -> Any:
+        with trace.nested(place):
+            return await once(trace, what, work)
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one(*pair)) for pair in zip(places, work, strict=True)]
+    return [task.result() for task in tasks]
 
 
 def value(trace: Trace, name: str, make: Callable[[], Any]) -> Any:
@@ -113,26 +148,103 @@ async def sleep(trace: Trace, seconds: float) -> None:
     await asyncio.sleep(max(0.0, until - time.time()))
 
 
+def deadline(trace: Trace, seconds: float) -> float:
+    """The moment so many seconds after this was first reached; a fork has its time anew."""
+    return max(float(value(trace, "limit", lambda: time.time() + seconds)), trace.created + seconds)
+
+
+async def within(trace: Trace, until: float, late: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Do something before a moment. Raises `TimedOut` with these words.
+
+    While it waits for somebody, the journal knows the moment: whoever looks after the call then goes on.
+
+    What does not wait needs no timer, which would cost a transition of a machine a quarter of its time.
+    """
+    body = work()
+    try:
+        waits_for = body.send(None)
+    except StopIteration as ended:
+        return cast("T", ended.value)
+    limit = asyncio.timeout(until - time.time())
+    trace.limits.append(until)
+    try:
+        async with limit:
+            return await Rest(body, waits_for)
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise TimedOut(late) from None
+    finally:
+        trace.limits.remove(until)
+
+
 async def _attempt(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, retry_safe: bool
 ) -> Any:
     for number in range(1, ATTEMPTS if retry_safe else 1):
         try:
-            return await _once(function, args, kwargs)
+            return await _step(function, args, kwargs)
         except Exception:  # noqa: BLE001  tried again; the last one is raised
             await asyncio.sleep(FIRST_PAUSE * 2 ** (number - 1))
-    return await _once(function, args, kwargs)
+    return await _step(function, args, kwargs)
 
 
-async def _once(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+async def _step(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     token = _inside.set(True)
     try:
-        if inspect.iscoroutinefunction(function):
-            return await function(*args, **kwargs)
-        given = await asyncio.to_thread(function, *args, **kwargs)
-        return await given if inspect.isawaitable(given) else given
+        return await called(function, *args, **kwargs)
     finally:
         _inside.reset(token)
+
+
+async def called(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What a function gives, plain or async. A plain one runs in a thread. `SystemExit` is a `ToolError`."""
+    with Contained():
+        if inspect.iscoroutinefunction(function):
+            return await function(*args, **kwargs)
+        given = await in_thread(function, *args, **kwargs)
+        return await given if inspect.isawaitable(given) else given
+
+
+async def in_thread(function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
+    """What a plain function of an author gives, run in a worker thread.
+
+    No future can carry `StopIteration`: whoever waited for it would wait for ever. It is a `RuntimeError`, as
+    it is in a coroutine; and so is `GeneratorExit`, which would look like the end of whoever waits.
+    """
+
+    def run() -> T:
+        try:
+            return function(*args, **kwargs)
+        except (StopIteration, GeneratorExit) as error:
+            raise RuntimeError(f"The function raised {type(error).__name__}") from error
+
+    return await asyncio.to_thread(run)
+
+
+class Contained:
+    """An author's code runs in here: that it wants to end the process is a failure of that code alone.
+
+    In a part of a call, so is a cancellation that comes from the code itself. (`SystemExit` of a task would
+    end the event loop, and a cancellation the call.) It raises `ToolError` instead.
+    """
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: Call | None = None) -> None:
+        self._call = call
+
+    def __enter__(self) -> None:
+        """Nothing is to be done before."""
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, SystemExit):
+            raise ToolError(f"It called sys.exit({said(error)})") from error
+        if isinstance(error, asyncio.CancelledError) and self._call is not None:
+            task = asyncio.current_task()
+            if task is not None and not task.cancelling():
+                self._call.check_goes_on()
+                raise ToolError("It was cancelled by its own code") from error
 
 
 def _fingerprint(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
@@ -157,8 +269,16 @@ def _typed(function: Callable[..., Any], encoded: bytes) -> Any:
     return shape_of(returns).validate_json(encoded)
 
 
+def said(error: BaseException) -> str:
+    """An error, in words."""
+    try:
+        return str(error) or type(error).__name__
+    except Exception:  # noqa: BLE001  it was made again from what could be kept of it
+        return type(error).__name__
+
+
 def _kept(error: Exception) -> bytes:
-    kind, message = type(error), str(error) or type(error).__name__
+    kind, message = type(error), said(error)
     arguments = list(_base(kind).__reduce__(error)[1])  # those of an `OSError` are more than its `args`
     failure = StepFailure(kind.__module__, kind.__qualname__, message, arguments, vars(error))
     try:

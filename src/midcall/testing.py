@@ -14,6 +14,7 @@ from midcall.errors import MidcallError
 from midcall.hub import Hub
 from midcall.invocation import Answerer, error_from_item
 from midcall.items import Data, Error, Item, Request
+from midcall.principal import Principal, RequestInfo
 
 
 class Outcome(NamedTuple):
@@ -55,12 +56,20 @@ async def run(
     *,
     answers: Iterable[Any] | Answerer | None = None,
     supports: set[str] | None = None,
+    principal: Principal | str | None = None,
+    request: RequestInfo | None = None,
 ) -> Outcome:
-    """Run a method to its end. Without `answers` the tool cannot ask."""
+    """Run a method to its end. Without `answers` the tool cannot ask.
+
+    `principal` and `request` are what a method is given that takes a `Principal` or a `RequestInfo`.
+    """
     left = None if answers is None or callable(answers) else list(answers)
     given = answer_with(_taking(left)) if left is not None else answers
     handler: Answerer | None = given if callable(given) else None
-    items = [item async for item in hub.call(name, params, answer=handler, supports=supports)]
+    invocation = hub.call(
+        name, params, answer=handler, supports=supports, principal=principal, request=request
+    )
+    items = [item async for item in invocation]
     if left:
         raise AssertionError(f"Not asked for: {left}")
     return Outcome(

@@ -9,7 +9,6 @@ Every message and span that is opened is closed before the run ends, and nothing
 """
 
 import asyncio
-import contextlib
 import time
 import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -431,10 +430,9 @@ async def _alive(told: AsyncIterator[dict[str, Any]]) -> AsyncIterator[bytes]:
             coming = None
             yield _line(event)
     finally:
-        if coming is not None and not coming.done():
+        if coming is not None:
             coming.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait((coming,))
+            await asyncio.gather(coming, return_exceptions=True)  # it may just have ended, with an error
 
 
 def _line(event: dict[str, Any]) -> bytes:

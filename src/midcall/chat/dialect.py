@@ -31,14 +31,23 @@ from midcall.journal.contract import (
 )
 from midcall.journal.dialect import Detached
 from midcall.journal.durable import LOOK, DurableCalls, durable_calls
-from midcall.journal.state import Waiting, asked_of, is_answered, new_record
+from midcall.journal.state import Waiting, asked_of, for_caller, is_answered, new_record
 from midcall.jsonrpc import INTERNAL_ERROR
 from midcall.mcp import mcp_of, revisions
 from midcall.mcp.catalog import Tool
 from midcall.mcp.elicitation import read_answers
 from midcall.mcp.request import McpError
-from midcall.mcp.results import NO_OUTPUT, McpReply, decode_outcome, encode_outcome, text_of, tool_result
+from midcall.mcp.results import (
+    NO_OUTPUT,
+    McpReply,
+    decode_outcome,
+    encode_outcome,
+    text_of,
+    tool_result,
+    unwrapped,
+)
 from midcall.mcp.resume import CHAT
+from midcall.principal import CallSource
 from midcall.questions import KINDS
 from midcall.registry import Resolved
 
@@ -232,7 +241,8 @@ class ChatCall(Detached):
         return came
 
     def waits(self) -> None:
-        self._tell(ToolAsks(self.record.id, asked_of(self.record).questions))
+        own = for_caller(asked_of(self.record).questions)
+        self._tell(ToolAsks(self.record.id, own) if own else None)
 
     def ended(self) -> None:
         self._tell(self._outcome)
@@ -269,7 +279,9 @@ def ended(outcome: bytes) -> ToolEnded:
         raise ToolError(result.message)
     content = result.get("content")
     text = text_of(content) or _described(content)
-    return ToolEnded(text, result.get("structuredContent"), bool(result.get("isError")))
+    structured = unwrapped(result.get("structuredContent"))
+    data = None if isinstance(structured, str) else structured  # a text is shown already
+    return ToolEnded(text, data, bool(result.get("isError")))
 
 
 def _described(content: Any) -> str:
@@ -306,6 +318,7 @@ class ChatCalls:
         arguments: bytes,
         key: str,
         principal: str | None,
+        source: CallSource,
         report: Report,
         together: JointSave | None = None,
     ) -> ToolEnded | ToolAsks:
@@ -321,7 +334,13 @@ class ChatCalls:
         record = new_record(CHAT, found.name, arguments, b"{}", principal, key, durable.time_limit)
         dialect = ChatCall(durable, record, tool)
         call = self._hub.prepare(
-            found, arguments, dialect, supported=KINDS, time_limit=durable.time_limit, principal=principal
+            found,
+            arguments,
+            dialect,
+            supported=KINDS,
+            time_limit=durable.time_limit,
+            principal=principal,
+            sender=source,
         )
         self._hub.calls.check_room(call)
         durable.admit(dialect, call)
@@ -341,12 +360,19 @@ class ChatCalls:
             raise SessionLost(GONE)
         return found.id
 
+    async def was_aborted(self, principal: str | None, key: str) -> bool:
+        """Whether the call that was made under a key was aborted, as far as is still known."""
+        await self._durable.open()
+        found = await self._durable.journal.find(principal, key)
+        return found is not None and found.status == "aborted"
+
     async def current(self, call_id: str, report: Report) -> ToolEnded | ToolAsks:
         """How a call stands: what it asks, or what it came to. While it runs, wait for that.
 
         If its worker is gone, it goes on here. Raises `SessionLost`, or why it has no result.
         """
         durable = self._durable
+        told: list[str] = []
         while True:
             live = durable.live.get(call_id)
             if live is not None and live.journaled and not _has_begun(live):
@@ -365,9 +391,17 @@ class ChatCalls:
             if record.status in ENDED:
                 raise _given_up(record.status)
             is_open = record.status == "waiting" and not is_answered(*found)
-            asked = asked_of(record).questions if is_open else None
+            asked = asked_of(record).questions if is_open else {}
+            if own := for_caller(asked):
+                return ToolAsks(call_id, own)
             if asked:
-                return ToolAsks(call_id, asked)
+                if durable.stopping:
+                    raise NotNow("The server is closing: try again")
+                if (waits_for := durable.waiting_for(record)) != told:
+                    told = waits_for
+                    report("\n".join(told), None)
+                await durable.journal.wait(call_id, record.segment, LOOK)
+                continue
             claimed = await durable.take_up(record)
             if claimed == Gone("diverged"):
                 raise _given_up("diverged")

@@ -96,11 +96,13 @@ class ChatPart(AppPart):
 
     async def _stop(self, request: Request) -> Response:
         which = read_json(await read_body(request), StopRequest)
-        return _json({"stopped": await self._engine.stop(which.conversation_id, principal_of(request))})
+        return json_response(
+            {"stopped": await self._engine.stop(which.conversation_id, principal_of(request))}
+        )
 
     async def _info(self, request: Request) -> Response:
         engine = self._engine
-        return _json(
+        return json_response(
             {
                 "model": {"name": engine.model.name, "scripted": engine.model.scripted},
                 "hub": {"name": engine.hub.name, "description": engine.hub.description},
@@ -109,11 +111,11 @@ class ChatPart(AppPart):
         )
 
     async def _list(self, request: Request) -> Response:
-        return _json({"conversations": await self._engine.conversations(principal_of(request))})
+        return json_response({"conversations": await self._engine.conversations(principal_of(request))})
 
     async def _get(self, request: Request) -> Response:
         found, run = await self._engine.conversation(_conversation_id(request), principal_of(request))
-        return _json(
+        return json_response(
             {
                 "id": found.id,
                 "title": found.title,
@@ -144,7 +146,7 @@ class _Endpoint:
             response = await self._handler(Request(scope, receive))
         except MidcallError as error:
             status = next((status for kind, status in _STATUS.items() if isinstance(error, kind)), 400)
-            response = _json({"error": {"code": error.code, "message": str(error)}}, status)
+            response = json_response({"error": {"code": error.code, "message": str(error)}}, status)
         await response(scope, receive, send)
 
 
@@ -223,5 +225,6 @@ async def read_body(request: Request) -> bytes:
     return b"".join(parts)
 
 
-def _json(value: Any, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(value), status, media_type="application/json")
+def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """A response with a value."""
+    return Response(msgspec.json.encode(value), status, headers, media_type="application/json")

@@ -259,9 +259,16 @@ class PluginFailed(MidcallError):
 class PluginContext:
     """What a handler can do."""
 
-    def __init__(self, answers: Sequence[Any]) -> None:
+    def __init__(self, answers: Sequence[Any], report: Callable[[str], None]) -> None:
         self._answers = list(answers)
         self._next = 0
+        self._report = report
+
+    async def report_progress(self, message: str) -> None:
+        """Tell the person how far the handler is: shown as progress of its tool call."""
+        self._report(message)
+
+    reportProgress = report_progress  # noqa: N815  as plugins of the page's own language call it
 
     async def render(self, component: str, props: Mapping[str, Any] | None = None, /, **more: Any) -> Any:
         """Show a component of the page; gives what the person answered there."""
@@ -318,10 +325,15 @@ class Plugin:
         return self._handlers.get(key)
 
 
-async def show(handler: Handler, question: PluginQuestion, answers: Sequence[Any]) -> Shown | dict[str, Any]:
-    """What a handler shows next, or the result that it gives: `{"action", "content"}`."""
+async def show(
+    handler: Handler, question: PluginQuestion, answers: Sequence[Any], report: Callable[[str], None]
+) -> Shown | dict[str, Any]:
+    """What a handler shows next, or the result that it gives: `{"action", "content"}`.
+
+    `report` is told how far the handler says that it is.
+    """
     try:
-        value = await handler(question, PluginContext(answers))
+        value = await handler(question, PluginContext(answers, report))
     except Shown as shown:
         return shown
     if isinstance(value, Refusal):

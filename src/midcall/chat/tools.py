@@ -11,6 +11,7 @@ import hashlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from midcall.chat import conversation as events
@@ -43,7 +44,7 @@ from midcall.journal.state import Waiting
 from midcall.mcp.catalog import Tool
 from midcall.mcp.elicitation import read_context, request_for, without_context
 from midcall.models.base import Message, ModelError, ToolCall, ToolDefinition, Usage
-from midcall.principal import Principal, check_scopes
+from midcall.principal import CallSource, Principal, check_scopes
 from midcall.questions import Roots, Sample
 
 if TYPE_CHECKING:
@@ -213,6 +214,17 @@ class TurnCalls:
             if call.id == call_id:
                 self._failed(call, LOST)
 
+    async def refuse(self, session_id: str) -> None:
+        """Say why an answer or an abort for a call that does not wait (any more) cannot be followed."""
+        made = (call for message in self._conversation.messages for call in message.tool_calls)
+        call = next((call for call in made if call.id == session_id), None)
+        if call is not None and await self._engine.calls.was_aborted(
+            self._conversation.principal, self._conversation.key_of(call)
+        ):
+            self.session_error(session_id, "SESSION_ABORTED", "The tool call was aborted before")
+        else:
+            self.lost(session_id)
+
     def session_error(self, session_id: str, error: str, message: str) -> None:
         self._run.emit(events.SessionError(session_id, session_id, error, message))
 
@@ -226,7 +238,8 @@ class TurnCalls:
         key = self._conversation.key_of(call)
         if not pending.round:
             tool, arguments = self._tool(call), to_json(call.read_arguments())
-            return await calls.begin(tool, arguments, key, principal, report, together)
+            source = CallSource(self._principal)
+            return await calls.begin(tool, arguments, key, principal, source, report, together)
         if not pending.call_id:  # of a conversation that was written before calls were known by their ids
             pending.call_id = await calls.find(principal, key)
         self._tool(call)
@@ -279,6 +292,8 @@ class TurnCalls:
         except Exception:
             # A call without a result would be made again, and fail again, with all that is ever said.
             log.exception("a call of %s failed inside midcall", call.name)
+            if pending.round:
+                self.session_error(call.id, "INTERNAL_ERROR", "The tool call failed inside midcall")
             await self._end(call, "Internal error")
 
     async def _settle(self, pending: Pending, outcome: ToolEnded | ToolAsks, report: Report) -> None:
@@ -413,7 +428,7 @@ class TurnCalls:
         """
         pending = self._conversation.pending.get(response.session_id)
         if pending is None:
-            self.lost(response.session_id)
+            await self.refuse(response.session_id)
             return
         if self.take_at_once(response):
             return
@@ -444,7 +459,7 @@ class TurnCalls:
             )
             answers = pending.rendered.get(key, [])
             try:
-                shown = await show(handler, asked, answers)
+                shown = await show(handler, asked, answers, partial(self._report, pending.call))
             except Exception as error:
                 log.exception("the plugin of %s failed", name)
                 raise PluginFailed(f"The plugin of {name} failed: {error}") from error
@@ -471,6 +486,9 @@ class TurnCalls:
 
     def _tell(self, call: ToolCall, message: str) -> None:
         log.warning("%s: %s", call.name, message)
+        self._report(call, message)
+
+    def _report(self, call: ToolCall, message: str) -> None:
         self._run.emit(events.ToolProgress(call.id, self._name(call), message))
 
 

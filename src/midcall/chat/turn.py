@@ -161,8 +161,7 @@ class Turn:
         if abort is not None:
             pending = self._conversation.pending.get(abort.session_id)
             if pending is None:
-                text = "There is no such tool call waiting"
-                self._tools.session_error(abort.session_id, "SESSION_NOT_FOUND", text)
+                await self._tools.refuse(abort.session_id)
             else:
                 await self._tools.abort(pending, abort.reason or "Cancelled by the person")
 

@@ -1,4 +1,4 @@
-"""The command line: `midcall serve`, `proxy`, `call`, `calls`, `tools`, `fsm`, `install` and `demo`.
+"""The command line: `midcall serve`, `call`, `tools` and others.
 
 Each command is one file with `add_parser` (its options) and `run` (what it does). Only `run` imports
 the rest of midcall, pydantic, rich and questionary, so that `--help` is quick. This is the one room
@@ -14,8 +14,11 @@ from typing import NoReturn
 from midcall.cli.call import add_parser as add_call
 from midcall.cli.calls import add_parser as add_calls
 from midcall.cli.command import EXIT_CODES_HELP, Exit, UsageError
+from midcall.cli.completion import add_parser as add_completion
+from midcall.cli.completion import complete
 from midcall.cli.demo import add_parser as add_demo
 from midcall.cli.fsm import add_parser as add_fsm
+from midcall.cli.inspect import add_parser as add_inspect
 from midcall.cli.install import add_parser as add_install
 from midcall.cli.proxy import add_parser as add_proxy
 from midcall.cli.serve import add_parser as add_serve
@@ -47,6 +50,8 @@ another client (`mcp.json`).
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; gives the exit code."""
     parser = _parser()
+    if "_ARGCOMPLETE" in os.environ:
+        complete(parser)
     args = parser.parse_args(argv)
     args.command_line = list(sys.argv[1:] if argv is None else argv)
     if args.run is None:
@@ -57,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except UsageError as error:
         print(printable(f"midcall: {error}"), file=sys.stderr)  # noqa: T201
-        return Exit.USAGE
+        return error.exit
     except KeyboardInterrupt:
         _leave(Exit.CANCELLED)
     except BrokenPipeError:
@@ -85,6 +90,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"midcall {__version__}")
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for add_command in (add_serve, add_proxy, add_call, add_calls, add_tools, add_fsm, add_install, add_demo):
+    for add_command in (
+        add_serve, add_proxy, add_call, add_calls, add_tools, add_inspect, add_fsm, add_install, add_demo,
+        add_completion,
+    ):  # fmt: skip
         add_command(commands)
     return parser

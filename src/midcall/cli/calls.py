@@ -20,6 +20,13 @@ if TYPE_CHECKING:
     from midcall.journal.durable import DurableCalls
 
 STATUSES = ("running", "waiting", "completed", "failed", "aborted", "expired", "diverged", "poisoned")
+_RUNNING = ("answer", "fork")
+"""The actions that run code of the hub."""
+
+_ANSWER = (
+    "an answer; KEY is the key of a question, its number, words of its message or its kind; VALUE is text "
+    "or JSON"
+)
 TOKEN_VARIABLE = "MIDCALL_TOKEN"  # noqa: S105  a name
 
 _EXAMPLES = """\
@@ -31,6 +38,7 @@ examples:
   midcall calls answer ID name=Ada 2=yes --url http://127.0.0.1:8000
   midcall calls answer ID name=Ada --target app:hub       no server runs: go on with the call here
   midcall calls abort ID --reason "wrong customer" --target app:hub
+  midcall calls fork ID --at 3 --answer charge=no --target app:hub
   midcall calls export --all --journal calls.db > calls.jsonl
   midcall calls import calls.jsonl --journal postgresql://db/calls
 
@@ -59,7 +67,7 @@ def add_parser(commands: Any) -> None:
         commands,
         "calls",
         show_help,
-        help="list, answer, abort and move calls that wait",
+        help="list, answer, abort, fork and move calls that wait",
         description="Look after calls that wait for a person: in a journal, or in a server that runs.",
         epilog=_EXAMPLES + _EXIT_CODES,
     )
@@ -68,6 +76,7 @@ def add_parser(commands: Any) -> None:
     _add_show(_action(actions, "show", "show all that is known of a call"))
     _add_answer(_action(actions, "answer", "answer for the person"))
     _add_abort(_action(actions, "abort", "end a call"))
+    _add_fork(_action(actions, "fork", "go on anew from the middle of a call, as another call"))
     _add_export(_action(actions, "export", "write calls as JSON, one a line"))
     _add_import(_action(actions, "import", "take in calls that were exported"))
 
@@ -92,7 +101,7 @@ def _action(actions: Any, name: str, help: str) -> argparse.ArgumentParser:
     )
     where.add_argument(
         "--target",
-        help="where the hub is, as in app:hub; its code is run by `answer` alone",
+        help="where the hub is, as in app:hub; its code is run by `answer` and `fork` alone",
     )
     where.add_argument(
         "--encrypt-journal",
@@ -131,12 +140,36 @@ def _add_answer(parser: argparse.ArgumentParser) -> None:
         "answers",
         metavar="KEY=VALUE",
         nargs="*",
-        help="an answer; KEY is the key of a question, its number, words of its message or its kind; VALUE "
-        "is text or JSON. Without any, the questions are asked here",
+        help=f"{_ANSWER}. Without any, the questions are asked here",
     )
+    _add_running(parser)
     refusals = parser.add_mutually_exclusive_group()
     refusals.add_argument("--decline", action="store_true", help="decline what is not answered")
     refusals.add_argument("--cancel", action="store_true", help="cancel what is not answered")
+
+
+def _add_fork(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID", help="the id of the call; it stays as it is")
+    parser.add_argument(
+        "--at",
+        metavar="N",
+        type=_natural,
+        help="the new call has done the first N things that `show` lists, and goes on from there "
+        "(default: all of them)",
+    )
+    parser.add_argument(
+        "--answer",
+        dest="answers",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help=f"{_ANSWER}, of those that the new call then asks; may be repeated",
+    )
+    _add_running(parser)
+
+
+def _add_running(parser: argparse.ArgumentParser) -> None:
+    """The options of what goes on with a call."""
     parser.add_argument(
         "--wait",
         metavar="SECONDS",
@@ -180,6 +213,13 @@ def _positive(text: str) -> int:
     return number
 
 
+def _natural(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise ValueError
+    return number
+
+
 # --- which calls ------------------------------------------------------------------------------
 
 
@@ -216,10 +256,10 @@ async def _do(args: argparse.Namespace) -> Exit:
 
 def _admin(args: argparse.Namespace) -> "AbstractAsyncContextManager[CallsAdmin]":
     if args.url is not None:
-        if args.action == "answer" and args.wait is not None:
+        if args.action in _RUNNING and args.wait is not None:
             raise UsageError("--wait is for --target: a server has its own, see `midcall serve --wait`")
         return _of_server(args)
-    if args.action == "answer":
+    if args.action in _RUNNING:
         if args.engine is not None:
             raise UsageError(
                 "--engine is for `midcall serve`: give --url to have the call run there, or leave it out; "
@@ -259,7 +299,7 @@ async def _of_journal(args: argparse.Namespace) -> "AsyncIterator[CallsAdmin]":
 
 @asynccontextmanager
 async def _of_target(args: argparse.Namespace) -> "AsyncIterator[CallsAdmin]":
-    """A journal and the code: this process is one of its workers, for the one call that is answered."""
+    """A journal and the code: this process is one of its workers, for the one call that goes on."""
     from midcall.chat.dialect import ChatCalls
     from midcall.cli.load_target import load_hub
     from midcall.journal.admin import Admin

@@ -5,6 +5,7 @@ Lists and calls go to standard output; what is said beside them, to standard err
 
 import argparse
 import asyncio
+import contextlib
 import datetime as dt
 import itertools
 import sys
@@ -20,10 +21,11 @@ from rich.text import Text as RichText
 from midcall.cli.answers import GivenAnswers
 from midcall.cli.command import Exit, Interrupted, UsageError
 from midcall.cli.output import console, has_person, readable, say, styled, table, write_out
-from midcall.cli.remote_admin import RemoteAdmin
+from midcall.cli.remote_admin import Refused, RemoteAdmin
 from midcall.errors import JournalError, MidcallError, NotWaiting, UnknownQuestion, WrongAnswer
 from midcall.items import Metadata, Request
 from midcall.journal.admin import Admin
+from midcall.journal.trees import is_tree_export
 from midcall.questions import (
     CANCELLED,
     DECLINED,
@@ -98,6 +100,20 @@ async def abort_calls(admin: CallsAdmin, args: argparse.Namespace) -> Exit:
     return Exit.SUCCESS
 
 
+async def fork_calls(admin: CallsAdmin, args: argparse.Namespace) -> Exit:
+    """`midcall calls fork`."""
+    call = await admin.fork(args.id, args.at)
+    try:
+        if args.answers:
+            answers = _given(_questions(call), args.answers, None)
+            call = await admin.answer(call["id"], {key: answer_to_wire(one) for key, one in answers.items()})
+    except (NotWaiting, UnknownQuestion, WrongAnswer, UsageError, Refused):
+        with contextlib.suppress(NotWaiting, Refused):
+            await admin.abort(call["id"], "It could not be answered as it was to be")
+        raise
+    return _tell(call, f"Forked as {call['id']}, which is {call['status']}.", args)
+
+
 async def export_calls(admin: CallsAdmin, args: argparse.Namespace) -> Exit:
     """`midcall calls export`."""
     if args.all == (args.id is not None):
@@ -112,12 +128,15 @@ async def export_calls(admin: CallsAdmin, args: argparse.Namespace) -> Exit:
         _write_json(exported)
         count += 1
         running += exported["call"]["status"] == "running" and exported["call"]["owner"] is not None
-    talks = 0
+    talks = trees = 0
     if not args.status and isinstance(admin, Admin):
         async for exported in admin.export_conversations():
             _write_json(exported)
             talks += 1
-    told = f"{_calls(count)}{f' and {_conversations(talks)}' if talks else ''}"
+        async for exported in admin.export_trees():
+            _write_json(exported)
+            trees += "tree" in exported
+    told = _counted(count, talks, trees)
     say(f"{told} exported, with all arguments, answers, results and keys: keep them safe.")
     if running:
         say(f"{_calls(running)} of them run right now: stop the server before you import them elsewhere.")
@@ -137,19 +156,25 @@ async def import_calls(admin: CallsAdmin, args: argparse.Namespace) -> Exit:
 
 
 async def _import_from(admin: CallsAdmin, lines: Iterable[str]) -> Exit:
-    taken = known = talks = 0
+    taken = known = talks = trees = 0
     left_out = False
+    in_order = asyncio.Lock()  # a tree comes before its nodes
 
     async def restore(line: str) -> bool | None:
-        nonlocal talks, left_out
+        nonlocal talks, trees, left_out
         exported = msgspec.json.decode(line, type=dict[str, Any])
-        if "conversation" in exported:
+        if "conversation" in exported or is_tree_export(exported):
             if isinstance(admin, RemoteAdmin):
                 left_out = True
                 return None
-            new = await admin.restore_conversation(exported)
-            talks += new
-            return None if new else False
+            if "conversation" in exported:
+                new = await admin.restore_conversation(exported)
+                talks += new
+                return None if new else False
+            async with in_order:
+                new = await admin.restore_tree(exported)
+            trees += new
+            return None if new or "tree" not in exported else False
         if "keys" not in exported:
             return await admin.restore(exported)
         if isinstance(admin, RemoteAdmin) or not await admin.restore_keys(exported):
@@ -167,10 +192,9 @@ async def _import_from(admin: CallsAdmin, lines: Iterable[str]) -> Exit:
                 raise JournalError(f"Line {number}: {one}. {again}")
             if isinstance(one, BaseException):
                 raise one
-    told = f"{_calls(taken)}{f' and {_conversations(talks)}' if talks else ''}"
-    say(f"{told} imported" + (f", {known} known already." if known else "."))
+    say(f"{_counted(taken, talks, trees)} imported" + (f", {known} known already." if known else "."))
     if left_out:
-        say("A server takes no conversations over HTTP: import them with --journal.")
+        say("A server takes no conversations or trees over HTTP: import them with --journal.")
     return Exit.SUCCESS
 
 
@@ -186,9 +210,7 @@ async def answer_calls(admin: CallsAdmin, args: argparse.Namespace) -> Exit:
         raise UsageError("Without a terminal, give answers: KEY=VALUE, --decline or --cancel")
     person = _Person() if asks else None
     while True:
-        if call["status"] not in ("waiting", "diverged"):
-            raise NotWaiting(args.id, call["status"])
-        questions = {one["key"]: question_from_wire(one["question"]) for one in _answerable(call)}
+        questions = _questions(call)
         if person is not None:
             try:
                 answers = await person.ask(questions)
@@ -205,24 +227,26 @@ async def answer_calls(admin: CallsAdmin, args: argparse.Namespace) -> Exit:
                 call = await admin.show(args.id)
         if person is None or call["status"] != "waiting":
             break
+    return _tell(call, f"Answered. Call {call['id']} is {call['status']}.", args)
+
+
+def _questions(call: Mapping[str, Any]) -> dict[str, AnyQuestion]:
+    if not call["kept"]:
+        raise NotWaiting(call["id"], call["status"], "This call is not kept: only its caller can answer")
+    if call["status"] not in ("waiting", "diverged"):
+        raise NotWaiting(call["id"], call["status"])
+    return {one["key"]: question_from_wire(one["question"]) for one in call["questions"]}
+
+
+def _tell(call: Mapping[str, Any], done: str, args: argparse.Namespace) -> Exit:
+    """Where a call stands after it has gone on."""
     if args.json:
         _write_json(call)
     else:
-        _tell(call)
+        say(done)
+        for one in call["questions"]:
+            say(f"It asks: {one['message']}  ({one['key']}, {one['kind']})")
     return Exit.FAILED if call["status"] in _FAILED else Exit.SUCCESS
-
-
-def _answerable(call: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    if not call["kept"]:
-        raise NotWaiting(call["id"], call["status"], "This call is not kept: only its caller can answer")
-    return call["questions"]  # type: ignore[no-any-return]
-
-
-def _tell(call: Mapping[str, Any]) -> None:
-    """Where the call stands after its answers."""
-    say(f"Answered. Call {call['id']} is {call['status']}.")
-    for one in call["questions"]:
-        say(f"It asks: {one['message']}  ({one['key']}, {one['kind']})")
 
 
 def _given(
@@ -394,8 +418,15 @@ def _calls(number: int) -> str:
     return f"{number} call{'s' * (number != 1)}"
 
 
-def _conversations(number: int) -> str:
-    return f"{number} conversation{'s' * (number != 1)}"
+def _counted(calls: int, conversations: int, trees: int) -> str:
+    """How many of each: of what there is none, only calls are told."""
+    others = [
+        f"{number} {what}{'s' * (number != 1)}"
+        for number, what in ((conversations, "conversation"), (trees, "tree"))
+        if number
+    ]
+    *first, last = [_calls(calls), *others]
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _write_json(value: Any) -> None:

@@ -17,6 +17,7 @@ class Exit(IntEnum):
     USAGE = 2
     CANCELLED = 3
     NOT_ANSWERED = 4
+    CANNOT_LISTEN = 5
 
 
 EXIT_CODES_HELP = """\
@@ -26,6 +27,7 @@ exit codes:
   2  wrong usage, unknown method or invalid arguments
   3  cancelled: Ctrl-C, or a question was cancelled
   4  not answered: a question timed out, could not be asked or had no matching --answer
+  5  cannot listen: the port is in use, or the address is not one of this machine
 """
 
 
@@ -35,7 +37,15 @@ def with_details(error: Exception) -> str:
 
 
 class UsageError(Exception):
-    """Ends the command with exit code 2; its text is one line for the person."""
+    """Ends the command, with exit code 2 if nothing else is said; its text is one line for the person."""
+
+    exit = Exit.USAGE
+
+
+class CannotListen(UsageError):
+    """The server's address cannot be had."""
+
+    exit = Exit.CANNOT_LISTEN
 
 
 class Interrupted(Exception):

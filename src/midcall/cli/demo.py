@@ -4,9 +4,11 @@ Without a terminal (in CI) a booking is played by a script against the same serv
 """
 
 import argparse
+import os
 from typing import TYPE_CHECKING, Any
 
 from midcall.cli.command import Exit, UsageError, add_command
+from midcall.cli.listening import listen, port_number
 
 if TYPE_CHECKING:
     import socket
@@ -54,7 +56,9 @@ def add_parser(commands: Any) -> None:
         "terminal, a booking is played by a script.",
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    parser.add_argument("--port", type=int, default=0, help="port to listen on (default: any that is free)")
+    parser.add_argument(
+        "--port", type=port_number, default=0, help="port to listen on (default: any that is free)"
+    )
     add_model(parser)
     parser.add_argument("--terminal", action="store_true", help="take a tour in this terminal too")
     parser.add_argument("--no-browser", action="store_true", help="do not open the browser")
@@ -63,7 +67,6 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace) -> Exit:
     """Serve until Ctrl-C; without a terminal, until the script has ended."""
     import asyncio
-    import socket
 
     from midcall.transports.security import is_loopback
 
@@ -72,12 +75,8 @@ def run(args: argparse.Namespace) -> Exit:
             f"The demo lets everybody in, so it listens on this machine only, not on {args.host}"
         )
     chat = _chat(args.model)
-    try:
-        listener = socket.create_server((args.host, args.port))
-    except (OSError, OverflowError) as error:
-        raise UsageError(f"Cannot listen on {args.host}:{args.port}: {error}") from None
-    with listener:
-        return asyncio.run(_demo(chat, listener, terminal=args.terminal, browser=not args.no_browser))
+    listeners = listen(args.host, args.port)
+    return asyncio.run(_demo(chat, listeners, terminal=args.terminal, browser=not args.no_browser))
 
 
 def _chat(model: str | None) -> "ChatEngine":
@@ -95,7 +94,9 @@ def _chat(model: str | None) -> "ChatEngine":
     return made.chat
 
 
-async def _demo(chat: "ChatEngine", listener: "socket.socket", *, terminal: bool, browser: bool) -> Exit:
+async def _demo(
+    chat: "ChatEngine", listeners: "list[socket.socket]", *, terminal: bool, browser: bool
+) -> Exit:
     import asyncio
 
     from midcall.cli.output import has_person
@@ -108,10 +109,10 @@ async def _demo(chat: "ChatEngine", listener: "socket.socket", *, terminal: bool
     async def serve_and_show() -> None:
         nonlocal exit
         async with asyncio.TaskGroup() as group:
-            serving = group.create_task(http.serve(sockets=[listener]))
+            serving = group.create_task(http.serve(listeners))
             while not http.started:  # noqa: ASYNC110  uvicorn has no event for it
                 await asyncio.sleep(0.01)
-            exit = await _show(chat, *listener.getsockname()[:2], terminal=terminal, browser=browser)
+            exit = await _show(chat, *listeners[0].getsockname()[:2], terminal=terminal, browser=browser)
             if exit != Exit.SUCCESS or not has_person():
                 http.should_exit = True
             await serving
@@ -136,7 +137,7 @@ async def _show(chat: "ChatEngine", host: str, port: int, *, terminal: bool, bro
     if not person:
         screen.say(_SCRIPTED)
         return await _play(chat, screen)
-    if browser:
+    if browser and "SSH_CONNECTION" not in os.environ:  # a browser there would be one of text, or nobody's
         await asyncio.to_thread(webbrowser.open, f"http://{host}:{port}/")
     exit = await _tour(chat.hub, screen) if terminal else Exit.SUCCESS
     if exit == Exit.SUCCESS:

@@ -7,6 +7,7 @@ withdrawn takes its prompt away. Where nobody can answer, the call is ended.
 
 import asyncio
 import functools
+import logging
 import os
 import signal
 import sys
@@ -20,12 +21,14 @@ from midcall.cli.command import Exit, Interrupted
 from midcall.cli.output import Screen, Tone
 from midcall.errors import Cancelled, InvalidArguments, NotSupported, TimedOut, UnknownQuestion, WrongAnswer
 from midcall.invocation import Invocation
-from midcall.items import Error, Item, Request, RequestCancelled
+from midcall.items import Error, Item, Log, Request, RequestCancelled
 from midcall.open_questions import TIMED_OUT
 from midcall.questions import CANCELLED, PRIORITIES, read_answer
 
 if TYPE_CHECKING:
     from midcall.cli.prompts import Prompts
+
+log = logging.getLogger("midcall.cli")
 
 
 _EXIT_BY_CODE = {
@@ -206,6 +209,8 @@ class InteractiveCall:
     # --- writing -----------------------------------------------------------------------------
 
     async def _show(self, item: Item) -> None:
+        if isinstance(item, Log) and item.level == "debug" and not log.isEnabledFor(logging.DEBUG):
+            return
         try:
             await self._write(lambda: self._screen.show(item))
         except (TypeError, ValueError) as error:  # the tool gave something that is not JSON

@@ -67,6 +67,9 @@ class RemoteAdmin:
     async def abort(self, call_id: str, reason: str) -> dict[str, Any]:
         return await self._json("POST", f"/calls/{quote(call_id, '')}/abort", {"reason": reason})
 
+    async def fork(self, call_id: str, at: int | None) -> dict[str, Any]:
+        return await self._json("POST", f"/calls/{quote(call_id, '')}/fork", {"at": at})
+
     async def export(self, call_id: str) -> dict[str, Any]:
         return await self._json("GET", f"/calls/{quote(call_id, '')}/export")
 

@@ -1,13 +1,17 @@
 """`midcall serve [TARGET]`: serves a hub over HTTP and WebSocket, or over standard input and output."""
 
 import argparse
+import logging
 import os
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from midcall.cli.command import Exit, UsageError, add_command, with_details, work_in
-from midcall.cli.serve_options import add_options, prepare_chat
+from midcall.cli.listening import announce, listen
+from midcall.cli.serve_options import add_options, prepare_chat, public_url
 
 if TYPE_CHECKING:
     import asyncio
@@ -80,11 +84,18 @@ def serve(args: argparse.Namespace, load: "Callable[[], Hub]") -> int:
     if args.workers is not None and args.as_worker is None:
         return _run_workers(args, folder)
     hub = load()
+    if args.named:
+        _add_named(args.named, hub)
     if args.dev:
         from midcall.dev import watch
 
         watch()
-    _keep_calls(args, hub)
+    journal = _keep_calls(args, hub)
+    hosts = list(args.allow_host)
+    if hub.durable is not None:
+        links = hub.durable.links
+        links.base = links.base or public_url(args)
+        hosts += [] if links.base is None else [urlsplit(links.base).netloc]
     if not args.stdio:
         prepare_chat(args.model, hub)
     serving: Coroutine[Any, Any, None]
@@ -104,18 +115,22 @@ def serve(args: argparse.Namespace, load: "Callable[[], Hub]") -> int:
         from midcall.transports.connection_limits import DEFAULTS, Limits
         from midcall.transports.http_server import server
 
+        logging.getLogger("uvicorn.error").addFilter(_is_not_startup)
+        listeners = listen(args.host, args.port) if place is None else place.listeners()
+        model = None if hub.chat is None else hub.chat.model.name
+        ready = partial(announce, args.host, listeners[0].getsockname()[1], journal=journal, model=model)
         serving = server(
             hub,
             args.host,
             args.port,
             args.log_level,
-            auth=_checked_authenticator(args, hub.name),
-            hosts=args.allow_host,
+            auth=_checked_authenticator(args, hub.name, _protected(hub)),
+            hosts=hosts,
             allow_public=args.no_auth and args.allow_public,
             sse=args.sse,
             grace=args.grace,
             label="" if place is None else str(place),
-            is_ready=(lambda: None) if place is None else place.is_ready,
+            is_ready=ready if place is None else place.is_ready,
             admin=args.admin,
             metrics=args.metrics,
             rate_limit=args.rate_limit,
@@ -123,7 +138,7 @@ def serve(args: argparse.Namespace, load: "Callable[[], Hub]") -> int:
             web_modules=args.web_module,
             own_log=args.log_format == "text",
             limits=DEFAULTS if args.max_connections is None else Limits(connections=args.max_connections),
-        ).serve(None if place is None else place.listeners())
+        ).serve(listeners)
     _calm_collector()
     _give_back_large_blocks()
     with asyncio.Runner(loop_factory=_fast_loop()) as runner:
@@ -139,16 +154,24 @@ def serve(args: argparse.Namespace, load: "Callable[[], Hub]") -> int:
     return Exit.SUCCESS
 
 
+def _is_not_startup(record: "logging.LogRecord") -> bool:
+    """Whether a line of uvicorn's log is none of those that only say that it starts."""
+    said = ("Started server", "Waiting for application startup", "Application startup", "Uvicorn running")
+    return not str(record.msg).startswith(said)
+
+
 def _run_workers(args: argparse.Namespace, folder: str) -> int:
     """Check what can be checked without the hub, and have it served by several processes."""
     import tempfile
 
     from midcall.cli.workers import refuse_workers, run_workers
+    from midcall.journal.choose import place_of
     from midcall.metrics import FOLDER, forget_process
+    from midcall.models.base import VARIABLE
 
     refuse_workers(stdio=args.stdio, journal=args.journal)
     _check_engine(args)
-    _checked_authenticator(args, "")
+    _checked_authenticator(args, "", args.named)
     with tempfile.TemporaryDirectory(prefix="midcall-", ignore_cleanup_errors=True) as figures:
         if args.metrics:
             os.environ[FOLDER] = figures
@@ -159,11 +182,24 @@ def _run_workers(args: argparse.Namespace, folder: str) -> int:
             grace=args.grace,
             argv=args.command_line,
             folder=folder,
+            listening=partial(
+                announce,
+                args.host,
+                journal=place_of(args.journal, args.target),
+                model=args.model or os.environ.get(VARIABLE),
+            ),
             ended=forget_process,
         )
 
 
-def _checked_authenticator(args: argparse.Namespace, name: str) -> "Authenticator | None":
+def _protected(hub: "Hub") -> list[str]:
+    """The methods that are never for everybody: what a person has to permit could be permitted by anybody."""
+    return [name for name, method in hub.methods() if method.extras.get("person_only")]
+
+
+def _checked_authenticator(
+    args: argparse.Namespace, name: str, protected: Sequence[str]
+) -> "Authenticator | None":
     """Who may call, if it is safe to listen where it is said."""
     from midcall.transports.security import Gate, is_loopback, refuse_public_bind
 
@@ -171,6 +207,11 @@ def _checked_authenticator(args: argparse.Namespace, name: str) -> "Authenticato
     fault = refuse_public_bind(args.host, auth is not None, args.no_auth and args.allow_public)
     if fault is not None:
         raise UsageError(fault)
+    if protected and auth is None and not is_loopback(args.host):
+        raise UsageError(
+            f"Refused to serve {' and '.join(protected)} on {args.host or 'all addresses'} without "
+            "authentication: give --auth-tokens FILE or --oauth-issuer"
+        )
     if args.admin and auth is None and not is_loopback(args.host):
         raise UsageError("--admin without keys is for a loopback address: give --auth-tokens FILE")
     try:
@@ -180,8 +221,19 @@ def _checked_authenticator(args: argparse.Namespace, name: str) -> "Authenticato
     return auth
 
 
-def _keep_calls(args: argparse.Namespace, hub: "Hub") -> None:
-    """Give the hub its journal, unless its author has."""
+def _add_named(names: list[str], hub: "Hub") -> None:
+    """Add the activations of `--with`. Raises `UsageError`."""
+    from midcall.activations import add_named
+    from midcall.errors import RegistrationError
+
+    try:
+        add_named(hub, names)
+    except (RegistrationError, ValueError, OSError) as error:
+        raise UsageError(f"--with: {error}") from None
+
+
+def _keep_calls(args: argparse.Namespace, hub: "Hub") -> str:
+    """Give the hub its journal, unless its author has; gives the place of it."""
     from midcall.journal.choose import choose_journal, place_of
     from midcall.journal.durable import WEEK, DurableCalls
     from midcall.journal.seal import default_ring
@@ -191,7 +243,7 @@ def _keep_calls(args: argparse.Namespace, hub: "Hub") -> None:
             raise UsageError(
                 "--engine: the hub has a journal of its own; give it the engine too, or --journal"
             )
-        return
+        return "the hub's own"
     _check_engine(args)
     try:
         seal = default_ring() if args.encrypt_journal else None
@@ -208,6 +260,7 @@ def _keep_calls(args: argparse.Namespace, hub: "Hub") -> None:
     hub.durable = DurableCalls(
         hub, journal, time_limit=args.wait or WEEK, replay_check=args.replay_check, engine=engine
     )
+    return place_of(args.journal, args.target)
 
 
 def _check_engine(args: argparse.Namespace) -> None:
@@ -246,8 +299,6 @@ def _leave_behind_what_cannot_be_stopped() -> None:
 
     Their calls have had their time, and are answered; Python would wait for them for ever.
     """
-    import logging
-    import os
     import threading
 
     named = (_WORKER, "dbos-executor-")  # those wait for a database that is away, for ever

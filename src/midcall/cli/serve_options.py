@@ -2,11 +2,14 @@
 
 import argparse
 import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from midcall.cli.command import UsageError, seconds
+from midcall.cli.listening import port_number
 
 if TYPE_CHECKING:
     from midcall.hub import Hub
@@ -18,7 +21,9 @@ MOST_CONNECTIONS = 1_000_000
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add all of them."""
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    parser.add_argument("--port", type=int, default=8000, help="port to listen on (default: %(default)s)")
+    parser.add_argument(
+        "--port", type=port_number, default=8000, help="port to listen on; 0 for any (default: %(default)s)"
+    )
     parser.add_argument(
         "--stdio", action="store_true", help="serve standard input and output instead of HTTP"
     )
@@ -48,6 +53,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=_up_to(MOST_CONNECTIONS),
         default=None,
         help="over HTTP, how many connections each process has at once (default: 10000)",
+    )
+    parser.add_argument(
+        "--with",
+        dest="named",
+        metavar="NAMES",
+        type=_names,
+        action="extend",
+        default=[],
+        help="also serve activations that can do harm, as in bash,claudecode; over HTTP on a loopback "
+        "address, or with keys",
     )
     parser.add_argument("--as-worker", default=None, help=argparse.SUPPRESS)
     parser.add_argument("--cwd", metavar="DIR", help="work in this folder, and look for the target there")
@@ -110,6 +125,14 @@ def _add_journal(parser: argparse.ArgumentParser) -> None:
         type=seconds,
         default=None,
         help="how long a call waits for its person (default: 7 days)",
+    )
+    group.add_argument(
+        "--public-url",
+        metavar="URL",
+        type=_address,
+        default=None,
+        help="where people reach this server, for the links to questions, as https://tools.example.com "
+        "(default: MIDCALL_PUBLIC_URL, or the address that it listens on)",
     )
     group.add_argument(
         "--dev",
@@ -182,6 +205,11 @@ def _up_to(most: int) -> Callable[[str], int]:
     return read
 
 
+def _names(text: str) -> list[str]:
+    """Names with commas between them."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
 def _rate(text: str) -> float:
     """A number of calls a second."""
     try:
@@ -191,6 +219,35 @@ def _rate(text: str) -> float:
     if not 0 <= rate < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of calls a second")
     return rate
+
+
+def _address(text: str) -> str:
+    """The URL of a server."""
+    from midcall.questions import check_address
+
+    try:
+        check_address(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no http:// or https:// URL") from None
+    parts = urlsplit(text)
+    if parts.query or parts.fragment or parts.username is not None:
+        raise argparse.ArgumentTypeError("the URL of a server has no query, fragment or password")
+    return text.rstrip("/")
+
+
+def public_url(args: argparse.Namespace) -> str | None:
+    """Where people reach the server, if that is known. Raises `UsageError`."""
+    from midcall.transports.http_server import names_of
+
+    given: str | None = args.public_url
+    if given is None and (said := os.environ.get("MIDCALL_PUBLIC_URL")):
+        try:
+            given = _address(said)
+        except argparse.ArgumentTypeError as error:
+            raise UsageError(f"MIDCALL_PUBLIC_URL: {error}") from None
+    if given is None and not args.stdio:
+        given = next((f"http://{name}:{args.port}" for name in names_of(args.host)), None)
+    return given
 
 
 def _module(text: str) -> Path:

@@ -26,8 +26,9 @@ def add_parser(commands: Any) -> None:
         commands,
         "tools",
         run,
-        help="list the methods of a hub or an MCP server",
-        description="List the methods of a hub or an MCP server, or show one with its parameters.",
+        help="list the methods, resources and prompts of a hub or an MCP server",
+        description="List the methods, resources and prompts of a hub or an MCP server, or show one method "
+        "with its parameters.",
         epilog=_EXAMPLES,
     )
     parser.add_argument("target", metavar="TARGET", help=TARGET_HELP)
@@ -71,6 +72,7 @@ def _show(args: argparse.Namespace, hub: "Hub") -> Exit:
 
 def _show_list(out: "Console", hub: "Hub") -> None:
     from midcall.activation import RemoteMethod
+    from midcall.cli.inspect import offers
     from midcall.cli.output import styled, table
 
     rows = table("method", "", "description", wraps=("description",))
@@ -79,6 +81,20 @@ def _show_list(out: "Console", hub: "Hub") -> None:
         marks = styled(_marks(method.streaming, asks), "cyan")
         rows.add_row(styled(name, "bold"), marks, styled(method.description.partition("\n")[0]))
     out.print(rows)
+    for part, listed in offers(hub).items():
+        if part != "tools" and listed:
+            others = table(
+                {"resourceTemplates": "resource template"}.get(part, part[:-1]),
+                "uri",
+                "description",
+                wraps=("description",),
+            )
+            for one in listed:
+                uri = one.get("uri", one.get("uriTemplate", ""))
+                text = str(one.get("description", "")).partition("\n")[0]
+                others.add_row(styled(str(one["name"]), "bold"), styled(str(uri), "cyan"), styled(text))
+            out.print()
+            out.print(others)
 
 
 def _show_method(out: "Console", schema: dict[str, Any]) -> None:

@@ -28,11 +28,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from midcall.cli.command import Exit, UsageError
+from midcall.cli.listening import listen
 
 log = logging.getLogger("midcall.workers")
-
-BACKLOG = 2048
-"""Connections that wait while every worker is busy."""
 
 STARTING = 60.0
 """Seconds that a worker has to become ready."""
@@ -121,39 +119,21 @@ def run_workers(
     grace: float,
     argv: Sequence[str],
     folder: str,
+    listening: Callable[[int], None] = lambda port: None,
     ended: Callable[[int], None] = lambda pid: None,
 ) -> int:
     """Serve with so many workers until a signal; gives the exit code.
 
-    `argv` is the command line that each of them gets, as `serve ...`; `folder` is where it is run. `ended` is
-    called with the process id of one that has ended.
+    `argv` is the command line that each of them gets, as `serve ...`; `folder` is where it is run.
+    `listening` is called with the port when that is open, `ended` with the process id of one that has ended.
     """
     with contextlib.ExitStack() as stack:
-        try:
-            sockets = [stack.enter_context(one) for one in listen(host, port)]
-        except OSError as error:
-            unknown = isinstance(error, socket.gaierror) or not error.errno
-            reason = error.strerror or error if unknown else os.strerror(error.errno or 0)
-            log.error("Cannot listen on %s, port %d: %s", host, port, reason)  # noqa: TRY400
-            return Exit.FAILED
+        sockets = [stack.enter_context(one) for one in listen(host, port)]
         for one in sockets:
             log.info("Listening on %s, with %d workers", _address(one), count)
+        listening(sockets[0].getsockname()[1])
         workers = _Workers(sockets, grace, argv, folder, ended)
         return asyncio.run(workers.run(count))
-
-
-def listen(host: str, port: int) -> list[socket.socket]:
-    """Sockets at every address of a host. Raises `OSError`."""
-    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    with contextlib.ExitStack() as opened:
-        sockets = [
-            opened.enter_context(socket.create_server(address, family=family, backlog=BACKLOG))
-            for family, _, _, _, address in dict.fromkeys(found)
-        ]
-        for one in sockets:
-            one.setblocking(False)
-        opened.pop_all()
-    return sockets
 
 
 class _Worker:

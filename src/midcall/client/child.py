@@ -159,9 +159,11 @@ class ChildWire:
                     await _ended(child)
         finally:
             _signal(transport, KILL)  # what it has left behind; or itself, if nobody waits for its end
-            await _ended(child)
-            transport.close()
-            await asyncio.sleep(0)
+            try:
+                await _ended(child)
+            finally:
+                transport.close()
+                await asyncio.sleep(0)
 
 
 class _Child(asyncio.SubprocessProtocol):

@@ -45,7 +45,10 @@ MAX_VISITS = 3
 """How often a server may want pages to be visited before one call."""
 
 MAX_WAITS = 1000
-"""How often in a row a server may say that it only wants to be asked again."""
+"""How often in a row a server may say at once that it only wants to be asked again."""
+
+AT_ONCE = 1.0
+"""Seconds. One that takes longer to say so waits for somebody, as it may for days."""
 
 MAX_LOSSES = 5
 """How often in a row the line may be lost while a task is looked at."""
@@ -479,6 +482,7 @@ class Rounds:
                 if patience is not None and failed_at is not None:
                     left = max(failed_at + patience - time.monotonic(), 0.0)
                 exchange = self.send(await self.session(left), params)
+            sent = time.monotonic()
             event = await self.next_event(exchange)
             if event is None:
                 failed_at = failed_at or time.monotonic()
@@ -488,7 +492,7 @@ class Rounds:
                 pause = min(pause * 2, LONGEST_PAUSE)
             elif "again" in event:
                 self.handle = {"requestState": event["again"]}
-                waits += 1
+                waits = waits + 1 if time.monotonic() - sent < AT_ONCE else 1
                 if waits > MAX_WAITS:
                     text = "The server wanted to be asked again too often"
                     raise RemoteError(text, rpc_code=INTERNAL_ERROR)

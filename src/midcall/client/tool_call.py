@@ -6,7 +6,7 @@ and questions into the items of an `Invocation`.
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -41,7 +41,7 @@ from midcall.invocation import Line
 from midcall.items import Data, Done, Error, Metadata, Outlet, Request, RequestCancelled, to_json
 from midcall.jsonrpc import INTERNAL_ERROR
 from midcall.mcp.elicitation import read_reply
-from midcall.mcp.results import ERROR_CODE, objects_in, text_of
+from midcall.mcp.results import ERROR_CODE, objects_in, text_of, unwrapped
 from midcall.questions import AnyQuestion
 
 if TYPE_CHECKING:
@@ -421,8 +421,8 @@ class ToolResult(Struct, frozen=True):
 
     @property
     def value(self) -> Any:
-        """The structured result if there is one, else the text."""
-        return self.text if self.structured is None else self.structured
+        """The structured result if there is one, else the text. Of `{"result": ...}`, what is in it."""
+        return self.text if self.structured is None else unwrapped(self.structured)
 
 
 def tool_result(result: dict[str, Any]) -> ToolResult:
@@ -471,12 +471,7 @@ class ToolBatch:
     ) -> None:
         if limit < 1:
             raise ValueError(f"The limit is how many calls run at once: {limit} is none")
-        self._calls = [_checked(call) for call in calls]
-        ids = set()
-        for id, *_ in self._calls:
-            if id in ids:
-                raise ValueError(f"Two calls have the id {id}")
-            ids.add(id)
+        self._calls = checked_calls(calls)
         self._make = make
         self._limit = limit
         self._on_result = on_result
@@ -554,6 +549,17 @@ class ToolBatch:
         running, self._running = self._running, {}
         for call in running.values():
             call.cancel(reason)
+
+
+def checked_calls(calls: Iterable[Any]) -> list[tuple[str, str, Any, bytes]]:
+    """Of each call id, name, arguments, and the latter two as parameters. Raises `ValueError`."""
+    checked = [_checked(call) for call in calls]
+    ids = set()
+    for id, *_ in checked:
+        if id in ids:
+            raise ValueError(f"Two calls have the id {id}")
+        ids.add(id)
+    return checked
 
 
 def _checked(call: Any) -> tuple[str, str, Any, bytes]:

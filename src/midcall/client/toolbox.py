@@ -9,11 +9,10 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import quote
 
 from midcall.client.client import Client
 from midcall.errors import InvalidArguments, MethodNotFound, MidcallError
-from midcall.json_schema import compiled
+from midcall.json_schema import compiled, joined
 from midcall.limits import near_matches
 from midcall.mcp.results import text_of
 
@@ -198,13 +197,17 @@ def _schema(tool: Mapping[str, Any]) -> dict[str, Any]:
 # --- calls that fit what a server lists -----------------------------------------------------------------
 #
 # One schema for all calls of a server's tools is for whoever has to produce a valid request, as a model with
-# structured output. Each tool's own schema is put in under an `$id`, so that references inside it keep their
-# meaning.
+# structured output. What the tools' own schemas define is at its root, where every provider finds it.
 
 
-def request_schema(tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What a call of one of these tools looks like: `{"name", "arguments"}`."""
-    return {"type": "object", "oneOf": [_branch(tool) for tool in tools]}
+def request_schema(tools: Sequence[Mapping[str, Any]], *, with_id: bool = False) -> dict[str, Any]:
+    """What a call of one of these tools looks like: `{"name", "arguments"}`, and an `id` if it has one."""
+    names = [str(tool["name"]) for tool in tools]
+    given = (tool.get("inputSchema") for tool in tools)
+    known = [one if isinstance(one, dict) else {"type": "object"} for one in given]
+    arguments, defined = joined(known, names)
+    branches = [_branch(*pair, with_id=with_id) for pair in zip(names, arguments, strict=True)]
+    return {"type": "object", "oneOf": branches, **({"$defs": defined} if defined else {})}
 
 
 def check_call(tools: Sequence[Mapping[str, Any]], name: str, arguments: Mapping[str, Any]) -> None:
@@ -224,14 +227,8 @@ def check_call(tools: Sequence[Mapping[str, Any]], name: str, arguments: Mapping
         raise InvalidArguments(name, faults)
 
 
-def _branch(tool: Mapping[str, Any]) -> dict[str, Any]:
-    name = str(tool["name"])
-    schema = tool.get("inputSchema")
-    arguments = dict(schema) if isinstance(schema, dict) else {"type": "object"}
-    if "$id" not in arguments and ("$defs" in arguments or "definitions" in arguments):
-        arguments = {"$id": f"urn:tool:{quote(name, safe='')}", **arguments}
-    return {
-        "properties": {"name": {"const": name}, "arguments": arguments},
-        "required": ["name", "arguments"],
-        "additionalProperties": False,
-    }
+def _branch(name: str, arguments: dict[str, Any], *, with_id: bool) -> dict[str, Any]:
+    properties: dict[str, Any] = {"name": {"const": name}, "arguments": arguments}
+    if with_id:
+        properties = {"id": {"type": "string", "minLength": 1}, **properties}
+    return {"properties": properties, "required": list(properties), "additionalProperties": False}

@@ -1,4 +1,4 @@
-"""Admin: what an administrator does with calls: list, look, answer, abort, and move to another journal.
+"""Admin: what an administrator does with calls: list, look, answer, abort, fork, and move to another journal.
 
 All of it is told in JSON, so that it is the same over HTTP and on the command line. The calls of all dialects
 look alike from here: what differs is in a table (`CallKind`). With `DurableCalls` answers can be given, as
@@ -6,6 +6,7 @@ they run the calls; without, there is only a journal to look into.
 """
 
 import base64
+import contextlib
 import datetime as dt
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -18,7 +19,18 @@ from msgspec.structs import replace
 from midcall.call import Call
 from midcall.call import Status as CallStatus
 from midcall.calls import Calls
-from midcall.errors import BadExport, MidcallError, NotWaiting, UnknownCall, UnknownQuestion, WrongAnswer
+from midcall.errors import (
+    BadExport,
+    BadFork,
+    MidcallError,
+    NotWaiting,
+    UnknownCall,
+    UnknownLink,
+    UnknownQuestion,
+    UnknownTree,
+    WrongAnswer,
+)
+from midcall.journal import kept_questions
 from midcall.journal.contract import (
     ENDED,
     KEEP,
@@ -30,11 +42,28 @@ from midcall.journal.contract import (
     conversation_from_export,
     conversation_to_export,
     from_export,
+    to_export,
 )
 from midcall.journal.dialect import Detached
 from midcall.journal.durable import PATIENCE, DurableCalls
+from midcall.journal.forward import Forwarded
 from midcall.journal.seal import is_key, shared_keys
-from midcall.journal.state import Asked, Waiting, asked_of, kind_of
+from midcall.journal.state import (
+    Asked,
+    Waiting,
+    asked_of,
+    is_asked_still,
+    is_meant_for,
+    kind_of,
+    size_of_call,
+)
+from midcall.journal.trees import (
+    ExportedNodes,
+    ExportedTree,
+    is_tree_export,
+    tree_from_export,
+    tree_to_export,
+)
 from midcall.principal import Principal, check_scopes
 from midcall.questions import KINDS, Answer, AnyQuestion, answer_to_wire, question_to_wire, refusal_in
 from midcall.replay import AskFailure, Deadline, question_id
@@ -51,11 +80,18 @@ LONGEST = 10 * YEAR
 ASKING = ("waiting", "diverged")
 """Where a call stands that can be answered. One that has diverged may go on with other code."""
 
+PART = 4 * 1024 * 1024
+"""How many bytes of nodes are exported in one piece."""
+
 NOBODY = "Nobody here can run this call"
 
 STANDS_STILL = "The call cannot go on: its code has changed since it asked. It is kept, with the answer"
 
-_LOOK = 0.5
+MOMENT = 10.0
+"""Seconds to wait for a call that was answered otherwise, and may ask the same again."""
+
+_LOOK = (0.5, 2.0)
+"""Seconds between two looks at a call that runs elsewhere: first, and after a while."""
 
 
 class CallKind(Struct, frozen=True):
@@ -128,27 +164,45 @@ class Admin:
             "arguments": _read(record.arguments or b"{}"),
             "entries": [_entry(entry, values=values) for entry in latest.values()],
         }
-        if values and record.status in ENDED:
-            outcome = None
-            if record.status in WITH_OUTCOME:
-                outcome = await self.journal.wait(call_id, record.segment - 1, 0)
-            shown["outcome"] = None if outcome is None else _outcome(outcome)
-        return shown
+        return {**shown, **await self._came_to(record)} if values else shown
+
+    async def settled(
+        self, call_id: str, *, values: bool = False, patience: float | None = None
+    ) -> dict[str, Any]:
+        """The call as soon as it does not run, or after a while as it is; with `values`, what it came to.
+
+        Raises `UnknownCall`.
+        """
+        end = time.monotonic() + (self._patience if patience is None else patience)
+        look, longest = _LOOK
+        while True:
+            record, _ = await self._load(call_id)
+            left = end - time.monotonic()
+            stopping = self._durable is not None and self._durable.stopping
+            if record.status != "running" or left <= 0 or stopping:
+                return {**_summary(record), **(await self._came_to(record) if values else {})}
+            await self.journal.wait(call_id, record.segment, min(left, look))
+            look = min(2 * look, longest)
 
     # --- acting ------------------------------------------------------------------------------
 
-    async def answer(self, call_id: str, answers: Mapping[str, Any]) -> dict[str, Any]:
+    async def answer(
+        self,
+        call_id: str,
+        answers: Mapping[str, Any],
+        may: Callable[[CallRecord, Waiting], bool] = lambda record, one: True,
+    ) -> dict[str, Any]:
         """Answer for the person: by key, each as an answer or as the result of an elicitation.
 
-        Gives the call as it stands after that. Raises `UnknownCall`, `NotWaiting`, `UnknownQuestion` or
-        `WrongAnswer`; then nothing is changed.
+        `may` says which questions are for whoever answers. Gives the call as it stands after that. Raises
+        `UnknownCall`, `NotWaiting`, `UnknownQuestion` or `WrongAnswer`; then nothing is changed.
         """
         if self._durable is None:
             raise MidcallError(NOBODY)
         here = self._calls.get(call_id)
         if here is not None and not is_journaled(here):
             raise NotWaiting(call_id, _status(here), "This call is not kept: only its caller can answer")
-        record, _ = await self._load(call_id)
+        record = await self._asking(call_id)
         kind = self._kinds.get(kind_of(record))
         if kind is None or kind_of(record) not in self._durable.kinds:
             raise MidcallError(NOBODY)  # of a chat, which another server has
@@ -157,23 +211,62 @@ class Admin:
         waiting = open_questions(record)
         given: dict[str, Any] = {}
         for key, answer in answers.items():
-            if key not in waiting:
+            if key not in waiting or not may(record, waiting[key]):
                 raise UnknownQuestion(key)
             one = waiting[key]
             given[question_id(call_id, one.place)] = answer_to_wire(kind.read_answer(one.question, answer))
         if not given:
             raise WrongAnswer(f"an answer to {', '.join(waiting)}")
         try:
-            taken = isinstance(await self._durable.answer(call_id, given), Detached)
+            came = await self._durable.answer(call_id, given, by_caller=False)
+            taken = isinstance(came, Detached | Forwarded)
         except UnknownQuestion:
             taken = False
-        settled = await self._settled(call_id) if taken else _summary((await self._load(call_id))[0])
+        settled = await self.settled(call_id) if taken else _summary((await self._load(call_id))[0])
         status = settled["status"]
         if status == "diverged":
             raise NotWaiting(call_id, status, STANDS_STILL)
         if not taken:
             raise NotWaiting(call_id, status, f"Somebody else was faster: the call is {status}")
         return settled
+
+    async def linked(self, token: str, principal: Principal | None) -> tuple[CallRecord, str, Waiting]:
+        """The open question that a link leads to: its call, its key, and the question itself.
+
+        Raises `UnknownLink`: it is none, was used, is late, or is not for this principal. All of that takes
+        the same way, so that it also takes as long.
+        """
+        if self._durable is None:
+            raise MidcallError(NOBODY)
+        await self._open()
+        link = self._durable.links.read(token)
+        try:
+            record = await self._asking(link.call_id)
+        except UnknownCall:
+            raise UnknownLink from None
+        for key, one in open_questions(record).items():
+            if one.place == link.place and is_meant_for(record, one, principal):
+                return record, key, one
+        raise UnknownLink
+
+    async def answer_linked(self, token: str, answer: Any, principal: Principal | None) -> CallRecord:
+        """Answer the question that a link leads to; gives its call, as it stood before.
+
+        Raises `UnknownLink` or `WrongAnswer`; then nothing is changed.
+        """
+        record, key, asked = await self.linked(token, principal)
+        try:
+            await self.answer(
+                record.id,
+                {key: answer},
+                lambda now, one: one.place == asked.place and is_meant_for(now, one, principal),
+            )
+        except (UnknownCall, UnknownQuestion, NotWaiting) as error:
+            stands_still = isinstance(error, NotWaiting) and error.status == "diverged"
+            if stands_still and kind_of(record) != kept_questions.KIND:
+                raise  # the answer is kept
+            raise UnknownLink from None  # another one came first, or the time was up
+        return record
 
     async def abort(self, call_id: str, reason: str = "An administrator aborted the call") -> dict[str, Any]:
         """End a call. Raises `UnknownCall`, or `NotWaiting` if it has ended."""
@@ -192,7 +285,45 @@ class Admin:
             raise NotWaiting(call_id, record.status, f"Call {call_id} has ended already: {record.status}")
         if kind is not None and kind.tell_ended is not None:
             await kind.tell_ended(self.journal, replace(record, fence=record.fence + 1))
-        return await self._settled(call_id)
+        return await self.settled(call_id)
+
+    async def fork(
+        self, call_id: str, at: int | None = None, principal: Principal | None = None
+    ) -> dict[str, Any]:
+        """A new call that has done what another has, up to a point, and goes on from there.
+
+        It has done the first `at` entries of the other one, as `show` lists them; without `at`, all. That
+        call stays as it is, whatever its status. A question that is open there is asked anew, and so is one
+        that was withdrawn, if that was the last thing to happen. The new call is a durable subscription of
+        the same caller, whatever the other one is.
+
+        Gives the new call as it stands when it waits or has ended. Raises `UnknownCall`, `BadFork`,
+        `MethodNotFound`, `NotAllowed` if the principal that wants it lacks scopes of the method, or what
+        refuses any new call; then nothing is changed.
+        """
+        if self._durable is None:
+            raise MidcallError(NOBODY)
+        here = self._calls.get(call_id)
+        if here is not None and not is_journaled(here):
+            raise BadFork("This call is not kept: nobody knows what it has done")
+        record, entries = await self._load(call_id)
+        latest = list({entry.key: entry for entry in entries}.values())
+        if at is None:
+            at = len(latest)
+        if not 0 <= at <= len(latest):
+            raise BadFork(f"Call {call_id} has {len(latest)} entries: it can be forked at 0 to {len(latest)}")
+        check_scopes(record.name, self._durable.hub.resolve(record.name).method.extras, principal)
+        self._calls.admit(record.principal)
+        fork = self._durable.subscriptions.new_call(record.name, record.arguments, KINDS, record.principal)
+        await self._durable.quota.check(fork.principal, size_of_call(fork))
+        kept = [entry for entry in latest[:at] if _question_state(entry) != "open"]
+        while kept and _question_state(kept[-1]) == "withdrawn":
+            kept.pop()
+        await self.journal.restore(to_export(fork, kept, {}))
+        claimed = await self._durable.claim(fork.id, fork.segment)
+        if isinstance(claimed, Detached):  # else another worker has seen it first
+            self._durable.resume(claimed)
+        return await self.settled(fork.id)
 
     # --- moving ------------------------------------------------------------------------------
 
@@ -229,6 +360,8 @@ class Admin:
             raise BadExport("These are keys, not a call")
         if "conversation" in exported:
             raise BadExport("This is a conversation, not a call")
+        if is_tree_export(exported):
+            raise BadExport("This is a tree, not a call")
         record, _, _ = from_export(exported)
         self._check_import(record)
         if self._durable is not None:
@@ -258,6 +391,42 @@ class Admin:
         await self._open()
         return await self.journal.conversations.restore(conversation_from_export(exported))
 
+    async def export_trees(self) -> AsyncIterator[dict[str, Any]]:
+        """The trees of everybody, each followed by its nodes in parts, for `restore_tree`."""
+        await self._open()
+        trees = self.journal.trees
+        after: str | None = None
+        while True:
+            page = await trees.every(after)
+            for tree in page.trees:
+                yield tree_to_export(ExportedTree(tree))
+                part: str | None = None
+                with contextlib.suppress(UnknownTree):  # it was purged in this moment
+                    while True:
+                        some = await trees.nodes(tree.id, tree.principal, after=part, size=PART)
+                        nodes = [replace(node, children=(), more_children=False) for node in some.nodes]
+                        yield tree_to_export(ExportedNodes(tree.id, tree.principal, nodes))
+                        part = some.next
+                        if part is None:
+                            break
+            if page.next is None:
+                return
+            after = page.next
+
+    async def restore_tree(self, exported: dict[str, Any]) -> bool:
+        """Take in a tree, or nodes of one, in the order in which they were exported; false if it is known.
+
+        Raises `BadExport` or `TreeError`. Nodes that are known are passed over.
+        """
+        await self._open()
+        trees = self.journal.trees
+        match tree_from_export(exported):
+            case ExportedTree(tree):
+                return await trees.restore(tree)
+            case ExportedNodes(tree_id, principal, nodes):
+                await trees.restore_nodes(tree_id, principal, nodes)
+        return False
+
     async def export_keys(self) -> dict[str, Any]:
         """The keys by which callers come back, as far as they are this journal's, for `restore_keys`."""
         keys = await shared_keys(self.journal.secret)
@@ -279,6 +448,15 @@ class Admin:
         if self._durable is not None:
             await self._durable.open()
 
+    async def _asking(self, call_id: str) -> CallRecord:
+        """A call; if it runs because something else was answered, as soon as it waits again, or ends."""
+        end = time.monotonic() + MOMENT
+        while True:
+            record, entries = await self._load(call_id)
+            if not is_asked_still(record, entries) or time.monotonic() > end:
+                return record
+            await self.journal.wait(call_id, record.segment, _LOOK[0])
+
     async def _load(self, call_id: str) -> tuple[CallRecord, Sequence[Entry]]:
         await self._open()
         found = await self.journal.load(call_id)
@@ -286,15 +464,14 @@ class Admin:
             raise UnknownCall(call_id)
         return found
 
-    async def _settled(self, call_id: str) -> dict[str, Any]:
-        """The call as soon as it does not run, or after a while as it is."""
-        end = time.monotonic() + self._patience
-        while True:
-            record, _ = await self._load(call_id)
-            left = end - time.monotonic()
-            if record.status != "running" or left <= 0:
-                return _summary(record)
-            await self.journal.wait(call_id, record.segment, min(left, _LOOK))
+    async def _came_to(self, record: CallRecord) -> dict[str, Any]:
+        """The outcome of a call, if it has ended."""
+        if record.status not in ENDED:
+            return {}
+        outcome = None
+        if record.status in WITH_OUTCOME:
+            outcome = await self.journal.wait(record.id, record.segment - 1, 0)
+        return {"outcome": None if outcome is None else _outcome(outcome)}
 
     def _check_import(self, record: CallRecord) -> None:
         """Raise `BadExport` if a record cannot be one that midcall has written, and can read again."""
@@ -340,13 +517,15 @@ def _summary(record: CallRecord) -> dict[str, Any]:
         "wakes": None if record.wake is None else timestamp(record.wake),
         "segment": record.segment,
         "worker": record.owner,
-        "questions": [_question(key, one.question) for key, one in open_questions(record).items()],
+        "questions": [_question(key, one) for key, one in open_questions(record).items()],
     }
 
 
-def _question(key: str, question: AnyQuestion) -> dict[str, Any]:
+def _question(key: str, one: Waiting) -> dict[str, Any]:
+    question = one.question
     wire = msgspec.to_builtins(question_to_wire(question))
-    return {"key": key, "kind": question.kind, "message": question.message, "question": wire}
+    asked = {"key": key, "kind": question.kind, "message": question.message, "question": wire}
+    return asked if one.to is None else {**asked, "to": one.to}
 
 
 def _active(call: Call) -> dict[str, Any]:
@@ -374,7 +553,7 @@ def is_journaled(call: Call) -> bool:
 def _entry(entry: Entry, *, values: bool) -> dict[str, Any]:
     what = entry.fingerprint.rpartition(" (")[0] or entry.fingerprint
     first = what.partition(" ")[0]
-    kind = first if first == "step" else "question" if first in KINDS else "value"
+    kind = first if first == "step" else "question" if _is_question(entry) else "value"
     shown: dict[str, Any] = {"place": entry.key, "type": kind, "what": what.removeprefix("step ")}
     shown["state"] = _question_state(entry) if kind == "question" else entry.state
     if values and entry.value and not (kind == "question" and entry.state == "begun"):
@@ -382,7 +561,14 @@ def _entry(entry: Entry, *, values: bool) -> dict[str, Any]:
     return shown
 
 
-def _question_state(entry: Entry) -> str:
+def _is_question(entry: Entry) -> bool:
+    return entry.fingerprint.partition(" ")[0] in KINDS
+
+
+def _question_state(entry: Entry) -> str | None:
+    """What has become of a question; nothing if it is none."""
+    if not _is_question(entry):
+        return None
     match entry.state:
         case "begun":
             withdrawn = msgspec.json.decode(entry.value, type=Deadline).withdrawn

@@ -26,6 +26,7 @@ def choose_journal(
     directory that belongs to `target`, the hub that is served. With keys to `seal` it, what is not sealed is
     refused, unless `plain_too`. Raises `ValueError` for what is none of these.
     """
+    is_named = bool(where or os.environ.get(VARIABLE))
     where = place_of(where, target)
     if where == "memory":
         from midcall.journal.memory import MemoryJournal  # noqa: PLC0415  only the one that is chosen
@@ -42,6 +43,9 @@ def choose_journal(
         raise ValueError(f"{scheme}:// is no journal: use a path, postgresql://..., or memory")
     from midcall.journal.sqlite import SqliteJournal  # noqa: PLC0415  as above
 
+    folder = Path(where.removeprefix("sqlite://")).absolute().parent
+    if is_named and not folder.is_dir():
+        raise ValueError(f"there is no folder {folder}")
     return SqliteJournal(Path(where.removeprefix("sqlite://")), seal=seal, plain_too=plain_too)
 
 

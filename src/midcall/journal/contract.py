@@ -28,6 +28,7 @@ from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from midcall.errors import BadExport, BadPage, Conflict, Fenced, JournalError
+from midcall.journal.trees import Trees
 from midcall.replay import Entry
 
 T = TypeVar("T")
@@ -107,6 +108,20 @@ class CallRecord(Struct, frozen=True, kw_only=True):
     """The worker that runs the segment."""
     claims: Annotated[int, Meta(ge=0, le=MOST_CLAIMS)] = 0
     """How many workers have claimed the present segment."""
+    addressed: bool = False
+    """Whether it waits for somebody else than its caller."""
+
+
+class Notice(Struct, frozen=True):
+    """Something that is to be told outside of a call, until it is."""
+
+    id: str
+    """Unlike that of any other notice: whoever is told twice can know it again."""
+    call_id: str
+    due: float
+    """When to tell it, or to try again."""
+    tries: int = 0
+    """How often it was taken to be told."""
 
 
 class Claimed(Struct, frozen=True):
@@ -146,6 +161,12 @@ class Parking(Struct, frozen=True, kw_only=True):
     questions: bytes = b""
     expires: float | None = None
     """The new moment to give it up; of an ended call, to forget it."""
+    held: bool = False
+    """Whether only this worker may claim it, as long as it lives: a branch of the call is still at work."""
+    addressed: bool = False
+    """Whether it waits for somebody else than its caller."""
+    notices: Sequence[Notice] = ()
+    """What is to be told outside from now on; what was before, by its id, is left as it is."""
 
 
 class CallWrite(Struct, Generic[T], frozen=True):
@@ -160,6 +181,7 @@ class Creation(CallWrite[CallRecord | None], frozen=True):
     call: CallRecord
     entries: Sequence[Entry] = ()
     outcome: bytes | None = None
+    notices: Sequence[Notice] = ()
 
 
 class Taking(CallWrite[Claim], frozen=True):
@@ -323,6 +345,10 @@ class Journal(Protocol):
     def conversations(self) -> Conversations:
         """What people and models have said to each other."""
 
+    @property
+    def trees(self) -> Trees:
+        """Trees of nodes."""
+
     async def open(self) -> None:
         """Make it ready: create what is missing, migrate what is old, check that it is sound."""
 
@@ -330,9 +356,13 @@ class Journal(Protocol):
         """Let go of everything; from now on this worker counts as gone."""
 
     async def create(
-        self, call: CallRecord, entries: Sequence[Entry] = (), outcome: bytes | None = None
+        self,
+        call: CallRecord,
+        entries: Sequence[Entry] = (),
+        outcome: bytes | None = None,
+        notices: Sequence[Notice] = (),
     ) -> CallRecord | None:
-        """Write down a new call.
+        """Write down a new call, and what is to be told of it.
 
         With an outcome, segment 0 has run: `call.status` is `waiting` (or an ended one) and `call.segment`
         is 1. Without one it runs now, owned by this worker, with the fence of the record. If the
@@ -357,6 +387,8 @@ class Journal(Protocol):
         may have written an answer before he was gone: it is `Busy`, whoever runs it. `parked` is the call as
         this worker has parked it, if it has: where nobody has claimed it since, it need not be read again.
 
+        While a call waits that is `held` by another worker, which lives, it is `Busy`.
+
         Every claim raises the fence; `wake` and `questions` stay until the segment is settled. A `running`
         segment whose worker is gone can be claimed again. After `MOST_CLAIMS` of them the call is `poisoned`.
         A call past its `expires` that no live worker runs is `expired`. Both stay known for `KEEP` seconds,
@@ -372,8 +404,8 @@ class Journal(Protocol):
 
         Also while it waits, as long as nobody has claimed it since: a branch of the call may still be at
         work when another one asks. With a `parking`, what a waiting call waits for changes too: its `wake`,
-        `questions` and `expires`. Raises `Fenced` if the fence is another one, or the call has ended, or does
-        not wait though there is a `parking`.
+        `questions` and `expires`, and whether it is `held` and `addressed`. Raises `Fenced` if the fence is
+        another one, or the call has ended, or does not wait though there is a `parking`.
         """
 
     async def settle(
@@ -420,7 +452,8 @@ class Journal(Protocol):
 
     async def sweep(self, limit: int = 1000) -> int:
         """Mark waiting and diverged calls past `expires` as expired, forget ended ones past theirs, and runs
-        of which nothing was heard for `KEEP_RUNS` seconds; tell how many."""
+        of which nothing was heard for `KEEP_RUNS` seconds; bring trees that are due to their next state; tell
+        how many."""
 
     async def list(
         self,
@@ -428,10 +461,27 @@ class Journal(Protocol):
         status: Sequence[Status] = (),
         principal: str | None = None,
         name: str | None = None,
+        addressed: bool = False,
         after: str | None = None,
         limit: int = 100,
     ) -> Page:
-        """Calls, the newest first; `after` is the `next` of the page before."""
+        """Calls, the newest first; `after` is the `next` of the page before.
+
+        `addressed` gives those only that wait for somebody else than their caller.
+        """
+
+    async def take_notices(self, limit: int, seconds: float) -> Sequence[Notice]:
+        """Notices that are due, to be told now: nobody else takes them for so many seconds.
+
+        Who has told one says so (`notice_told`); else it is due again after that, or when `postpone_notice`
+        says.
+        """
+
+    async def notice_told(self, id: str) -> None:
+        """A notice is told, or need not be any more: as long as its call is known, it is not due again."""
+
+    async def postpone_notice(self, id: str, seconds: float) -> None:
+        """Have a notice that could not be told be due again, so many seconds from now."""
 
     async def count(self) -> dict[str, int]:
         """How many calls there are of each status."""
@@ -555,6 +605,7 @@ __all__ = [
     "Gone",
     "Journal",
     "JournalError",
+    "Notice",
     "Page",
     "Parking",
     "RunEnd",

@@ -122,7 +122,9 @@ class DbosEngine:
         Of calls that are `due`, gives those that it has no workflow of: they are left to the sweeper.
         """
         try:
-            await self._recover([record for record in due if record.owner is not None])
+            await self._recover(
+                [record for record in due if record.status == "running" and record.owner is not None]
+            )
             known = await self._known([record for record in due if record.status == "running"])
             if time.monotonic() - self._tidied > TIDY:
                 self._tidied = time.monotonic()

@@ -13,16 +13,21 @@ one coroutine at a time looks at how things stand and writes that down, until no
     questions are open, the call is parked  what it waits for is written anew
     nothing is open, the call is parked     it has gone on by itself: the next segment begins
 
+A call that is parked may be at work all the same: another branch of it is in a step. Then it is *held*. Only
+this worker may go on with it, as anybody else would do the step again, or give it up as interrupted; and what
+is answered elsewhere is forwarded to this worker (see `forward`).
+
 So it does not matter in which order things happen while something is being written. What a segment came to
 is in the journal before anybody is told; see `state` for the states of a call, and `durable` for how a call
 is found again.
 """
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import astuple, replace
@@ -43,7 +48,16 @@ from midcall.journal.contract import (
     Settlement,
     Status,
 )
-from midcall.journal.state import Asked, after_segment, answers_for, encode_asked, is_next, waiting
+from midcall.journal.state import (
+    Asked,
+    after_segment,
+    answers_for,
+    encode_asked,
+    is_next,
+    refuse_others,
+    size_of_call,
+    waiting,
+)
 from midcall.replay import Entry
 
 if TYPE_CHECKING:
@@ -74,6 +88,7 @@ class Detached:
         "call",
         "durable",
         "gone",
+        "held",
         "journaled",
         "lock",
         "notes",
@@ -98,6 +113,8 @@ class Detached:
         """Whether the call is in the journal. Nothing is written before there is need to."""
         self.parked = False
         """Whether nobody runs it: the next segment is to be claimed."""
+        self.held = False
+        """Whether the journal says that only this worker may claim it."""
         self.work: Work | None = None
         """The segment that runs, as the engine knows it, if there is one."""
         self.lock = asyncio.Lock()
@@ -179,6 +196,16 @@ class Detached:
         """Whether a question is open."""
         return any(request.request_id == request_id for request in self.open.values())
 
+    def refuse_others(self, answers: Iterable[str]) -> None:
+        """Raise `UnknownQuestion` if one of these answers is to a question for others than the caller."""
+        asked = {request.request_id: request.to for request in self.open.values()}
+        ahead = set(answers) - asked.keys()
+        for request_id in answers:
+            if asked.get(request_id) is not None:
+                raise UnknownQuestion(request_id)
+        if ahead:  # the call is run again, and has not come to it yet
+            refuse_others(self.record, ahead)
+
     def close(self, request_id: str) -> bool:
         """A question needs no answer any more. False if it was not open."""
         for name, request in self.open.items():
@@ -240,8 +267,11 @@ class Detached:
 
         A branch may be in a step, which would count as interrupted; or something has just changed.
         """
-        in_a_step = self.call is not None and self.call.trace is not None and self.call.trace.steps > 0
-        return in_a_step or self._changed
+        return self._in_a_step or self._changed
+
+    @property
+    def _in_a_step(self) -> bool:
+        return self.call is not None and self.call.trace is not None and self.call.trace.steps > 0
 
     # --- answers -----------------------------------------------------------------------------
 
@@ -449,15 +479,16 @@ class Detached:
         try:
             if self.parked:  # it ended just as it began to wait; if others have it, this is `Fenced`
                 await self._take_next()
-            record = after_segment(self.record, parking)
+            record = after_segment(self.record, parking, self.durable.journal.worker)
             if self.journaled:
                 fence, segment = self.record.fence, self.record.segment
                 await self.write(Settlement(record.id, fence, segment, outcome, parking, entries))
             else:
-                await self.durable.quota.check(record)
-                await self.write(Creation(record, entries, outcome))
+                await self.durable.quota.check(record.principal, size_of_call(record))
+                await self.write(Creation(record, entries, outcome, parking.notices))
                 self.journaled = True
             self.record = record
+            self.held = parking.held
         except Fenced:
             self._fenced()
             raise
@@ -478,8 +509,15 @@ class Detached:
         except BaseException:
             self._give_back(entries)
             raise
+        self.held = parking.held
         expires = self.record.expires if parking.expires is None else parking.expires
-        self.record = replace(self.record, wake=parking.wake, questions=parking.questions, expires=expires)
+        self.record = replace(
+            self.record,
+            wake=parking.wake,
+            questions=parking.questions,
+            expires=expires,
+            addressed=parking.addressed,
+        )
 
     async def _go_on_alone(self) -> bool:
         """The parked call goes on without an answer: take its next segment. False if that is for others."""
@@ -517,10 +555,12 @@ class Detached:
                 if self.call is None or self.call.dropped:
                     raise Fenced(f"This worker does not run the call {self.record.id} any more")
                 entries = self.take_entries()
-                if not entries:
+                holds = self._holding()
+                if not entries and holds is None:
                     return
                 try:
-                    await self.durable.journal.append(self.record.id, self.record.fence, entries)
+                    await self.durable.journal.append(self.record.id, self.record.fence, entries, holds)
+                    self.held = self.held or holds is not None
                 except Fenced:
                     self._fenced()
                     raise
@@ -541,6 +581,36 @@ class Detached:
                     return
             await asyncio.sleep(PAUSES[min(tries, len(PAUSES) - 2)])
 
+    async def hold(self) -> None:
+        """Something is begun for the call: if it is parked, nobody else is to go on with it meanwhile."""
+        if self.lock.locked() or self._holding() is not None:  # it may be about to be parked
+            await self.flush()
+
+    def _holding(self) -> Parking | None:
+        """What is to be written so that nobody else goes on with the call, if it must be."""
+        if not self.parked or self.held or not self._in_a_step:
+            return None
+        waits_for = Parking(
+            status="waiting",
+            wake=self.record.wake,
+            questions=self.record.questions,
+            held=True,
+            addressed=self.record.addressed,
+        )
+        return self._parking() or waits_for
+
+    def rest(self) -> None:
+        """Nothing is under way for the call any more: others may go on with it again."""
+        if self.held:
+            self.durable.spawn(self._let_others())
+
+    async def _let_others(self) -> None:
+        async with self.lock:
+            parking = self._parking() if self.parked and self.held and not self.gone else None
+            if parking is not None and not parking.held:
+                with contextlib.suppress(JournalError):  # then answers are forwarded, until it is written
+                    await self._amend(parking)
+
     def take_entries(self) -> list[Entry]:
         """What is to be written down of the call, under its lock.
 
@@ -549,7 +619,7 @@ class Detached:
         """
         if self.call is None or self.call.trace is None:
             return []
-        self.call.trace.write_to(self.flush)
+        self.call.trace.write_to(self.flush, self.hold, self.rest)
         return self.call.trace.take_fresh()
 
     def _give_back(self, entries: Sequence[Entry]) -> None:
@@ -561,12 +631,18 @@ class Detached:
         """What the call waits for in this moment, if anything."""
         if not self.open:
             return None
-        questions = {name: waiting(one, self.notes.get(name, "")) for name, one in self.open.items()}
+        questions = {
+            name: waiting(one, self.notes.get(name, ""), self._deadlines.get(one.request_id))
+            for name, one in self.open.items()
+        }
+        limits = () if self.call is None or self.call.trace is None else self.call.trace.limits
         return Parking(
             status="waiting",
-            wake=min(self._deadlines.values(), default=None),
+            wake=min((*self._deadlines.values(), *limits), default=None),
             questions=encode_asked(Asked(questions, self.durable.journal.worker, self.traceparent)),
             expires=time.time() + self.durable.time_limit,
+            held=self._in_a_step,
+            addressed=any(one.to is not None for one in questions.values()),
         )
 
     # --- the end of it here ------------------------------------------------------------------

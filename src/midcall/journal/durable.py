@@ -20,7 +20,7 @@ import itertools
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from midcall import metrics
@@ -39,7 +39,6 @@ from midcall.errors import (
 from midcall.hub import Hub
 from midcall.journal.bus import Bus
 from midcall.journal.contract import (
-    CALL_SIZE,
     ENDED,
     KEEP,
     Busy,
@@ -53,9 +52,22 @@ from midcall.journal.contract import (
     Taking,
 )
 from midcall.journal.dialect import PAUSES, Detached
+from midcall.journal.forward import Forwarded, Forwarding
+from midcall.journal.kept_questions import KeptQuestions
+from midcall.journal.links import Links
 from midcall.journal.memory import MemoryJournal
 from midcall.journal.seal import PERIOD, KeyRing, shared_ring
-from midcall.journal.state import answers_for, count_answers, is_answered, is_next, kind_of
+from midcall.journal.state import (
+    answers_for,
+    asked_of,
+    count_answers,
+    is_answered,
+    is_next,
+    kind_of,
+    refuse_others,
+    size_of_call,
+    waiting_for,
+)
 from midcall.journal.sweeper import Sweeper
 from midcall.logs import Trouble
 from midcall.registry import Resolved
@@ -117,17 +129,20 @@ class DurableCalls:
         looks_after: bool = True,
         engine: "DbosEngine | None" = None,
         share: int = SHARE,
+        public_url: str | None = None,
     ) -> None:
         self.hub = hub
         self.journal: Journal = journal or MemoryJournal()
-        self.quota = Quota(self.journal, share)
+        self.quota = Quota(self.journal.held, share)
         """How much of the journal each caller has taken."""
         self.bus = Bus(self.journal)
         """What this worker and the others post to each other."""
+        self.forwarding = Forwarding(self)
         self.time_limit = time_limit
         """Seconds that a call waits for somebody to come back."""
         self.keys: KeyRing | None = None
         """What seals the states that callers come back with, the same for all workers of a journal."""
+        self.links = Links(self, public_url)
         self.kinds: dict[str, Revive] = {}
         """Who makes the dialect of a call again, by the first word of the call's context."""
         self.looks_after = looks_after
@@ -141,6 +156,8 @@ class DurableCalls:
         """Whether the process is about to end: no call is taken over any more."""
         self._period = 0.0
         self._subscriptions: DurableSubscriptions | None = None
+        self._questions = KeptQuestions(self)
+        hub.calls.ask_elsewhere = self._questions.ask
         self._work = RunQueue[Coroutine[Any, Any, None]](lambda work, _: work, left=Coroutine.close)
         self._claiming = 0
         """How many segments are about to begin."""
@@ -214,6 +231,7 @@ class DurableCalls:
     def let_go(self) -> None:
         """The process is about to end: nothing waits here any more, and nothing is taken over."""
         self.stopping = True
+        self._questions.close()
         self.live.let_go()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -243,9 +261,17 @@ class DurableCalls:
         Nothing is written before there is need to.
         """
         record = dialect.record
-        call.trace = Trace(record.id, entries, kept=True, method=record.name, segment=record.segment)
+        call.trace = Trace(
+            record.id,
+            entries,
+            kept=True,
+            method=record.name,
+            segment=record.segment,
+            created=record.created,
+        )
         if dialect.journaled:
-            call.trace.write_to(dialect.flush)
+            call.trace.write_to(dialect.flush, dialect.hold, dialect.rest)
+        call.keep_source()
         dialect.call = call
         self.live.add(dialect)
 
@@ -273,7 +299,7 @@ class DurableCalls:
     async def _create(self, dialect: Detached) -> CallRecord | None:
         record = dialect.record
         try:
-            await self.quota.check(record)
+            await self.quota.check(record.principal, size_of_call(record))
         except JournalFull:
             key = record.idempotency_key
             taken = None if key is None else await self.journal.find(record.principal, key)
@@ -305,18 +331,33 @@ class DurableCalls:
                 async with asyncio.timeout(LOOK):
                     await dialect.written()
 
+    def waiting_for(self, record: CallRecord) -> list[str]:
+        """For whom else than its caller a call waits, and for what, in words."""
+        asked = asked_of(record).questions.values()
+        return [waiting_for(one, self.links.url(record, one)) for one in asked if one.to is not None]
+
     # --- somebody comes back -----------------------------------------------------------------
 
     async def answer(
-        self, call_id: str, answers: Mapping[str, Any], patience: float = PATIENCE
-    ) -> Detached | Settled | Busy | Gone:
+        self,
+        call_id: str,
+        answers: Mapping[str, Any],
+        patience: float = PATIENCE,
+        *,
+        by_caller: bool = True,
+    ) -> Detached | Forwarded | Settled | Busy | Gone:
         """Give answers to a call, by the ids of its questions, wherever the call is, and have it go on.
 
-        If another worker runs it, wait up to `patience` seconds for the end of its segment. What is not asked
-        any more, as it was answered or given up in this moment, does not count.
+        The caller does not answer what is for somebody else: to it, that is not asked. For whoever answers
+        otherwise than `by_caller`, it was found out before whether they may (see `state.is_meant_for`).
 
-        Gives the dialect of the call; then the other answers are in the journal. Otherwise none was taken.
-        Raises `UnknownQuestion` if nothing of it is asked, or `WrongAnswer`: then nothing is changed.
+        If another worker runs it, wait up to `patience` seconds for the end of its segment; if it holds it,
+        the answers go there. What is not asked any more, as it was answered or given up in this moment, does
+        not count.
+
+        Gives the dialect of the call, or `Forwarded`; then the other answers are in the journal. Otherwise
+        none was taken. Raises `UnknownQuestion` if nothing of it is asked, or `WrongAnswer`: then nothing is
+        changed.
         """
         await self.open()
         end = time.monotonic() + patience
@@ -324,7 +365,12 @@ class DurableCalls:
         while True:
             self._claiming += 1
             try:
-                answered = await self._answer(call_id, left)
+                answered = await self._answer(call_id, left, by_caller=by_caller)
+                busy_call = answered.call if isinstance(answered, Busy) else None
+                if busy_call is not None and await self.forwarding.answer(
+                    busy_call, left, by_caller=by_caller
+                ):
+                    return Forwarded()
             except UnknownQuestion as unknown:
                 del left[unknown.request_id]
                 if not left:
@@ -340,10 +386,14 @@ class DurableCalls:
                 return answered
             await self.journal.wait(call_id, answered.call.segment, LOOK)
 
-    async def _answer(self, call_id: str, answers: Mapping[str, Any]) -> Detached | Settled | Busy | Gone:
+    async def _answer(
+        self, call_id: str, answers: Mapping[str, Any], *, by_caller: bool
+    ) -> Detached | Settled | Busy | Gone:
         live = self.live.get(call_id)
         if live is not None and live.journaled:
             try:
+                if by_caller:
+                    live.refuse_others(answers)
                 dialect = await live.take_answers(answers)
             except UnknownQuestion:
                 found = await self.journal.load(call_id)
@@ -358,6 +408,8 @@ class DurableCalls:
         record, entries = found
         if record.status in ENDED:
             return Gone(record.status)
+        if by_caller:
+            refuse_others(record, answers)
         try:
             given = answers_for(record, entries, answers)
         except UnknownQuestion:
@@ -589,7 +641,7 @@ class LiveCalls:
     def unpark(self, dialect: Detached, record: CallRecord) -> None:
         """This worker runs the next segment, with the coroutine that is here."""
         self._parked.pop(record.id, None)
-        dialect.parked = False
+        dialect.parked = dialect.held = False
         dialect.record = record
         if dialect.call is not None and dialect.call.trace is not None:
             dialect.call.trace.segment = record.segment
@@ -649,38 +701,43 @@ class LiveCalls:
 
 
 class Quota:
-    """What this worker knows of the room in a journal."""
+    """What this worker knows of the room in a journal.
+
+    `held` tells how many bytes a caller has taken; `advice` is what can be done if that is all of its share.
+    """
 
     def __init__(
-        self, journal: Journal, share: int = SHARE, *, clock: Callable[[], float] = time.monotonic
+        self,
+        held: Callable[[str], Awaitable[int]],
+        share: int = SHARE,
+        *,
+        advice: str = "answer what waits, or try again later",
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._journal = journal
+        self._held = held
         self._share = share
+        self._advice = advice
         self._clock = clock
         self._taken: OrderedDict[str, tuple[int, float]] = OrderedDict()
         """How much each caller has, and when to ask again."""
         self._looking = asyncio.Lock()
 
-    async def check(self, call: CallRecord) -> None:
-        """Raise `JournalFull` if a call is too much for its caller; else it counts from now on."""
-        principal = call.principal
+    async def check(self, principal: str | None, size: int) -> None:
+        """Raise `JournalFull` if so much more is too much for a caller; else it counts from now on."""
         if principal is None:
             return
         if not self._is_known(principal):
             async with self._looking:
                 if not self._is_known(principal):
                     begun = self._clock()
-                    taken = await self._journal.held(principal)
+                    taken = await self._held(principal)
                     pause = max(RECOUNT, 100 * (self._clock() - begun))  # of many calls it takes long
                     self._taken[principal] = (taken, self._clock() + pause)
                     if len(self._taken) > CALLERS:
                         self._taken.popitem(last=False)
-        size = CALL_SIZE + len(call.arguments) + len(call.context)
         if self._taken[principal][0] + size > self._share:
             metrics.refused(JournalFull.code)
-            raise JournalFull(
-                "The journal has no more room for this caller; answer what waits, or try again later"
-            )
+            raise JournalFull(f"The journal has no more room for this caller; {self._advice}")
         self.add(principal, size)
 
     def add(self, principal: str | None, size: int) -> None:

@@ -70,8 +70,13 @@ def private_folder(path: Path) -> None:
         raise OSError(f"{path} is not a folder of this user alone: remove it")
 
 
-def warn_if_exposed(path: Path) -> None:
-    """Log that others may read a file, or that it is a link, which whoever can change it turns elsewhere."""
+PRIVATE: set[str] = set()
+"""Where this process has calls, keys and tokens: no command that it runs for others may reach these files."""
+
+
+def keep_private(path: Path) -> None:
+    """Have a file among `PRIVATE`. Logs if others may read it, or may turn it elsewhere, as it is a link."""
+    PRIVATE.add(os.path.realpath(path))
     if path.is_symlink():
         log.warning("%s is a link to %s: give that path itself", path, path.resolve())
     if os.name == "posix" and path.stat().st_mode & 0o077:

@@ -1,4 +1,4 @@
-"""Measured: how long the operations of a journal and its conversations take, and how often they fail."""
+"""Measured: how long the operations of a journal and of its parts take, and how often they fail."""
 
 import functools
 import math
@@ -20,8 +20,13 @@ OF_CONVERSATIONS = (
     "load", "save", "delete", "list", "held", "begin_run", "append", "stop_run", "run", "lines",
 )  # fmt: skip
 
+OF_TREES = (
+    "create", "load", "find", "list", "write", "claim", "release", "node", "nodes", "path", "branch",
+    "children", "leaves", "held",
+)  # fmt: skip
+
 _WRITING = frozenset(
-    ("create", "claim", "append", "settle", "end", "save", "delete", "begin_run", "stop_run")
+    ("create", "claim", "append", "settle", "end", "save", "delete", "begin_run", "stop_run", "write")
 )
 
 _refused: WeakKeyDictionary[Journal, float] = WeakKeyDictionary()
@@ -44,6 +49,7 @@ def measure(journal: Journal) -> None:
     for part, names, prefix in (
         (journal, OPERATIONS, ""),
         (journal.conversations, OF_CONVERSATIONS, "conversations."),
+        (journal.trees, OF_TREES, "trees."),
     ):
         for name in names:
             setattr(part, name, _measured(journal, prefix + name, getattr(part, name), name in _WRITING))

@@ -39,6 +39,7 @@ from midcall.journal.contract import (
     Fenced,
     Gone,
     JournalError,
+    Notice,
     Page,
     Parking,
     RunEnd,
@@ -52,6 +53,7 @@ from midcall.journal.contract import (
     page_start,
     to_export,
 )
+from midcall.journal.memory_trees import KeptTrees, MemoryTrees
 
 T = TypeVar("T")
 
@@ -139,6 +141,8 @@ class _Memory:
 
     calls: dict[str, _Kept] = field(default_factory=dict)
     keys: dict[tuple[str | None, str], str] = field(default_factory=dict)
+    notices: dict[str, dict[str, Notice | None]] = field(default_factory=dict)
+    """By their calls and ids; nothing of those that are told."""
     secrets: dict[str, bytes] = field(default_factory=dict)
     alive: set[str] = field(default_factory=set)
     waiters: dict[tuple[str, int], set[asyncio.Future[bytes]]] = field(default_factory=dict)
@@ -148,6 +152,7 @@ class _Memory:
     conversations: Owned[ConversationRecord] = field(default_factory=Owned)
     runs: dict[str, _KeptRun] = field(default_factory=dict)
     owned_runs: Owned[str] = field(default_factory=Owned)
+    trees: KeptTrees = field(default_factory=KeptTrees)
 
     def add(self, kept: _Kept) -> None:
         self.calls[kept.call.id] = kept
@@ -174,6 +179,7 @@ class _Memory:
         if among is not None:
             among.remove(call)
         del self.calls[call.id]
+        self.notices.pop(call.id, None)
         if call.idempotency_key is not None:
             del self.keys[call.principal, call.idempotency_key]
 
@@ -182,6 +188,15 @@ class _Memory:
             return None
         call_id = self.keys.get((principal, idempotency_key))
         return None if call_id is None else self.calls[call_id].call
+
+    def add_notices(self, notices: Sequence[Notice]) -> None:
+        for notice in notices:
+            self.notices.setdefault(notice.call_id, {}).setdefault(notice.id, notice)
+
+    def change_notice(self, id: str, how: Callable[[Notice], Notice | None]) -> None:
+        for notices in self.notices.values():
+            if (notice := notices.get(id)) is not None:
+                notices[id] = how(notice)
 
     def tell(self, call_id: str, segment: int, outcome: bytes) -> None:
         for waiter in self.waiters.pop((call_id, segment), ()):
@@ -200,6 +215,7 @@ class MemoryJournal:
         self._open = False
         self.on_post: Callable[[bytes], None] | None = None
         self.conversations = MemoryConversations(self)
+        self.trees = MemoryTrees(self)
 
     async def open(self) -> None:
         self._open = True
@@ -216,7 +232,11 @@ class MemoryJournal:
         self._memory.workers.pop(self.worker, None)
 
     async def create(
-        self, call: CallRecord, entries: Sequence[Entry] = (), outcome: bytes | None = None
+        self,
+        call: CallRecord,
+        entries: Sequence[Entry] = (),
+        outcome: bytes | None = None,
+        notices: Sequence[Notice] = (),
     ) -> CallRecord | None:
         memory = self._use()
         if taken := memory.keyed(call.principal, call.idempotency_key):
@@ -226,8 +246,9 @@ class MemoryJournal:
         if outcome is None:
             call = replace(call, status="running", owner=self.worker, claims=1, updated=time.time())
         else:
-            call = replace(call, owner=None, claims=0, updated=time.time())
+            call = replace(call, claims=0, updated=time.time())
         memory.add(_Kept(call, list(entries), {} if outcome is None else {0: outcome}))
+        memory.add_notices(notices)
         return None
 
     async def claim(
@@ -247,7 +268,7 @@ class MemoryJournal:
             return Settled(kept.outcomes[segment])
         if segment != call.segment or call.status in ENDED:
             return Gone(call.status)
-        if call.status == "running" and call.owner in memory.alive:
+        if call.owner in memory.alive and (call.status == "running" or call.owner != self.worker):
             return Busy(call)
         if fence not in (None, call.fence):
             return Busy(call)
@@ -272,7 +293,7 @@ class MemoryJournal:
         if kept is not None and kept.call.status == "waiting" and kept.call.fence == fence:
             kept.entries.extend(entries)  # nobody has claimed it since this worker has let it go
             if parking is not None:
-                self._memory.change(kept, _waits_for(kept.call, parking))
+                self._memory.change(kept, self._waits_for(kept.call, parking))
         elif parking is not None:
             raise _fenced(call_id)
         else:
@@ -290,8 +311,8 @@ class MemoryJournal:
         kept = self._mine(call_id, fence, segment)
         kept.entries.extend(entries)
         kept.outcomes[segment] = outcome
-        call = replace(kept.call, status=parking.status, segment=segment + 1, owner=None, claims=0)
-        self._memory.change(kept, _waits_for(call, parking))
+        call = replace(kept.call, status=parking.status, segment=segment + 1, claims=0)
+        self._memory.change(kept, self._waits_for(call, parking))
         self._memory.tell(call_id, segment, outcome)
 
     async def release(self, call_id: str, fence: int, *, diverged: bool = False) -> None:
@@ -361,7 +382,8 @@ class MemoryJournal:
         for id, run in gone[: limit - len(over)]:
             memory.owned_runs.remove(run.principal, id)
             del memory.runs[id]
-        return len(over) + len(gone[: limit - len(over)])
+        swept = len(over) + len(gone[: limit - len(over)])
+        return swept + self.trees.sweep(limit - swept)
 
     async def list(
         self,
@@ -369,6 +391,7 @@ class MemoryJournal:
         status: Sequence[Status] = (),
         principal: str | None = None,
         name: str | None = None,
+        addressed: bool = False,
         after: str | None = None,
         limit: int = 100,
     ) -> Page:
@@ -381,11 +404,27 @@ class MemoryJournal:
                 if (not status or kept.call.status in status)
                 and (principal is None or kept.call.principal == principal)
                 and (name is None or kept.call.name == name)
+                and (kept.call.addressed or not addressed)
                 and (before is None or (kept.call.created, kept.call.id) < before)
             ),
             key=lambda call: (call.created, call.id),
         )
         return Page(calls[:limit], page_mark(calls[limit - 1]) if len(calls) > limit else None)
+
+    async def take_notices(self, limit: int, seconds: float) -> Sequence[Notice]:
+        memory, now = self._use(), time.time()
+        every = (one for notices in memory.notices.values() for one in notices.values() if one is not None)
+        due = sorted((one for one in every if one.due <= now), key=lambda one: one.due)[:limit]
+        taken = [replace(one, due=now + seconds, tries=one.tries + 1) for one in due]
+        for one in taken:
+            memory.notices[one.call_id][one.id] = one
+        return taken
+
+    async def notice_told(self, id: str) -> None:
+        self._use().change_notice(id, lambda _: None)
+
+    async def postpone_notice(self, id: str, seconds: float) -> None:
+        self._use().change_notice(id, lambda one: replace(one, due=time.time() + seconds))
 
     async def count(self) -> dict[str, int]:
         counts: dict[str, int] = {}
@@ -427,6 +466,17 @@ class MemoryJournal:
         if not self._open:
             raise JournalError("The journal is not open")
         return self._memory
+
+    def _waits_for(self, call: CallRecord, parking: Parking) -> CallRecord:
+        self._memory.add_notices(parking.notices)
+        return replace(
+            call,
+            wake=parking.wake,
+            questions=parking.questions,
+            expires=call.expires if parking.expires is None else parking.expires,
+            owner=self.worker if parking.held else None,
+            addressed=parking.addressed,
+        )
 
     def _mine(self, call_id: str, fence: int, segment: int | None = None) -> _Kept:
         kept = self._use().calls.get(call_id)
@@ -556,11 +606,6 @@ def _fenced(call_id: str) -> Fenced:
     return Fenced(f"This worker does not run the call {call_id} any more")
 
 
-def _waits_for(call: CallRecord, parking: Parking) -> CallRecord:
-    expires = call.expires if parking.expires is None else parking.expires
-    return replace(call, wake=parking.wake, questions=parking.questions, expires=expires)
-
-
 def _wake(call: CallRecord) -> float:
     return float("inf") if call.wake is None else call.wake
 
@@ -575,6 +620,7 @@ def _ended(call: CallRecord, status: Status, expires: float) -> CallRecord:
         owner=None,
         wake=None,
         questions=b"",
+        addressed=False,
     )
 
 

@@ -19,7 +19,7 @@ import re
 import secrets
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from cryptography.exceptions import InvalidTag
@@ -28,7 +28,8 @@ from msgspec import msgpack
 
 from midcall.errors import JournalError
 from midcall.journal.contract import ConversationRecord
-from midcall.journal.files import warn_if_exposed
+from midcall.journal.files import keep_private
+from midcall.journal.trees import LISTED_CHILDREN, NodeRecord, TreeRecord, TreeState
 
 _encode = msgpack.Encoder().encode
 _decode_lines = msgpack.Decoder(list[bytes]).decode
@@ -63,20 +64,23 @@ class KeyRing:
         self._newest = _key_id(keys[0])
         self._nonces = hashlib.sha256(b"midcall nonces" + keys[0]).digest()
 
-    def seal(self, payload: bytes) -> str:
-        """Sealed text, safe in JSON and in URLs: the same one for the same payload."""
-        nonce = hashlib.blake2b(payload, key=self._nonces, digest_size=_NONCE).digest()
-        text = binascii.b2a_base64(self._seal(payload, nonce, b""), newline=False)
+    def seal(self, payload: bytes, about: bytes = b"") -> str:
+        """Sealed text, safe in JSON and in URLs: the same one for the same payload.
+
+        It opens only with the same `about`, of 16 bytes at most: what it is.
+        """
+        nonce = hashlib.blake2b(payload, key=self._nonces, digest_size=_NONCE, person=about).digest()
+        text = binascii.b2a_base64(self._seal(payload, nonce, about), newline=False)
         return text.translate(_TO_URL).rstrip(b"=").decode()
 
-    def open(self, text: str) -> bytes:
+    def open(self, text: str, about: bytes = b"") -> bytes:
         """What was sealed. Raises `BadSeal`."""
         try:
             padded = text.encode("ascii").translate(_FROM_URL) + b"=" * (-len(text) % 4)
             data = binascii.a2b_base64(padded, strict_mode=True)
         except ValueError as error:
             raise BadSeal from error
-        return self.open_bytes(data)
+        return self.open_bytes(data, about)
 
     def seal_bytes(self, payload: bytes, about: bytes = b"") -> bytes:
         """Sealed bytes, for a store. They open only with the same `about`: what they are, and whose."""
@@ -159,7 +163,7 @@ def _kept_key(path: Path) -> bytes:
 
 def _read_key(path: Path) -> bytes:
     key = base64.b64decode(path.read_bytes())
-    warn_if_exposed(path)
+    keep_private(path)
     if len(key) != _KEY:
         raise ValueError(f"{path} is not a key: remove it to have a new one made")
     return key
@@ -261,6 +265,79 @@ class ConversationValues:
             lines = _decode_lines(self._open(closed, "lines", f"{run} {first}"))
             found += lines[max(after + 1 - first, 0) :]
         return found
+
+
+class TreeValues:
+    """Closes what is written of trees and nodes, and opens what is read, the same for every store."""
+
+    def __init__(self, values: Values) -> None:
+        self._close = values.close
+        self._open = values.open
+        self.check = values.check
+
+    def close(self, tree_id: str, what: str, value: bytes) -> bytes:
+        """The `metadata` or the `note` of a tree."""
+        return self._close(value, what, f"the tree {tree_id}")
+
+    def tree(
+        self,
+        owners: Mapping[str, int],
+        id: str,
+        principal: str | None,
+        kind: str,
+        name: str | None,
+        root: str,
+        state: TreeState,
+        due: float | None,
+        created: float,
+        updated: float,
+        version: int,
+        nodes: int,
+        size: int,
+        metadata: bytes,
+        note: bytes,
+    ) -> TreeRecord:
+        return TreeRecord(
+            id=id,
+            principal=principal,
+            kind=kind,
+            name=name,
+            root=root,
+            state=state,
+            due=due,
+            created=created,
+            updated=updated,
+            version=version,
+            nodes=nodes,
+            size=size,
+            metadata=self._open(metadata, "metadata", f"the tree {id}"),
+            note=self._open(note, "note", f"the tree {id}"),
+            owners=owners,
+        )
+
+    def close_body(self, tree_id: str, node: NodeRecord) -> bytes:
+        return self._close(node.body, "body", f"the node {node.id} of the tree {tree_id}")
+
+    def node(
+        self,
+        tree_id: str,
+        children: Sequence[str],
+        id: str,
+        parent: str | None,
+        external: bool,
+        created: float,
+        body: bytes,
+    ) -> NodeRecord:
+        """A node; of its children, up to one more is given than are told."""
+        return NodeRecord(
+            id=id,
+            parent=parent,
+            external=bool(external),
+            created=created,
+            body=self._open(body, "body", f"the node {id} of the tree {tree_id}"),
+            children=tuple(children[:LISTED_CHILDREN]),
+            more_children=len(children) > LISTED_CHILDREN,
+        )
 
 
 def _whose(id: str, principal: str | None) -> str:

@@ -23,7 +23,8 @@ there is no moment in which an answer is known to its giver alone.
     claim       diverged                 running       whoever answers, or asks   fence + 1
     claim       running, 5 workers gone  poisoned      the one that would be 6th  -
     claim       any, past its time       expired       whoever comes too late     -
-    settle      running                  waiting       its worker                 outcome, steps, questions
+    settle      running                  waiting       its worker, which may      outcome, steps, questions
+                                                       hold it meanwhile
     settle      running                  completed     its worker                 the outcome, steps
                                          failed
                                          aborted
@@ -44,7 +45,7 @@ Here is what can be said of a call from its record and entries alone; nothing he
 
 import base64
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -54,9 +55,10 @@ from msgspec.structs import replace
 from midcall import metrics
 from midcall.errors import UnknownQuestion
 from midcall.items import Request, to_json
-from midcall.journal.contract import CallRecord, Parking, Status
+from midcall.journal.contract import CALL_SIZE, CallRecord, Parking, Status
 from midcall.journal.seal import unguessable
 from midcall.open_questions import MISSING
+from midcall.principal import Principal, addressee, is_addressed
 from midcall.questions import AnyQuestion, Form, question_from_wire, question_to_wire, refusal_in
 from midcall.replay import Deadline, Entry, question_id
 
@@ -77,6 +79,10 @@ MOVES: Mapping[Operation, Mapping[Status | None, frozenset[Status]]] = {
 """The table above: where each operation takes a call, from where it stands. Stores are tested against it."""
 
 
+_SHOWN = 200
+"""How many characters of a question a caller is told that is for somebody else."""
+
+
 class Waiting(Struct, array_like=True, omit_defaults=True):
     """An open question, as it is written down: all that is needed to ask it, and to answer it."""
 
@@ -90,6 +96,12 @@ class Waiting(Struct, array_like=True, omit_defaults=True):
     """Why it is asked again: what would have been expected of the last answer."""
     exact: str | None = None
     """Of a form: see `questions.Form`."""
+    since: float = 0.0
+    """When it was first asked."""
+    until: float | None = None
+    """When it is too late for an answer."""
+    to: str | None = None
+    """Who is asked in place of the caller."""
 
     @property
     def question(self) -> AnyQuestion:
@@ -108,7 +120,7 @@ class Asked(Struct, omit_defaults=True):
     """The span in which they were asked, if that was traced."""
 
 
-def waiting(request: Request, note: str) -> Waiting:
+def waiting(request: Request, note: str, until: float | None) -> Waiting:
     """What is written down of a question."""
     question = request.request_type
     return Waiting(
@@ -118,7 +130,29 @@ def waiting(request: Request, note: str) -> Waiting:
         request.key,
         note,
         question.exact if isinstance(question, Form) else None,
+        request.since,
+        until,
+        request.to,
     )
+
+
+def is_meant_for(record: CallRecord, one: Waiting, principal: Principal | None) -> bool:
+    """Whether a question of a call is for this principal; without authentication, it is for everybody."""
+    if principal is None:
+        return True
+    return record.principal == principal.name if one.to is None else is_addressed(one.to, principal)
+
+
+def for_caller(asked: Mapping[str, Waiting]) -> dict[str, Waiting]:
+    """The questions that are for the caller."""
+    return {name: one for name, one in asked.items() if one.to is None}
+
+
+def waiting_for(one: Waiting, url: str | None) -> str:
+    """What a caller is told of a question that is for somebody else."""
+    message = " ".join(one.question.message.split())
+    shown = message if len(message) <= _SHOWN else f"{message[:_SHOWN]}..."
+    return f"Waiting for {addressee(one.to or '')}: {shown}" + ("" if url is None else f" {url}")
 
 
 def new_record(
@@ -142,6 +176,11 @@ def new_record(
         created=now,
         expires=now + time_limit,
     )
+
+
+def size_of_call(call: CallRecord) -> int:
+    """What a call that begins counts for."""
+    return CALL_SIZE + len(call.arguments) + len(call.context)
 
 
 def context_of(record: CallRecord) -> bytes:
@@ -191,6 +230,13 @@ def answers_for(record: CallRecord, entries: Sequence[Entry], answers: Mapping[s
     return given
 
 
+def refuse_others(record: CallRecord, answers: Container[str]) -> None:
+    """Raise `UnknownQuestion` if one of these answers is to a question for somebody else than the caller."""
+    for one in asked_of(record).questions.values():
+        if one.to is not None and (request_id := question_id(record.id, one.place)) in answers:
+            raise UnknownQuestion(request_id)
+
+
 def count_answers(record: CallRecord, entries: Sequence[Entry], answers: Mapping[str, Any]) -> None:
     """Tell how long people took for these answers: the call that asked is not in memory to do so."""
     latest = {entry.key: entry for entry in entries}
@@ -216,8 +262,15 @@ def is_answered(record: CallRecord, entries: Sequence[Entry]) -> bool:
     return any(states.get(one.place) in ("given", "done") for one in asked_of(record).questions.values())
 
 
-def after_segment(record: CallRecord, parking: Parking) -> CallRecord:
-    """The record after a segment."""
+def is_asked_still(record: CallRecord, entries: Sequence[Entry]) -> bool:
+    """Whether a call that runs, as something was answered, may wait for another answer in a moment."""
+    states = {entry.key: entry.state for entry in entries}
+    asked = asked_of(record).questions.values() if record.status == "running" else ()
+    return any(states.get(one.place) == "begun" for one in asked)
+
+
+def after_segment(record: CallRecord, parking: Parking, worker: str) -> CallRecord:
+    """The record after a segment of this worker."""
     return replace(
         record,
         status=parking.status,
@@ -225,8 +278,9 @@ def after_segment(record: CallRecord, parking: Parking) -> CallRecord:
         wake=parking.wake,
         questions=parking.questions,
         expires=record.expires if parking.expires is None else parking.expires,
-        owner=None,
+        owner=worker if parking.held else None,
         claims=0,
+        addressed=parking.addressed,
     )
 
 

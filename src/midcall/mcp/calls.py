@@ -9,13 +9,13 @@ neither ask nor stream, as most are; and calls of another server's tools, as lon
 
 import functools
 from asyncio import AbstractEventLoop
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Raw, Struct
 
 from midcall import jsonrpc
 from midcall.activation import RemoteMethod, digest
@@ -33,17 +33,23 @@ from midcall.mcp.request import McpError, McpRequest, Session, require
 from midcall.mcp.results import (
     Finish,
     completion_result,
+    list_result,
+    listing_result,
+    no_resource,
     prompt_result,
     resource_result,
     text_block,
     tool_result,
 )
 from midcall.mcp.resume import McpContext, Ticket, WaitingRequest, invalid
-from midcall.principal import check_scopes
+from midcall.principal import check_scopes, missing_scopes
 from midcall.registry import Resolved
 
 if TYPE_CHECKING:
     from midcall.mcp.server import McpExtension
+
+PAGE = 1000
+"""How much of a list is told at once."""
 
 SHORT = 1024
 """Up to how many bytes the digest of arguments is remembered."""
@@ -92,8 +98,7 @@ class McpCalls:
     def read_resource(self, request: McpRequest, params: messages.Located, session: Session) -> None:
         read = self._server.catalog.find(params.uri)
         if read is None:
-            code = jsonrpc.INVALID_PARAMS if request.caller.modern else -32002
-            raise McpError(code, f"Resource not found: {params.uri}", {"uri": params.uri})
+            raise no_resource(params.uri, modern=request.caller.modern)
         readable, parts = read
         check_scopes(readable.found.name, readable.found.method.extras, session.principal)
         finish = _reading(params.uri, readable, request.caller.revision)
@@ -106,7 +111,7 @@ class McpCalls:
             raise McpError(jsonrpc.INVALID_PARAMS, f"Unknown prompt: {params.name}")
         check_scopes(prompt.found.name, prompt.found.method.extras, session.principal)
         finish = _prompting(prompt, request.caller.revision)
-        wanted = WantedCall("prompts/get", prompt.found, bytes(params.arguments), finish)
+        wanted = WantedCall("prompts/get", prompt.found, _with(params.arguments, prompt.given), finish)
         self._start(request, session, wanted, params)
 
     def complete(self, request: McpRequest, params: messages.CompleteParams, session: Session) -> None:
@@ -114,7 +119,7 @@ class McpCalls:
         of = params.ref.uri if params.ref.type == "ref/resource" else params.ref.name
         completer = catalog.completer(of, params.argument.name)
         if completer is None:
-            known = of in catalog.prompts or any(t.uri == of for t in catalog.templates)
+            known = catalog.prompt(of) is not None or any(t.uri == of for t in catalog.templates)
             if not known and of not in catalog.resources:
                 raise McpError(jsonrpc.INVALID_PARAMS, f"Unknown reference: {of}")
             request.result(completion_result(request.caller.revision, (), None))
@@ -129,6 +134,35 @@ class McpCalls:
         arguments = to_json({name: value for name, value in given.items() if name in names})
         finish = partial(completion_result, request.caller.revision)
         wanted = WantedCall("completion/complete", completer.found._replace(name=of), arguments, finish)
+        self._start(request, session, wanted, None)
+
+    def list(
+        self, request: McpRequest, part: str, shown: Sequence[Any], cursor: str | None, session: Session
+    ) -> None:
+        """One page of a list: what is known beforehand, and then what each lister gives."""
+        listers = [
+            one
+            for one in self._server.catalog.listers.get(part, ())
+            if not missing_scopes(one.needs, session.principal)
+        ]
+        number, colon, after = (cursor or "").partition(":")
+        if not colon:
+            start = _start_of(cursor, len(shown))
+            first = list(shown[start : start + PAGE])
+            if start + PAGE < len(shown) or not listers:
+                more = str(start + PAGE) if start + PAGE < len(shown) else None
+                request.result(list_result(part, first, more, request.caller.revision))
+                return
+            number = "0"
+        elif not number.isdecimal() or len(number) > 4 or int(number) >= len(listers):
+            raise McpError(jsonrpc.INVALID_PARAMS, "Invalid cursor")
+        else:
+            first = []
+        self._server.hub.calls.admit(request.caller.principal)
+        lister = listers[int(number)]
+        others = f"{int(number) + 1}:" if int(number) + 1 < len(listers) else None
+        finish = partial(listing_result, part, lister.prefix, first, number, others, request.caller.revision)
+        wanted = WantedCall(f"{part}/list", lister.found, to_json({"after": after or None}), finish)
         self._start(request, session, wanted, None)
 
     def _respond(self, request: McpRequest, params: messages.Named, session: Session) -> None:
@@ -164,7 +198,7 @@ class McpCalls:
 
     def prompt(self, name: str) -> Template | None:
         """A prompt by its name."""
-        prompt = self._server.catalog.prompts.get(name)
+        prompt = self._server.catalog.prompt(name)
         if prompt is None:
             found = self._server.hub.unlisted(name, "prompt")
             return None if found is None else Template(found._replace(name=name), {"name": name})
@@ -209,10 +243,12 @@ class McpCalls:
         dialect = Attached(request, wanted.finish, found.name, session)
         session.admit(request, dialect)
         hub = self._server.hub
-        call = call or hub.prepare(found, wanted.arguments, dialect, principal=caller.principal)
+        call = call or hub.prepare(
+            found, wanted.arguments, dialect, principal=caller.principal, sender=request
+        )
         dialect.call, call.outlet = call, dialect
         if not caller.modern:
-            call.supported = caller.askable
+            call.supported, call.model_answers = caller.askable(found.method.extras), caller.model_answers
             call.owner = session  # who may answer by `_plexus_respond`
         hub.calls.start(call, at_once=not found.method.interactive)
 
@@ -242,11 +278,31 @@ class McpCalls:
         waiter = WaitingRequest(resumption, request)
         session.admit(request, waiter)
         if call is None:
-            call = hub.prepare(found, arguments, dialect, principal=caller.principal)
+            call = hub.prepare(found, arguments, dialect, principal=caller.principal, sender=request)
             hub.calls.check_room(call)
         call.outlet = dialect
         call.supported, call.time_limit = kinds, resumption.durable.time_limit
         resumption.begin(dialect, call, waiter, durably=task or request.meta.idempotency_key is not None)
+
+
+def _start_of(cursor: str | None, count: int) -> int:
+    """Where a page of what is known beforehand begins."""
+    if cursor is None:
+        return 0
+    if not cursor.isdecimal() or len(cursor) > 9 or int(cursor) >= count:
+        raise McpError(jsonrpc.INVALID_PARAMS, "Invalid cursor")
+    return int(cursor)
+
+
+def _with(arguments: Raw, given: Mapping[str, str]) -> bytes:
+    """Arguments with those that the name of a prompt says."""
+    if not given:
+        return bytes(arguments)
+    try:
+        named = msgspec.json.decode(bytes(arguments) or b"{}", type=dict[str, Raw])
+    except msgspec.DecodeError as error:
+        raise McpError(jsonrpc.INVALID_PARAMS, f"Invalid params: {error}") from None
+    return msgspec.json.encode({**named, **given})
 
 
 class WantedCall(NamedTuple):
@@ -279,7 +335,8 @@ def _may_wait(request: McpRequest, found: Resolved, params: messages.RetryParams
 
 
 def _reading(uri: str, readable: Readable, revision: str) -> Finish:
-    return partial(resource_result, uri, readable.shown.get("mimeType"), revision)
+    changes = bool(readable.found.method.extras.get("changes"))
+    return partial(resource_result, uri, readable.shown.get("mimeType"), changes, revision)
 
 
 def _prompting(prompt: Template, revision: str) -> Finish:
@@ -302,7 +359,8 @@ def _digest(arguments: bytes) -> str:
 
 def run_plain(request: McpRequest, session: Session, hub: Hub, tool: Tool, arguments: bytes) -> None:
     """Run a tool, and respond with its result. Raises `InvalidArguments`, `TooManyCalls` or `McpError`."""
-    call = hub.prepare(tool.found, arguments, NOWHERE, principal=request.caller.principal)
+    principal = request.caller.principal
+    call = hub.prepare(tool.found, arguments, NOWHERE, principal=principal, sender=request)
     hub.calls.check_room(call)
     plain = PlainCall(request, session, hub, tool, call)
     call.on_result = plain.answer

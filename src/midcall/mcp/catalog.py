@@ -4,12 +4,12 @@ Made once after each change of the hub. The order is the order of registration, 
 """
 
 import re
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple
 
-from midcall.activation import Method, RemoteMethod
+from midcall.activation import PERSON_ONLY, Activation, Method, RemoteMethod
 from midcall.hub import Hub
-from midcall.json_schema import inlined
+from midcall.json_schema import inlined, joined
 from midcall.registry import Resolved
 
 _NAME = re.compile(r"\{(\w+)\}")
@@ -95,8 +95,8 @@ class Tool(NamedTuple):
     plain: bool
     """Whether it neither asks nor streams nor runs long: all that goes back is its result."""
     requires: tuple[str, ...]
-    structured: bool
-    """Whether its result also goes out as structured content."""
+    structured: Literal["", "object", "wrapped"]
+    """How its result goes out as structured content too: as it is, as `{"result": ...}`, or not at all."""
     headers: tuple[tuple[tuple[str, ...], str], ...]
     """Which arguments are mirrored into HTTP headers: the path of each, and the header's name."""
     remote: RemoteMethod | None = None
@@ -111,6 +111,8 @@ class Readable(NamedTuple):
     shown: dict[str, Any]
     template: Parts | AnyText
     """Gives the arguments for reading a URI, if it fits: its parts, or for a server behind the whole."""
+    subscribed: Callable[[str, str | None], None] | None = None
+    """Is told who subscribes to it."""
 
 
 class Template(NamedTuple):
@@ -118,6 +120,18 @@ class Template(NamedTuple):
 
     found: Resolved
     shown: dict[str, Any]
+    given: Mapping[str, str] = {}
+    """Arguments that its name says."""
+
+
+class Lister(NamedTuple):
+    """What lists the resources, or the prompts, of a template."""
+
+    found: Resolved
+    prefix: str
+    """What the names of prompts begin with."""
+    needs: Mapping[str, Any]
+    """Its scopes and those of what it lists, as `principal.missing_scopes` reads them."""
 
 
 class Completer(NamedTuple):
@@ -137,6 +151,10 @@ class Catalog:
         self.templates: list[Readable] = []
         self.prompts: dict[str, Template] = {}
         self.completers: dict[tuple[str, str], Completer] = {}
+        self.listers: dict[str, list[Lister]] = {"resources": [], "prompts": []}
+        """What has more to list than is known beforehand."""
+        self._named: list[Template] = []
+        """Prompts with a part in their name."""
         self._others: list[Readable] = []
         """Servers behind, which may have more than they list."""
         completions: list[tuple[str, Method, tuple[str, ...]]] = []
@@ -144,20 +162,44 @@ class Catalog:
             provenance = (hub.name, *([namespace] if namespace else ()))
             prefix = f"{namespace}." if namespace else ""
             for method in activation.resources:
-                readable = _readable(method, provenance, prefix)
+                readable = _readable(method, provenance, prefix)._replace(
+                    subscribed=getattr(activation.source, "subscribed", None)
+                )
                 if "uriTemplate" in readable.shown:
                     self.templates.append(readable)
                 elif not isinstance(method, RemoteMethod) or readable.uri not in self.resources:
                     self.resources[readable.uri] = readable
             for name, method in activation.prompts.items():
-                if not isinstance(method, RemoteMethod) or prefix + name not in self.prompts:
+                if not isinstance(method, RemoteMethod) and _NAME.search(name):
+                    self._named.append(Template(Resolved(prefix + name, method, provenance), {}))
+                elif not isinstance(method, RemoteMethod) or prefix + name not in self.prompts:
                     self.prompts[prefix + name] = _template(Resolved(prefix + name, method, provenance))
             if activation.reader is not None:
                 found = Resolved(namespace or "resource", activation.reader, provenance)
                 self._others.append(Readable("", found, {}, AnyText("{+uri}")))
             completions += [(prefix, method, provenance) for method in activation.completions]
+            self._add_listers(activation, prefix, provenance)
         for prefix, method, provenance in completions:  # now that everything is there to be completed
             self._add_completer(prefix, method, provenance)
+
+    def _add_listers(self, activation: Activation, prefix: str, provenance: tuple[str, ...]) -> None:
+        listed = {method.extras["uri"]: ("resources", method) for method in activation.resources}
+        listed |= {name: ("prompts", method) for name, method in activation.prompts.items()}
+        for method in activation.listings:
+            part, template = listed[method.extras["of"]]
+            scopes = dict.fromkeys(s for one in (method, template) for s in one.extras.get("scopes", ()))
+            found = Resolved(prefix + method.name, method, provenance)
+            self.listers[part].append(Lister(found, prefix, {"scopes": tuple(scopes)}))
+
+    def prompt(self, name: str) -> Template | None:
+        """A prompt by its name."""
+        for one in self._named if name not in self.prompts else ():
+            names, texts = _NAME.findall(one.found.name), _NAME.split(one.found.name)[::2]
+            values = _between(texts, name, 1)
+            if values is not None:
+                given = dict(zip(names, values, strict=True))
+                return Template(one.found._replace(name=name), {"name": name}, given)
+        return self.prompts.get(name)
 
     def _add_completer(self, prefix: str, method: Method, provenance: tuple[str, ...]) -> None:
         of, argument = method.extras["of"], method.extras["argument"]
@@ -214,15 +256,19 @@ def tool_of(found: Resolved) -> Tool:
     name, method, _ = found
     if isinstance(method, RemoteMethod):
         shown = {**method.listed, "name": name}
-        return Tool(found, shown, False, (), False, tuple(_headers(method.params)), method)
+        return Tool(found, shown, False, (), "", tuple(_headers(method.params)), method)
     schema = dict(method.extras.get("input_schema") or {"type": "object", **method.params})
     shown = {"name": name, "description": method.description, "inputSchema": schema, **_common(method)}
-    output = _object_schema(method.output)
-    if output is not None:
-        shown["outputSchema"] = output
+    structured: Literal["", "object", "wrapped"] = ""
+    if method.output is not None:
+        shown["outputSchema"] = output = inlined(method.output)
+        structured = "object"
+        if output.get("type") != "object":
+            shown["outputSchema"] = _wrapped(output)
+            structured = "wrapped"
     plain = not (method.interactive or method.streaming or method.extras.get("long_running"))
     requires = tuple(method.extras.get("requires", ()))
-    return Tool(found, shown, plain, requires, output is not None, tuple(_headers(schema)))
+    return Tool(found, shown, plain, requires, structured, tuple(_headers(schema)))
 
 
 def for_legacy(shown: dict[str, Any]) -> dict[str, Any]:
@@ -244,10 +290,15 @@ def _headers(schema: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
         waiting += [(schema, (*path, name)) for name, schema in inner if isinstance(schema, dict)][::-1]
 
 
-def _object_schema(schema: dict[str, Any] | None) -> dict[str, Any] | None:
-    """A schema whose root says that it is an object, as MCP wants it; else nothing."""
-    root = inlined(schema or {})
-    return root if root.get("type") == "object" else None
+def _wrapped(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema of `{"result": ...}`, as what is no object is sent: MCP wants objects.
+
+    The mark has FastMCP's client give the value without the wrapping.
+    """
+    (part,), definitions = joined([schema])
+    named = {"$defs": definitions} if definitions else {}
+    whole = {"type": "object", "properties": {"result": part}, "required": ["result"], **named}
+    return {**whole, "x-fastmcp-wrap-result": True}
 
 
 def _readable(method: Method, provenance: tuple[str, ...], prefix: str) -> Readable:
@@ -283,6 +334,5 @@ def _template(found: Resolved) -> Template:
 def _common(method: Method) -> dict[str, Any]:
     extras = method.extras
     shown = {key: extras[key] for key in ("title", "annotations", "icons") if key in extras}
-    if "meta" in extras:
-        shown["_meta"] = extras["meta"]
-    return shown
+    meta = {**extras.get("meta", {}), **({PERSON_ONLY: True} if extras.get("person_only") else {})}
+    return {**shown, "_meta": meta} if meta else shown

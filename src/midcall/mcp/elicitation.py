@@ -19,7 +19,7 @@ from msgspec import Raw, Struct
 
 from midcall.errors import RemoteError, UnknownQuestion, WrongAnswer
 from midcall.journal.contract import CallRecord
-from midcall.journal.state import Asked, asked_of
+from midcall.journal.state import Waiting, asked_of, for_caller
 from midcall.json_schema import Schema, as_text, choices, followed, inlined, variants, without_null
 from midcall.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND
 from midcall.questions import (
@@ -379,13 +379,16 @@ def _fault(question: Form, value: dict[str, Any]) -> str | None:
 # --- the questions of a durable call, and its answers ----------------------------------------------
 
 
+WAITS_FOR = "dev.midcall/waitsFor"
+"""Under which the metadata of a result say for whom else a call waits: `to`, `message` and perhaps `link`."""
+
 NO_NOTES: Mapping[str, str] = MappingProxyType({})
 
 
-def input_requests(asked: Asked, notes: Mapping[str, str] = NO_NOTES) -> dict[str, Any]:
-    """The open questions of a call, as a client is asked them; `notes` say what its answers should be."""
+def input_requests(asked: Mapping[str, Waiting], notes: Mapping[str, str] = NO_NOTES) -> dict[str, Any]:
+    """Open questions of a call, as a client is asked them; `notes` say what its answers should be."""
     requests = {}
-    for key, one in asked.questions.items():
+    for key, one in asked.items():
         expected = notes.get(key) or one.note
         note = f"(Not understood: expected {expected})\n" if expected else ""
         method, params = request_for(one.question, note)
@@ -438,13 +441,13 @@ async def read_answers(
     live = durable.live.get(call_id)
     if live is not None and live.call is not None and live.open.keys() & responses.keys():
         for key, asked in live.open.items():
-            if key in responses and (places is None or places.get(key) == asked.place):
+            if asked.to is None and key in responses and (places is None or places.get(key) == asked.place):
                 check = partial(live.call.check_answer, asked.request_id)
                 given.read(key, asked.request_id, asked.request_type, responses[key], check)
         return given
     found = await durable.journal.load(call_id)
     if found is not None and found[0].questions:
-        for key, one in asked_of(found[0]).questions.items():
+        for key, one in for_caller(asked_of(found[0]).questions).items():
             if key in responses and (places is None or places.get(key) == one.place):
                 fits = partial(read_any_answer, one.question)
                 given.read(key, question_id(call_id, one.place), one.question, responses[key], fits)

@@ -4,7 +4,7 @@ Modern requests stand for themselves; what a modern client hears of beside them 
 (`Listeners`).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET, Struct
@@ -44,7 +44,8 @@ class McpPeer:
         if message.id is UNSET:
             self._extension.notice(message, self.session)
         else:
-            self._extension.take(message, _Pipe(self, message.id, reply), self.session)
+            pipe = _Pipe(self, message.id, reply)
+            self._extension.take(message, pipe, self.session, came_by=self.connection.info)
         return True
 
     def calls(self) -> Sequence[Call]:
@@ -103,6 +104,11 @@ def size_of(uris: Iterable[str]) -> int:
     return sum(len(uri) + SUBSCRIPTION for uri in uris)
 
 
+def hears(principal: str | None, principals: Collection[str | None] | None) -> bool:
+    """Whether a caller is one of those whom a change is for."""
+    return principals is None or principal in principals
+
+
 class Listeners:
     """All open subscriptions of a server."""
 
@@ -131,17 +137,20 @@ class Listeners:
         if closed is not None:
             self.taken.give_back(request.caller.principal, LISTENER + size_of(closed[1].uris))
 
-    def changed(self, part: str) -> None:
-        """The list of tools, prompts or resources has changed."""
+    def changed(self, part: str, principals: Collection[str | None] | None = None) -> None:
+        """The list of tools, prompts or resources has changed; for these callers, or for all."""
         for request, wanted in tuple(self._open.values()):
-            if getattr(wanted, part):
+            if getattr(wanted, part) and hears(request.caller.principal, principals):
                 self._send(request, f"notifications/{part}/list_changed", {})
 
-    def updated(self, uri: str) -> None:
-        """What is read at this URI has changed."""
+    def updated(self, uri: str, principals: Collection[str | None] | None = None) -> None:
+        """What is read at this URI has changed; for these callers, or for all."""
         for request, wanted in tuple(self._open.values()):
-            if uri in wanted.uris:
+            if uri in wanted.uris and hears(request.caller.principal, principals):
                 self._send(request, "notifications/resources/updated", {"uri": uri})
+
+    def is_watched(self, uri: str) -> bool:
+        return any(uri in wanted.uris for _, wanted in self._open.values())
 
     def close(self) -> None:
         """The server ends: so do all subscriptions, in good order."""

@@ -24,11 +24,12 @@ from midcall.errors import JournalError, MidcallError, NotAllowed, RateLimited
 from midcall.items import to_json
 from midcall.json_schema import as_text
 from midcall.jsonrpc import CALL_FAILED, INVALID_REQUEST, Envelope, Id, PendingRequests
+from midcall.limits import MAX_NAME
 from midcall.mcp import revisions
 from midcall.mcp.catalog import Tool
 from midcall.mcp.messages import META, Capabilities, Initialize, Meta
 from midcall.plexus.protocol import MAX_CALLS
-from midcall.principal import Principal
+from midcall.principal import CallSource, Principal, RequestInfo, request_info
 from midcall.questions import PERSON_KINDS
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ class Caller(Struct, frozen=True):
     principal: str | None = None
     """Whoever the transport has found out that it is."""
     modern: bool = False
+    name: str | None = None
+    """What a legacy client calls itself."""
 
     @property
     def knows_tasks(self) -> bool:
@@ -91,9 +94,14 @@ class Caller(Struct, frozen=True):
         return bool(self.kinds & (_FORM_KINDS | {"url"}))
 
     @property
-    def askable(self) -> frozenset[str]:
-        """The kinds of question that it can answer: a legacy one that is not elicited has a tool for that."""
-        return self.kinds if self.modern or self.elicits else PERSON_KINDS | self.kinds
+    def model_answers(self) -> bool:
+        """Whether its model answers with a tool, as a legacy one that is not elicited does."""
+        return not (self.modern or self.elicits)
+
+    def askable(self, extras: Mapping[str, Any]) -> frozenset[str]:
+        """The kinds of question that it can answer, of a method with these extras."""
+        by_tool = self.model_answers and not extras.get("person_only")
+        return PERSON_KINDS | self.kinds if by_tool else self.kinds
 
     def hears(self, level: str) -> bool:
         """Whether it wants log of this level."""
@@ -192,8 +200,22 @@ class McpRequest(Struct, frozen=True):
     stream: ResponseStream
     meta: Meta
     server_info: dict[str, Any]
+    principal: Principal | None = None
+    came_by: RequestInfo | Mapping[str, Any] | None = None
+    """What is known of the connection; or the scope of the HTTP request, which is read if that is wanted."""
     span: "RequestSpan | None" = None
     """Of a request that is traced; it ends with the answer."""
+
+    def source(self) -> CallSource:
+        """Who sends it, and how it came (see `principal.Sender`)."""
+        info = self.came_by
+        if info is None:
+            return CallSource(self.principal)
+        if not isinstance(info, RequestInfo):
+            info = request_info(info, "http")
+        name = client_name(self.meta.client_info) if self.caller.modern else self.caller.name
+        about = msgspec.structs.replace(info, protocol_revision=self.caller.revision, client_name=name)
+        return CallSource(self.principal, about)
 
     def result(self, result: dict[str, Any]) -> None:
         """Answer with a result, which is complete unless it says otherwise."""
@@ -334,6 +356,12 @@ def _mismatch(name: str, given: bytes | None, expected: str) -> McpError:
     return McpError(HEADER_MISMATCH, f"Header mismatch: {what}", status=400)
 
 
+def client_name(info: dict[str, Any] | None) -> str | None:
+    """What a client calls itself, if that is a name."""
+    name = None if info is None else info.get("name")
+    return name if isinstance(name, str) and len(name) <= MAX_NAME else None
+
+
 _STRANGER = Caller(revisions.LATEST_LEGACY, Capabilities(), "debug")
 
 
@@ -390,7 +418,8 @@ class Session:
         """Open it, with what the client says of itself."""
         self.open = True
         revision = revisions.negotiate(asked.revision)
-        self.caller = Caller(revision, asked.capabilities, "debug", self.caller.principal)
+        name = client_name(asked.client_info)
+        self.caller = Caller(revision, asked.capabilities, "debug", self.caller.principal, name=name)
 
     def set_level(self, level: str) -> None:
         """From now on, send only log of this level and above."""

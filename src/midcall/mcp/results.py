@@ -12,10 +12,10 @@ import msgspec
 from msgspec import Raw
 
 from midcall import jsonrpc
-from midcall.content import Content, Document, Passed, PassedError
-from midcall.errors import ProtocolError, ToolError
+from midcall.content import Content, Document, Listing, Passed, PassedError
+from midcall.errors import BadPage, ProtocolError, ToolError, UnknownResource
 from midcall.items import Data, Error, Item, Log, Progress, to_builtins, to_json
-from midcall.jsonrpc import INTERNAL_ERROR
+from midcall.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS
 from midcall.mcp import revisions
 from midcall.mcp.catalog import Tool
 from midcall.mcp.request import McpError, McpRequest, Outcome
@@ -43,23 +43,36 @@ def tool_result(tool: Tool, revision: str, contents: Sequence[Any], failure: Err
             raise McpError(INTERNAL_ERROR, failure.message)
         meta = {} if failure.code == "tool_error" else {"_meta": {ERROR_CODE: failure.code}}
         return {"content": [text_block(failure.message)], "isError": True, **meta}
-    if not contents:
-        return {"content": [text_block(NO_OUTPUT)]}
     value = tool.found.method.whole(contents)
-    if isinstance(value, str):
-        return {"content": [text_block(value)]}
     if isinstance(value, Passed):
         return passed_result(value, revision)
+    streaming = tool.found.method.streaming
+    if not tool.structured:
+        return {"content": _blocks(contents, value, revision, streaming=streaming)}
+    encoded = to_json(value)
+    return {
+        "content": _blocks(contents, value, revision, encoded, streaming=streaming),
+        "structuredContent": Raw(encoded if tool.structured == "object" else b'{"result":%b}' % encoded),
+    }
+
+
+def _blocks(
+    contents: Sequence[Any], value: Any, revision: str, encoded: bytes | None = None, *, streaming: bool
+) -> list[Any]:
+    """What a tool gave, as content. `value` is all of it as one; `encoded` is that as JSON, if known."""
+    if not contents:
+        return [text_block(NO_OUTPUT)]
+    if streaming and isinstance(value, list):
+        if len(value) == 1:
+            value, encoded = value[0], None
+        elif all(isinstance(item, str) for item in value):
+            value = "".join(value)
+    if isinstance(value, str):
+        return [text_block(value)]
     parts = value if isinstance(value, list | tuple) else (value,)
     if any(isinstance(part, Content) for part in parts):
-        return {"content": [_block(part, revision, number) for number, part in enumerate(parts, 1)]}
-    if value is contents and all(isinstance(part, str) for part in contents):
-        return {"content": [text_block("".join(contents))]}
-    encoded = to_json(value)
-    result: dict[str, Any] = {"content": [text_block(encoded.decode())]}
-    if tool.structured:
-        result["structuredContent"] = Raw(encoded)
-    return result
+        return [_block(part, revision, number) for number, part in enumerate(parts, 1)]
+    return [text_block((encoded or to_json(value)).decode())]
 
 
 def _block(part: Any, revision: str, number: int) -> Any:
@@ -70,18 +83,30 @@ def _block(part: Any, revision: str, number: int) -> Any:
 
 
 def resource_result(
-    uri: str, mime_type: str | None, revision: str, contents: Sequence[Any], failure: Error | None
+    uri: str,
+    mime_type: str | None,
+    changes: bool,
+    revision: str,
+    contents: Sequence[Any],
+    failure: Error | None,
 ) -> dict[str, Any]:
-    """The result of `resources/read`."""
-    _check(failure)
+    """The result of `resources/read`. Of what `changes` often, no copy is kept."""
     modern = revision in revisions.MODERN
-    hints = cache_hints() if modern else {}
+    if failure is not None and failure.code == UnknownResource.code:
+        raise no_resource(uri, modern=modern)
+    _check(failure)
+    hints = {**cache_hints(), **({"ttlMs": 0} if changes else {})} if modern else {}
     if contents and isinstance(contents[0], Passed):
         return {**hints, **passed_contents(contents[0], modern=modern)}
     parts: list[Any] = []
     for value in contents:
         parts += value if isinstance(value, list | tuple) and _is_documents(value) else [value]
     return {"contents": [_document(uri, mime_type, part) for part in parts], **hints}
+
+
+def no_resource(uri: str, *, modern: bool) -> McpError:
+    """What is said of a URI at which there is nothing."""
+    return McpError(INVALID_PARAMS if modern else -32002, f"Resource not found: {uri}", {"uri": uri})
 
 
 def _is_documents(value: Sequence[Any]) -> bool:
@@ -104,6 +129,8 @@ def prompt_result(
     description: str, revision: str, contents: Sequence[Any], failure: Error | None
 ) -> dict[str, Any]:
     """The result of `prompts/get`: texts are messages of the user."""
+    if failure is not None and failure.code == UnknownResource.code:
+        raise McpError(INVALID_PARAMS, failure.message)
     _check(failure)
     if contents and isinstance(contents[0], Passed):
         return passed_result(contents[0], revision)
@@ -135,6 +162,33 @@ def completion_result(revision: str, contents: Sequence[Any], failure: Error | N
     return {"completion": {"values": values[:100], "total": len(values), "hasMore": len(values) > 100}}
 
 
+def list_result(part: str, shown: Sequence[Any], more: str | None, revision: str) -> dict[str, Any]:
+    """The result of a list."""
+    result: dict[str, Any] = {part: shown} if more is None else {part: shown, "nextCursor": more}
+    return {**result, **cache_hints()} if revision in revisions.MODERN else result
+
+
+def listing_result(
+    part: str,
+    prefix: str,
+    first: list[Any],
+    number: str,
+    others: str | None,
+    revision: str,
+    contents: Sequence[Any],
+    failure: Error | None,
+) -> dict[str, Any]:
+    """The result of a list, of what is known beforehand and a page of what a `@listing` gave."""
+    if failure is not None and failure.code == BadPage.code:
+        raise McpError(INVALID_PARAMS, "Invalid cursor")
+    _check(failure)
+    page = contents[0] if contents and isinstance(contents[0], Listing) else Listing()
+    named = [{**one, "name": f"{prefix}{one['name']}"} if part == "prompts" else one for one in page.items]
+    more = others if page.next is None else f"{number}:{page.next}"
+    result = list_result(part, [*first, *named], more, revision)
+    return {**result, "ttlMs": 0} if "ttlMs" in result else result
+
+
 def _check(failure: Error | None) -> None:
     """Raise `McpError` if the call failed: only tools have a result for that."""
     if failure is not None:
@@ -155,6 +209,12 @@ def text_of(content: Any) -> str:
     """The text among content blocks."""
     texts = [one.get("text") for one in objects_in(content) if one.get("type") == "text"]
     return "\n".join(text for text in texts if isinstance(text, str))
+
+
+def unwrapped(structured: Any) -> Any:
+    """Structured content, without the `{"result": ...}` around what is no object."""
+    is_wrapped = isinstance(structured, dict) and [*structured] == ["result"]
+    return structured["result"] if is_wrapped else structured
 
 
 # --- while a call runs ----------------------------------------------------------------------------

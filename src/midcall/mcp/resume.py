@@ -21,11 +21,12 @@ from midcall.errors import JournalError, MethodNotFound, UnknownQuestion, WrongA
 from midcall.journal.contract import ENDED, WITH_OUTCOME, Busy, CallRecord, Gone, Settled
 from midcall.journal.dialect import Detached
 from midcall.journal.durable import LOOK, PATIENCE, DurableCalls
+from midcall.journal.forward import Forwarded
 from midcall.journal.seal import BadSeal, KeyRing
-from midcall.journal.state import asked_of, context_of, is_answered, kind_of, new_record
+from midcall.journal.state import Waiting, asked_of, context_of, for_caller, is_answered, kind_of, new_record
 from midcall.mcp import tasks
 from midcall.mcp.dialects.input_required import InputRequired
-from midcall.mcp.elicitation import NO_NOTES, Given, input_requests, read_answers
+from midcall.mcp.elicitation import NO_NOTES, WAITS_FOR, Given, input_requests, read_answers
 from midcall.mcp.request import Caller, McpError, McpRequest, Outcome, Session, error_for
 from midcall.mcp.results import Finish, decode_outcome, encode_outcome
 from midcall.principal import Principal, check_scopes
@@ -231,6 +232,8 @@ class Resumption:
         if isinstance(dialect, InputRequired):
             self._make_ready(waiter, dialect, given.notes)
             return True
+        if isinstance(dialect, Forwarded):
+            given.answers.clear()  # they are taken: what becomes of the call is told by whoever runs it
         return False
 
     async def _join(self, waiter: WaitingRequest, ticket: Ticket, given: Given) -> None:
@@ -240,50 +243,57 @@ class Resumption:
         """
         request, call_id = waiter.request, waiter.call_id
         end = time.monotonic() + PATIENCE
-        while True:
-            await self.durable.up_to_date(call_id)
-            found = await self.durable.journal.load(call_id)
-            if found is None:
-                raise invalid()
-            record = found[0]
-            if record.status == "waiting" and asked_of(record).questions and not is_answered(*found):
-                if given.answers and time.monotonic() < end and given.is_for(record):
-                    if await self._give(waiter, given):
-                        return
-                    continue  # another worker has just begun with it
-                request.result(self.questions(record, ticket, given.notes))
-                return
-            if record.status in WITH_OUTCOME:
-                request.deliver(decode_outcome(await self.outcome(record) or b"{}"))
-                return
-            if record.status in ENDED:
-                raise _given_up(record.status)
-            live = self.durable.live.get(call_id)
-            if isinstance(live, InputRequired) and not live.parked:
-                if given.answers and time.monotonic() < end:  # somebody else has it run; it may ask this too
-                    if await self._give(waiter, given):
-                        return
-                    if given.answers:
+        record: CallRecord | None = None
+        try:
+            while True:
+                await self.durable.up_to_date(call_id)
+                found = await self.durable.journal.load(call_id)
+                if found is None:
+                    raise invalid()
+                record = found[0]
+                asked = asked_of(record).questions
+                if record.status == "waiting" and asked and not is_answered(*found):
+                    if given.answers and time.monotonic() < end and given.is_for(record):
+                        if await self._give(waiter, given):
+                            return
+                        continue  # another worker has just begun with it
+                    if not (for_caller(asked) or self.durable.stopping or time.monotonic() > end):
                         await self.durable.journal.wait(call_id, record.segment, LOOK)
-                    continue
-                waiter.ready = True
-                patience = max(end - time.monotonic(), 0)
-                asyncio.get_running_loop().call_later(patience, self._send_away, waiter, record, ticket)
-                return
-            claimed = await self.take_up(record)
-            if isinstance(claimed, InputRequired):
-                self._make_ready(waiter, claimed)
-                return
-            if claimed == Gone("diverged"):
-                raise _given_up("diverged")
-            if time.monotonic() > end:
-                request.result(self.come_again(record, ticket))
-                return
-            try:
+                        continue  # others are asked
+                    request.result(self.questions(record, ticket, given.notes))
+                    return
+                if record.status in WITH_OUTCOME:
+                    request.deliver(decode_outcome(await self.outcome(record) or b"{}"))
+                    return
+                if record.status in ENDED:
+                    raise _given_up(record.status)
+                live = self.durable.live.get(call_id)
+                if isinstance(live, InputRequired) and not live.parked:
+                    # Somebody else has it run; it may ask this too.
+                    if given.answers and time.monotonic() < end:
+                        if await self._give(waiter, given):
+                            return
+                        if given.answers:
+                            await self.durable.journal.wait(call_id, record.segment, LOOK)
+                        continue
+                    waiter.ready = True
+                    patience = max(end - time.monotonic(), 0)
+                    asyncio.get_running_loop().call_later(patience, self._send_away, waiter, record, ticket)
+                    return
+                claimed = await self.take_up(record)
+                if isinstance(claimed, InputRequired):
+                    self._make_ready(waiter, claimed)
+                    return
+                if claimed == Gone("diverged"):
+                    raise _given_up("diverged")
+                if time.monotonic() > end or self.durable.stopping:
+                    request.result(self.come_again(record, ticket))
+                    return
                 await self.durable.journal.wait(call_id, record.segment, min(LOOK, PATIENCE))
-            except asyncio.CancelledError:  # the process ends, and so does this
-                request.result(self.come_again(record, ticket))
-                return
+        except asyncio.CancelledError:  # the process ends: another worker knows the call, if there is one
+            if record is None:
+                raise
+            request.result(self.come_again(record, ticket))
 
     def is_of(self, record: CallRecord, caller: Caller) -> bool:
         """Whether a call was made by this caller, over MCP."""
@@ -395,14 +405,25 @@ class Resumption:
         self, record: CallRecord, ticket: Ticket, notes: Mapping[str, str] = NO_NOTES
     ) -> dict[str, Any]:
         """What a caller is told of a call that waits."""
-        asked = asked_of(record)
-        places = {key: one.place for key, one in asked.questions.items()}
-        return {
+        asked = asked_of(record).questions
+        own = for_caller(asked)
+        told: dict[str, Any] = {
             "resultType": "input_required",
-            "inputRequests": input_requests(asked, notes),
-            "requestState": self.seal(record, places, ticket),
+            "inputRequests": input_requests(own, notes),
+            "requestState": self.seal(record, {key: one.place for key, one in own.items()}, ticket),
             "_meta": {CALL_ID: record.id},
         }
+        if len(own) < len(asked):
+            others = [one for one in asked.values() if one.to is not None]
+            told["_meta"][WAITS_FOR] = [self._waits_for(record, one) for one in others]
+        if not own:
+            del told["inputRequests"]
+        return told
+
+    def _waits_for(self, record: CallRecord, one: Waiting) -> dict[str, Any]:
+        link = self.durable.links.url(record, one)
+        told = {"to": one.to, "message": one.question.message}
+        return told if link is None else {**told, "link": link}
 
     def come_again(self, record: CallRecord, ticket: Ticket) -> dict[str, Any]:
         """What a caller is told of a call that runs."""

@@ -7,7 +7,7 @@ to a legacy session, which begins with `initialize`. The table of all methods is
 import contextlib
 import logging
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakSet
 
@@ -19,6 +19,7 @@ from midcall.activation import RemoteMethod
 from midcall.errors import Aborted, BadExport
 from midcall.hub import Hub
 from midcall.items import to_json
+from midcall.journal import kept_questions
 from midcall.journal.admin import CallKind
 from midcall.journal.contract import CallRecord
 from midcall.journal.durable import DurableCalls, durable_calls
@@ -31,7 +32,7 @@ from midcall.mcp.catalog import Catalog, Readable, Template, for_legacy
 from midcall.mcp.dialects import respond_tool
 from midcall.mcp.elicitation import read_any_answer
 from midcall.mcp.messages import Meta
-from midcall.mcp.peer import LISTENER, Listeners, McpPeer, size_of
+from midcall.mcp.peer import LISTENER, Listeners, McpPeer, hears, size_of
 from midcall.mcp.request import (
     LEVELS,
     NOT_INITIALIZED,
@@ -49,13 +50,13 @@ from midcall.mcp.results import cache_hints, encode_outcome
 from midcall.mcp.resume import CHAT, KIND, McpContext, Resumption
 from midcall.plexus import subscriptions
 from midcall.plexus.protocol import Connection
-from midcall.principal import check_scopes
+from midcall.principal import RequestInfo, check_scopes
+from midcall.registry import HubChange
 
 log = logging.getLogger("midcall.mcp")
 
 UNSUPPORTED_REVISION = -32022
 
-PAGE = 1000
 MAX_INITIALIZE = 64 * 1024
 
 
@@ -138,11 +139,15 @@ class McpExtension:
         stream: ResponseStream,
         session: Session,
         headers: Headers | None = None,
+        came_by: RequestInfo | Mapping[str, Any] | None = None,
     ) -> None:
-        """Serve one request. With `headers` it is a modern one, and they must agree with it."""
+        """Serve one request. With `headers` it is a modern one, and they must agree with it.
+
+        `came_by` is as in `McpRequest`.
+        """
         id: Id = None if message.id is UNSET else message.id
         try:
-            self._serve(message, id, stream, session, headers)
+            self._serve(message, id, stream, session, headers, came_by)
         except Exception as error:  # noqa: BLE001  whatever it is, the caller is told
             refused = error_for(error)
             if headers is None and refused.status == 429:
@@ -156,6 +161,7 @@ class McpExtension:
         stream: ResponseStream,
         session: Session,
         headers: Headers | None,
+        came_by: RequestInfo | Mapping[str, Any] | None,
     ) -> None:
         name = str(message.method)
         method = _TABLE.get(name)
@@ -180,7 +186,8 @@ class McpExtension:
                 raise McpError(jsonrpc.INVALID_PARAMS, "Invalid params: too much for an initialize")
         if fault is not None:
             raise _invalid(fault)
-        method.handle(self, McpRequest(id, caller, stream, meta, self.server_info), params, session)
+        request = McpRequest(id, caller, stream, meta, self.server_info, session.principal, came_by)
+        method.handle(self, request, params, session)
 
     def notice(self, message: Envelope, session: Session) -> None:
         """Take a notification."""
@@ -221,22 +228,30 @@ class McpExtension:
         if answered is not None:
             answered(message)
 
-    def _changed(self, uri: str | None) -> None:
+    def is_watched(self, uri: str) -> bool:
+        """Whether anybody subscribes to a resource."""
+        return self._listeners.is_watched(uri) or any(uri in session.watched for session in self.sessions)
+
+    def _changed(self, change: HubChange) -> None:
+        uri, part, principals = change
         if uri is not None:
-            self._listeners.updated(uri)
+            self._listeners.updated(uri, principals)
             for session in self.sessions:
-                if uri in session.watched:
+                if uri in session.watched and hears(session.caller.principal, principals):
                     params = to_json({"uri": uri})
                     session.send(jsonrpc.notification("notifications/resources/updated", params))
-            return
-        before, self._catalog = self._catalog, None
-        if before is None:
-            return
-        for part in self.catalog.changed_since(before):
-            self._listeners.changed(part)
-            for session in self.sessions:
-                if session.open:
-                    session.send(jsonrpc.notification(f"notifications/{part}/list_changed", b"{}"))
+        elif part is not None:
+            self._relisted(part, principals)
+        else:
+            before, self._catalog = self._catalog, None
+            for changed in () if before is None else self.catalog.changed_since(before):
+                self._relisted(changed, None)
+
+    def _relisted(self, part: str, principals: Collection[str | None] | None) -> None:
+        self._listeners.changed(part, principals)
+        for session in self.sessions:
+            if session.open and hears(session.caller.principal, principals):
+                session.send(jsonrpc.notification(f"notifications/{part}/list_changed", b"{}"))
 
     # --- the handshake, and what it tells ----------------------------------------------------
 
@@ -289,18 +304,7 @@ class McpExtension:
             shown = [for_legacy(one) for one in shown]
             if not request.caller.elicits:
                 shown.append(respond_tool.DEFINITION)
-        self._page(request, "tools", shown, params.cursor)
-
-    def _page(self, request: McpRequest, name: str, shown: Sequence[Any], cursor: str | None) -> None:
-        start = 0
-        if cursor is not None:
-            if not cursor.isdecimal() or len(cursor) > 9 or int(cursor) >= len(shown):
-                raise McpError(jsonrpc.INVALID_PARAMS, "Invalid cursor")
-            start = int(cursor)
-        result: dict[str, Any] = {name: shown[start : start + PAGE]}
-        if start + PAGE < len(shown):
-            result["nextCursor"] = str(start + PAGE)
-        request.result({**result, **cache_hints()} if request.caller.modern else result)
+        self.calls.list(request, "tools", shown, params.cursor, session)
 
     # --- subscriptions -----------------------------------------------------------------------
 
@@ -335,6 +339,8 @@ class McpExtension:
             check_scopes(readable.found.name, readable.found.method.extras, session.principal)
             if isinstance(readable.found.method, RemoteMethod):  # the server that has it is to tell
                 readable.found.method.runner.watch(uri, session.caller.principal)
+            elif readable.subscribed is not None:
+                readable.subscribed(uri, session.caller.principal)
 
 
 def mcp_of(hub: Hub) -> McpExtension:
@@ -363,6 +369,7 @@ def _aborted(reason: str) -> bytes:
 CALL_KINDS: Mapping[str, CallKind] = {
     KIND: CallKind(_check_context, _aborted, read_any_answer),
     CHAT: CallKind(context_of, _aborted, read_any_answer),
+    kept_questions.KIND: CallKind(context_of, kept_questions.aborted, read_any_answer),
     subscriptions.KIND: CallKind(
         subscriptions.read_context, subscriptions.aborted, read_any_answer, subscriptions.tell_holder
     ),
@@ -440,8 +447,8 @@ def _list(name: str, offered: Callable[[Catalog], Iterable[Readable | Template]]
     """A list of what the catalog has, under this name."""
     return _method(
         messages.ListParams,
-        lambda server, request, params, session: server._page(
-            request, name, [one.shown for one in offered(server.catalog)], params.cursor
+        lambda server, request, params, session: server.calls.list(
+            request, name, [one.shown for one in offered(server.catalog)], params.cursor, session
         ),
     )
 

@@ -4,14 +4,15 @@ A task is a call in the journal, under the same id; what is told of it is read f
 from the creation, and is as long as the task is sure to be found.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from midcall.errors import UnknownQuestion
 from midcall.journal.admin import timestamp
 from midcall.journal.contract import WITH_OUTCOME, Busy, CallRecord, Gone, Settled
 from midcall.journal.dialect import Detached
-from midcall.journal.state import asked_of, is_answered
+from midcall.journal.forward import Forwarded
+from midcall.journal.state import asked_of, for_caller, is_answered
 from midcall.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS
 from midcall.mcp.dialects.input_required import InputRequired
 from midcall.mcp.elicitation import input_requests, read_answers
@@ -70,13 +71,14 @@ async def get(resumption: "Resumption", record: CallRecord, params: TaskParams) 
         return shown(record, await resumption.outcome(record))
     if record.status != "waiting" or not asked_of(record).questions:
         await resumption.take_up(record)
-    return shown(record, None)
+    waits_for = resumption.durable.waiting_for(record) if record.status == "waiting" else ()
+    return shown(record, None, waits_for)
 
 
 async def update(resumption: "Resumption", record: CallRecord, params: TaskParams) -> dict[str, Any]:
     """`tasks/update`: when it is answered, the answers are in the journal."""
     given = await read_answers(resumption.durable, record.id, params.input_responses or {})
-    dialect: Detached | Settled | Busy | Gone | None = None
+    dialect: Detached | Forwarded | Settled | Busy | Gone | None = None
     if given.answers:
         try:
             dialect = await resumption.durable.answer(record.id, given.answers)
@@ -105,11 +107,15 @@ def created(record: CallRecord) -> dict[str, Any]:
     return {"resultType": "task", **_shown(record, "working")}
 
 
-def shown(record: CallRecord, outcome: bytes | None) -> dict[str, Any]:
-    """The answer to `tasks/get`."""
+def shown(record: CallRecord, outcome: bytes | None, waits_for: Sequence[str] = ()) -> dict[str, Any]:
+    """The answer to `tasks/get`; `waits_for` says for whom else than the caller the task waits."""
     status = _STATUS[record.status]
+    message = {"statusMessage": "\n".join(waits_for)} if waits_for else {}
     if status == "input_required":
-        return {**_shown(record, status), "inputRequests": input_requests(asked_of(record))}
+        own = for_caller(asked_of(record).questions)
+        if waits_for and not own:
+            return {**_shown(record, "working"), **message}
+        return {**_shown(record, status), **message, "inputRequests": input_requests(own)}
     if outcome is None or status == "cancelled":
         if status == "failed":
             return {**_shown(record, status), "error": {"code": -32603, "message": "The task was given up"}}

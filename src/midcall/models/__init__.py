@@ -15,6 +15,7 @@ from midcall.models.base import (
     ToolCall,
     ToolDefinition,
     Usage,
+    choose_model,
 )
 
 __all__ = [
@@ -29,4 +30,5 @@ __all__ = [
     "ToolCall",
     "ToolDefinition",
     "Usage",
+    "choose_model",
 ]

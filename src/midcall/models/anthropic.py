@@ -17,6 +17,8 @@ from midcall.models.base import (
     ThinkingPart,
     ToolCall,
     Usage,
+    object_schema,
+    without_object,
 )
 from midcall.models.http_stream import HttpStream
 
@@ -60,7 +62,12 @@ class Anthropic:
         headers = {"x-api-key": key, "anthropic-version": VERSION}
         self._wire = HttpStream(self.name, f"{base}/v1/messages", headers, key=key)
 
-    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
+    def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
+        events = self._stream(request)
+        return without_object(request, events) if self._answers_by_tool(request) else events
+
+    async def _stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
+        by_tool = self._answers_by_tool(request)
         blocks: dict[int, dict[str, str]] = {}
         thoughts: list[dict[str, str]] = []
         reason, spent, made = "", 0, 0
@@ -73,13 +80,15 @@ class Anthropic:
                         )
                     case "content_block_start":
                         blocks[event["index"]] = _block(event.get("content_block") or {})
+                    case "content_block_delta" if by_tool and "partial_json" in (event.get("delta") or {}):
+                        yield TextPart(str(event["delta"]["partial_json"]))
                     case "content_block_delta":
                         part = _delta(blocks.setdefault(event["index"], _block({})), event.get("delta") or {})
                         if part is not None:
                             yield part
                     case "content_block_stop":
                         block = blocks.get(event["index"], {})
-                        if block.get("type") == "tool_use":
+                        if block.get("type") == "tool_use" and not by_tool:
                             yield ToolCall(block["id"], block["name"], block["text"] or "{}")
                         elif block.get("type") in ("thinking", "redacted_thinking"):
                             thoughts.append(_thought(block))
@@ -89,14 +98,23 @@ class Anthropic:
         if not reason:
             raise ModelError(f"The answer of {self.name} broke off", recoverable=True)
         extra = {THINKING: thoughts} if thoughts else {}
-        yield Stopped(_REASONS.get(reason, reason), Usage(spent, made), extra)
+        reason = "stop" if by_tool and reason == "tool_use" else _REASONS.get(reason, reason)
+        yield Stopped(reason, Usage(spent, made), extra)
 
     async def close(self) -> None:
         await self._wire.close()
 
+    def _answers_by_tool(self, request: ModelRequest) -> bool:
+        """Whether an answer that must fit a schema is the input of a tool.
+
+        That is not possible beside others, nor for a model that is told to think.
+        """
+        return request.schema is not None and not request.tools and "thinking" not in self._options
+
     def _body(self, request: ModelRequest) -> dict[str, Any]:
         system = request.system or ""
-        if request.schema is not None:
+        by_tool = self._answers_by_tool(request)
+        if request.schema is not None and not by_tool:
             schema = msgspec.json.encode(request.schema).decode()
             system = f"{system}\n\nAnswer with JSON that fits this schema, and nothing else: {schema}".strip()
         body: dict[str, Any] = {
@@ -116,6 +134,13 @@ class Anthropic:
             choice = {"auto": "auto", "required": "any", "none": "none"}[request.tool_choice]
             if choice != "auto":
                 body["tool_choice"] = {"type": choice}
+        if request.schema is not None and by_tool:
+            answer = {
+                "name": "answer",
+                "description": "Answer.",
+                "input_schema": object_schema(request.schema),
+            }
+            body["tools"], body["tool_choice"] = [answer], {"type": "tool", "name": "answer"}
         if request.temperature is not None:
             body["temperature"] = request.temperature
         if request.stop:

@@ -5,8 +5,10 @@ calls when they are whole, and one `Stopped` at the end. A provider is one file 
 own wire and nothing of hubs, chats or tools that run.
 """
 
+import contextlib
 import os
-from collections.abc import AsyncIterator, Iterable
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
@@ -124,6 +126,71 @@ def cost(request: ModelRequest, text: str, calls: Iterable[ToolCall], told: Usag
 
 
 ModelEvent: TypeAlias = TextPart | ThinkingPart | ToolCall | Stopped
+
+
+# --- answers that fit a schema ----------------------------------------------------------------------
+#
+# Providers take only the schema of an object, with alternatives further inside. Where that is not what is
+# asked for, they are asked for an object around it, which is taken off again.
+
+_ANSWER = "answer"
+_OPENING = re.compile(r'\s*\{\s*"answer"\s*:\s*')
+_LONGEST_OPENING = 100
+_ALTERNATIVES = frozenset({"oneOf", "anyOf", "allOf", "not", "if", "enum", "const", "$ref"})
+
+
+def object_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema as providers take it, with an object around it if there must be one."""
+    if schema.get("type") == "object" and not schema.keys() & _ALTERNATIVES:
+        return schema
+    inner = {("anyOf" if key == "oneOf" else key): one for key, one in schema.items() if key != "$defs"}
+    outer = {"type": "object", "properties": {_ANSWER: inner}, "required": [_ANSWER]}
+    return {**outer, "$defs": schema["$defs"]} if "$defs" in schema else outer
+
+
+async def without_object(
+    request: ModelRequest, events: AsyncGenerator[ModelEvent]
+) -> AsyncGenerator[ModelEvent]:
+    """The events of an answer, without the object that `object_schema` has put around it, if it has."""
+    around = request.schema is not None and object_schema(request.schema) is not request.schema
+    inner = _InnerText() if around else None
+    async with contextlib.aclosing(events):
+        async for event in events:
+            if inner is None or not isinstance(event, TextPart | Stopped):
+                yield event
+                continue
+            text = inner.rest() if isinstance(event, Stopped) else inner.feed(event.text)
+            if text:
+                yield TextPart(text)
+            if isinstance(event, Stopped):
+                yield event
+
+
+class _InnerText:
+    """Takes the object off, as the text comes."""
+
+    def __init__(self) -> None:
+        self._held = ""
+        self._begun = False
+        self._has_object = True
+
+    def feed(self, text: str) -> str:
+        """What can be given on of all that was fed."""
+        held = self._held + text
+        if not self._begun:
+            opening = _OPENING.match(held)
+            if opening is None and len(held) <= _LONGEST_OPENING:
+                self._held = held
+                return ""
+            self._begun, self._has_object = True, opening is not None
+            held = held if opening is None else held[opening.end() :]
+        end = held.rfind("}") if self._has_object else -1  # it may be the last one
+        self._held = "" if end < 0 else held[end:]
+        return held if end < 0 else held[:end]
+
+    def rest(self) -> str:
+        """What is left when all was fed: not the end of the object."""
+        return "" if self._begun else self._held
 
 
 class ModelError(MidcallError):

@@ -17,6 +17,8 @@ from midcall.models.base import (
     ThinkingPart,
     ToolCall,
     Usage,
+    object_schema,
+    without_object,
 )
 from midcall.models.http_stream import HttpStream
 
@@ -58,18 +60,26 @@ class OpenAI:
         name: str | None = None,
         hint: str = "",
         options: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        any_schema: bool = False,
     ) -> None:
-        """`options` are added to each request as they are, as `{"reasoning_effort": "low"}`."""
+        """`options` are added to each request as they are, as `{"reasoning_effort": "low"}`.
+
+        `any_schema` says that the server takes the schema of anything, and not only that of an object.
+        """
         self.name = name or f"openai:{model}"
         self._model = model
         self._official = base.startswith(OPENAI)
         self._options = dict(options or {})
-        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-        self._wire = HttpStream(
-            self.name, f"{base.rstrip('/')}/chat/completions", headers, key=key, hint=hint
-        )
+        self._any_schema = any_schema
+        sent = {**(headers or {}), **({} if key is None else {"Authorization": f"Bearer {key}"})}
+        self._wire = HttpStream(self.name, f"{base.rstrip('/')}/chat/completions", sent, key=key, hint=hint)
 
-    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
+    def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
+        events = self._stream(request)
+        return events if self._any_schema else without_object(request, events)
+
+    async def _stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
         calls: list[_PartialCall] = []
         reason, usage = "", Usage()
         async with aclosing(self._wire.objects(self._body(request))) as chunks:
@@ -124,8 +134,9 @@ class OpenAI:
         if request.stop:
             body["stop"] = list(request.stop)
         if request.schema is not None:
-            schema = {"name": "answer", "schema": request.schema}
-            body["response_format"] = {"type": "json_schema", "json_schema": schema}
+            schema = request.schema if self._any_schema else object_schema(request.schema)
+            named = {"name": "answer", "schema": schema}
+            body["response_format"] = {"type": "json_schema", "json_schema": named}
         return body
 
 

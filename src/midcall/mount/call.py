@@ -60,7 +60,7 @@ from midcall.mcp.elicitation import (
     result_for,
 )
 from midcall.mcp.request import McpError, McpRequest, Session, error_for
-from midcall.mcp.results import McpReply, passed_result, text_of, tool_result
+from midcall.mcp.results import McpReply, passed_result, text_of, tool_result, unwrapped
 from midcall.questions import AnyQuestion, Priority, Refusal
 from midcall.replay import Trace
 
@@ -112,7 +112,8 @@ class Runner:
         start: Callable[[Call], None],
     ) -> None:
         """Run it for an MCP client; by `start`, if there is more to do than to pass on the result."""
-        call = hub.prepare(tool.found, arguments, NOWHERE, principal=request.caller.principal)
+        principal = request.caller.principal
+        call = hub.prepare(tool.found, arguments, NOWHERE, principal=principal, sender=request)
         RelayedCall(self, hub, request, session, tool, call, start).send()
 
     def run(self, call: Call, arguments: bytes) -> Coroutine[Any, Any, Any]:
@@ -208,7 +209,8 @@ class RelayedCall:
             return
         about, params = self._runner.request(call.arguments)
         caller = request.caller
-        head = client.head(server, caller.askable, caller.log_level) if server.modern else None
+        kinds = caller.askable(self._tool.found.method.extras)
+        head = client.head(server, kinds, caller.log_level) if server.modern else None
         exchange = self._exchange = Exchange(self, read_parts)
         exchange.send(server, about, params, progress=request.meta.progress_token is not None, head=head)
 
@@ -521,7 +523,7 @@ class RemoteCall(Rounds):
         if result.get("isError"):
             raise failure_of(result)
         structured = result.get("structuredContent")
-        return _plain(result.get("content")) if structured is None else structured
+        return _plain(result.get("content")) if structured is None else unwrapped(structured)
 
     def _let_go(self) -> None:
         """Nobody waits for this any more. If the call goes on elsewhere, so does what is under way."""
@@ -569,6 +571,7 @@ class PassedQuestion(Struct, eq=False):
     fingerprint: str = ""
     since: float = 0.0
     note: str = ""
+    to: str | None = None
 
     def read(self, payload: Any) -> dict[str, Any]:
         answer = read_reply(self.question, payload)

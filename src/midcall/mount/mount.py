@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from midcall.activation import (
+    PERSON_ONLY,
     Activation,
     Method,
     RemoteMethod,
@@ -298,6 +299,7 @@ class Mounted(Activation):
         offers_resources = "resources" in lists or not lists
         self.reader = _remote(mount, "resource", "resource", {}, uri="") if offers_resources else None
         self.completions = self._completers(lists) if "completions" in lists else []
+        self.listings = []
         offers = (*self.methods.values(), *self.prompts.values(), *self.resources)
         self.hash = digest([self.version, self.description, [one.hash for one in offers]])
         if self.namespace and "schema" not in self.methods:
@@ -322,6 +324,9 @@ def _remote(
         listed = {**listed, "inputSchema": _ANY}
     params = listed["inputSchema"] if kind == "method" else _schema_of(kind, listed)
     runner = Runner(mount, kind, name, params, ref)
+    meta = listed.get("_meta")
+    if isinstance(meta, dict) and meta.get(PERSON_ONLY):
+        extras["person_only"] = True
     return RemoteMethod(kind, name, _with_safe_icons(listed), params, runner, scopes=mount.scopes, **extras)
 
 

@@ -29,7 +29,7 @@ from midcall.hub import Hub
 from midcall.items import Background, Data, Done, Error, Item, Log, encode_item, to_json
 from midcall.jsonrpc import Batch, BatchReply, Envelope, Fault, Id
 from midcall.limits import Key, Name
-from midcall.principal import Principal, check_scopes
+from midcall.principal import CallSource, Principal, RequestInfo, check_scopes
 from midcall.questions import KINDS, PERSON_KINDS
 
 if TYPE_CHECKING:
@@ -60,8 +60,11 @@ class Connection:
         raw: bool = True,
         max_calls: int = MAX_CALLS,
         principal: Principal | None = None,
+        info: RequestInfo | None = None,
     ) -> None:
+        """`info` is what the transport knows of the peer."""
         self.principal = principal
+        self.info = info
         self.closed = False
         self._principal_name = None if principal is None else principal.name
         self.loop = asyncio.get_running_loop()
@@ -233,8 +236,18 @@ class Connection:
         found = self._hub.resolve(name)
         check_scopes(found.name, found.method.extras, self.principal)
         return self._hub.prepare(
-            found, params, outlet, supported=supported, owner=self, principal=self._principal_name
+            found,
+            params,
+            outlet,
+            supported=supported,
+            owner=self,
+            principal=self._principal_name,
+            sender=self,
         )
+
+    def source(self) -> CallSource:
+        """Who the peer is, and how it is connected (see `principal.Sender`)."""
+        return CallSource(self.principal, self.info)
 
     # --- messages out ------------------------------------------------------------------------
 

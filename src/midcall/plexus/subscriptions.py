@@ -52,9 +52,10 @@ from midcall.journal.bus import Channel
 from midcall.journal.contract import ENDED, WITH_OUTCOME, Busy, CallRecord, Gone, Journal
 from midcall.journal.dialect import Detached
 from midcall.journal.durable import LOOK, PATIENCE, DurableCalls
-from midcall.journal.state import asked_of, context_of, kind_of, new_record
+from midcall.journal.forward import Forwarded
+from midcall.journal.state import asked_of, context_of, kind_of, new_record, waiting_for
 from midcall.plexus.protocol import Connection
-from midcall.principal import Principal, check_scopes
+from midcall.principal import CallSource, Principal, check_scopes
 from midcall.registry import Resolved
 
 KIND = "subscription"
@@ -156,7 +157,7 @@ async def tell_holder(
 class DurableSubscription(Detached):
     """The outlet of one call."""
 
-    __slots__ = ("_contents", "_done", "_failure", "_held", "_lost", "_size", "audience")
+    __slots__ = ("_contents", "_done", "_failure", "_held", "_lost", "_others", "_size", "audience")
 
     def __init__(
         self,
@@ -174,6 +175,8 @@ class DurableSubscription(Detached):
         self._failure: Error | None = None
         self._done: Done | None = None
         self._held: list[tuple[Item, int | None]] = []
+        self._others: set[str] = set()
+        """The questions for others that whoever follows was told of."""
 
     # --- whoever follows ---------------------------------------------------------------------
 
@@ -189,6 +192,8 @@ class DurableSubscription(Detached):
         for request in self.audience.shown.values():
             if request not in later:
                 peer.send_item(self.record.id, request)
+        for request_id in self._others & self.open.keys():
+            peer.send_item(self.record.id, self._waiting_for(request_id))
 
     @property
     def full(self) -> bool:
@@ -286,9 +291,18 @@ class DurableSubscription(Detached):
             del shown[request_id]
             self._send(RequestCancelled(self._stamp(), request_id, WITHDRAWN))
         for request_id, request in self.open.items():
-            if request_id not in shown:
+            if request.to is not None:
+                if request_id not in self._others:
+                    self._others.add(request_id)
+                    self._send(self._waiting_for(request_id))
+            elif request_id not in shown:
                 shown[request_id] = request
                 self._send(request)
+
+    def _waiting_for(self, request_id: str) -> Progress:
+        """What the caller is told of a question that is for somebody else."""
+        one = asked_of(self.record).questions[request_id]
+        return Progress(self._stamp(), waiting_for(one, self.durable.links.url(self.record, one)))
 
     def answered(self, answers: Mapping[str, Any]) -> None:
         for request_id in answers:
@@ -342,18 +356,27 @@ class DurableSubscriptions:
         durable.bus.channel(KIND, self._moved)
 
     async def subscribe(self, peer: Connection, name: str, params: bytes, supported: frozenset[str]) -> str:
-        """Start a call; it is in the journal before it does anything. Gives its id. Raises `JournalError`."""
+        """Start a call, and follow it on this connection. Gives its id. Raises as `start` does."""
+        return await self.start(name, params, supported, peer.principal, peer)
+
+    async def start(
+        self,
+        name: str,
+        params: bytes,
+        supported: frozenset[str],
+        principal: Principal | None,
+        peer: Connection | None = None,
+        idempotency_key: str | None = None,
+    ) -> str:
+        """Start a call; it is in the journal before it does anything. Gives its id.
+
+        Where the same principal has made the same call with this key, it is that one's. Raises `NotAllowed`,
+        `InvalidArguments`, `TooManyCalls`, `JournalError`, or `MidcallError` if the key was for another call.
+        """
         found = self._hub.resolve(name)
-        check_scopes(found.name, found.method.extras, peer.principal)
-        record = new_record(
-            KIND,
-            found.name,
-            params,
-            to_json(Context(supported)),
-            None if peer.principal is None else peer.principal.name,
-            None,
-            self._durable.time_limit,
-        )
+        check_scopes(found.name, found.method.extras, principal)
+        caller = None if principal is None else principal.name
+        record = self.new_call(found.name, params, supported, caller, idempotency_key)
         dialect = self._dialect(supported, record)
         call = self._hub.prepare(
             found,
@@ -361,26 +384,53 @@ class DurableSubscriptions:
             dialect,
             supported=supported,
             time_limit=self._durable.time_limit,
-            principal=record.principal,
+            principal=caller,
+            sender=CallSource(principal) if peer is None else peer,
         )
         self._hub.calls.check_room(call)
         self._durable.admit(dialect, call)
-        await self._durable.reserve(dialect)
-        self._attach(dialect, peer, 0)
+        taken = await self._durable.reserve(dialect)
+        if taken is not None:
+            if (kind_of(taken), taken.name, taken.arguments) != (KIND, record.name, record.arguments):
+                raise MidcallError("This idempotency key was used for another request")
+            return taken.id
+        if peer is not None:
+            self._attach(dialect, peer, 0)
         self._durable.start(dialect)
         return record.id
 
+    def new_call(
+        self,
+        name: str,
+        arguments: bytes,
+        supported: frozenset[str],
+        principal: str | None,
+        idempotency_key: str | None = None,
+    ) -> CallRecord:
+        """The record of a call that is about to start, and that only this principal can attach to."""
+        context, limit = to_json(Context(supported)), self._durable.time_limit
+        return new_record(KIND, name, arguments, context, principal, idempotency_key, limit)
+
+    async def find(self, call_id: str, principal: Principal | None) -> CallRecord:
+        """How a call of this principal stands. Raises `UnknownCall`, also for those of others.
+
+        Raises `NotAllowed` if who comes back lacks a scope of the method, if that is still there.
+        """
+        await self._durable.open()
+        found = await self._durable.journal.load(call_id)
+        if found is None or not is_of(found[0], principal) or kind_of(found[0]) != KIND:
+            raise UnknownCall(call_id)
+        record = found[0]
+        with contextlib.suppress(MethodNotFound):
+            check_scopes(record.name, self._hub.resolve(record.name).method.extras, principal)
+        return record
+
     async def attach(self, peer: Connection, call_id: str, after: int) -> str:
         """Follow a call on this connection. Raises `UnknownCall`, or `NotWaiting` if it cannot be had."""
-        await self._durable.open()
         after = max(after, 0)
         end = time.monotonic() + PATIENCE
         while True:
-            found = await self._durable.journal.load(call_id)
-            if found is None or not is_of(found[0], peer.principal) or kind_of(found[0]) != KIND:
-                raise UnknownCall(call_id)
-            record = found[0]
-            self._check_scopes(record, peer.principal)
+            record = await self.find(call_id, peer.principal)
             self._durable.live.yield_to(call_id, record.fence)
             live = self._durable.live.get(call_id)
             if isinstance(live, DurableSubscription):
@@ -406,11 +456,6 @@ class DurableSubscriptions:
                 case _:
                     pass  # it has gone on, or has ended, in this moment: look again
 
-    def _check_scopes(self, record: CallRecord, principal: Principal | None) -> None:
-        """Raise `NotAllowed` if who comes back lacks a scope of the method, if that is still there."""
-        with contextlib.suppress(MethodNotFound):
-            check_scopes(record.name, self._hub.resolve(record.name).method.extras, principal)
-
     async def respond(self, peer: Connection, call_id: str, request_id: str, payload: Any) -> bool:
         """Answer a question; when this returns, the answer is in the journal.
 
@@ -424,7 +469,7 @@ class DurableSubscriptions:
             answered = await self._durable.answer(call_id, {request_id: payload})
         finally:
             audience.answering.pop(request_id, None)
-        if not isinstance(answered, DurableSubscription):
+        if not isinstance(answered, DurableSubscription | Forwarded):
             raise UnknownQuestion(request_id)
         return True
 

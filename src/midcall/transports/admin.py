@@ -1,26 +1,20 @@
-"""What is done with calls over HTTP: by an administrator (see `journal.admin`), and by a caller with its own.
+"""What an administrator does with calls over HTTP (see `journal.admin`).
 
     GET  /admin/calls?status=waiting&name=...&principal=...&after=...&limit=...
     GET  /admin/calls/{id}?values=true
     POST /admin/calls/{id}/answers   {"answers": {key: answer}}
     POST /admin/calls/{id}/abort     {"reason": "..."}
+    POST /admin/calls/{id}/fork      {"at": 3}: a new call that has done the first three entries of this one
     GET  /admin/calls/{id}/export    one call, for an import
     GET  /admin/export?status=...    all of them, one a line
     POST /admin/import               lines of an export
 
-    GET  /calls                      {"calls": [{"id", "method", "status", "age", "waiting", "questions"}]}
-    POST /calls/{id}/abort           {"reason": "..."}
-
-Errors are `{"error": {"code", "message", "data"}}`. Pages below `/admin` are `Restricted`; who imports a call
-must also be allowed to call its method. Keys are not taken in. The others are for the web client: a caller
-sees and ends its own calls only; to it, those of others do not exist. Without authentication all callers are
-one.
+Errors are `{"error": {"code", "message", "data"}}`. Pages below `/admin` are `Restricted`; who imports
+or forks a call must also be allowed to call its method. Keys are not taken in.
 """
 
 import functools
-import itertools
 import logging
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 from urllib.parse import urlsplit
@@ -31,23 +25,25 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route, Router, request_response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from midcall.call import Call
-from midcall.call import Status as CallStatus
 from midcall.errors import (
     BadExport,
+    BadFork,
     BadPage,
     JournalError,
+    MethodNotFound,
     MidcallError,
     NotAllowed,
     NotWaiting,
+    RateLimited,
     TooLong,
     TooManyCalls,
     UnknownCall,
+    UnknownLink,
     UnknownQuestion,
     WrongAnswer,
 )
-from midcall.journal.admin import STATUSES, Admin, is_journaled, open_questions
-from midcall.journal.contract import CallRecord, Status
+from midcall.journal.admin import STATUSES, Admin
+from midcall.journal.contract import Status
 from midcall.jsonrpc import LineSplitter
 from midcall.limits import Key, check_keys
 from midcall.mcp import CALL_KINDS, McpExtension
@@ -68,25 +64,39 @@ IMPORT = "midcall:import"
 
 _PASSED_ON = frozenset((b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip", b"via"))
 
+
+class BadAdminRequest(MidcallError):
+    """A request that cannot be understood."""
+
+    code = "bad_request"
+
+
 _HTTP: dict[type[MidcallError], int] = {
+    BadAdminRequest: 400,
     TooLong: 400,
     BadPage: 400,
+    BadFork: 400,
+    MethodNotFound: 409,
     UnknownCall: 404,
+    UnknownLink: 404,
     NotWaiting: 409,
     UnknownQuestion: 422,
     WrongAnswer: 422,
     TooManyCalls: 503,
+    RateLimited: 429,
     NotAllowed: 403,
     JournalError: 503,
 }
 
 
-class BadAdminRequest(Exception):
-    """A request that cannot be understood."""
+class CallAnswers(msgspec.Struct, forbid_unknown_fields=True):
+    """Answers to the open questions of a call, by their keys."""
 
-
-class _AdminAnswers(msgspec.Struct, forbid_unknown_fields=True):
     answers: dict[Key, Any]
+
+
+class _Fork(msgspec.Struct, forbid_unknown_fields=True):
+    at: int | None = None
 
 
 class _AdminAbort(msgspec.Struct, forbid_unknown_fields=True):
@@ -101,39 +111,44 @@ def admin_pages(extension: McpExtension) -> Router:
     admin = _AdminPages(extension)
     return Router(
         [
-            Route("/calls", _guarded(admin.list), methods=["GET"]),
-            Route("/calls/{id}", _guarded(admin.show), methods=["GET"]),
-            Route("/calls/{id}/answers", _guarded(admin.answer), methods=["POST"]),
-            Route("/calls/{id}/abort", _guarded(admin.abort), methods=["POST"]),
-            Route("/calls/{id}/export", _guarded(admin.export), methods=["GET"]),
-            Route("/export", _guarded(admin.export_all), methods=["GET"]),
+            Route("/calls", guarded(admin.list), methods=["GET"]),
+            Route("/calls/{id}", guarded(admin.show), methods=["GET"]),
+            Route("/calls/{id}/answers", guarded(admin.answer), methods=["POST"]),
+            Route("/calls/{id}/abort", guarded(admin.abort), methods=["POST"]),
+            Route("/calls/{id}/fork", guarded(admin.fork), methods=["POST"]),
+            Route("/calls/{id}/export", guarded(admin.export), methods=["GET"]),
+            Route("/export", guarded(admin.export_all), methods=["GET"]),
         ]
     )
 
 
 def import_page(extension: McpExtension) -> ASGIApp:
     """The application at `/admin/import`."""
-    return request_response(_guarded(_AdminPages(extension).restore))
+    return request_response(guarded(_AdminPages(extension).restore))
 
 
-def _guarded(handler: _Handler) -> _Handler:
+def guarded(handler: _Handler) -> _Handler:
+    """A page that answers with what its handler raises."""
+
     @functools.wraps(handler)
-    async def guarded(request: Request) -> Response:
+    async def guarding(request: Request) -> Response:
         try:
             check_keys([*request.path_params.values(), *request.query_params.values()])
             return await handler(request)
-        except BadAdminRequest as error:
-            return _json(error_body("bad_request", str(error)), 400)
         except MidcallError as error:
-            status = next((s for kind, s in _HTTP.items() if isinstance(error, kind)), 500)
-            return _json(error_body(error.code, str(error), error.data), status)
+            return json_reply(error_body(error.code, str(error), error.data), status_of(error, 500))
         except ClientDisconnect:
             raise
         except Exception:
             log.exception("failed inside midcall", extra={"call": request.path_params.get("id")})
-            return _json(error_body("internal_error", "Internal error"), 500)
+            return json_reply(error_body("internal_error", "Internal error"), 500)
 
-    return guarded
+    return guarding
+
+
+def status_of(error: MidcallError, otherwise: int) -> int:
+    """The status of HTTP with which an error is told."""
+    return next((status for kind, status in _HTTP.items() if isinstance(error, kind)), otherwise)
 
 
 class _AdminPages:
@@ -151,41 +166,46 @@ class _AdminPages:
         if not limit.isdecimal() or not 0 < len(limit) < 9:
             raise BadAdminRequest("limit is a number")
         found = await self._admin.list(
-            status=_statuses(request),
+            status=statuses_in(request),
             name=asked.get("name"),
             principal=asked.get("principal"),
             after=asked.get("after"),
             limit=int(limit),
         )
-        return _json(found)
+        return json_reply(found)
 
     async def show(self, request: Request) -> Response:
         values = request.query_params.get("values", "") in ("1", "true", "yes")
         if values:
-            _note(request, "answers and results are shown")
-        return _json(await self._admin.show(request.path_params["id"], values=values))
+            note(request, "answers and results are shown")
+        return json_reply(await self._admin.show(request.path_params["id"], values=values))
 
     async def answer(self, request: Request) -> Response:
-        given = await _read(request, _AdminAnswers)
+        given = await read_json(request, CallAnswers)
         found = await self._admin.answer(request.path_params["id"], given.answers)
-        _note(request, "answered")
-        return _json(found, 202 if found["status"] == "running" else 200)
+        note(request, "answered")
+        return json_reply(found, 202 if found["status"] == "running" else 200)
 
     async def abort(self, request: Request) -> Response:
-        given = await _read(request, _AdminAbort)
+        given = await read_json(request, _AdminAbort)
         found = await self._admin.abort(request.path_params["id"], given.reason)
-        _note(request, "aborted")
-        return _json(found, 202 if found["status"] == "running" else 200)
+        note(request, "aborted")
+        return json_reply(found, 202 if found["status"] == "running" else 200)
+
+    async def fork(self, request: Request) -> Response:
+        found = await fork_call(self._admin, request)
+        note(request, f"forked as {found['id']}")
+        return json_reply(found, 202 if found["status"] == "running" else 200)
 
     async def export(self, request: Request) -> Response:
         exported = await self._admin.export(request.path_params["id"])
-        _note(request, "exported")
+        note(request, "exported")
         return Response(_line(exported), media_type=LINES)
 
     async def export_all(self, request: Request) -> Response:
-        exported = self._admin.export_all(_statuses(request))
+        exported = self._admin.export_all(statuses_in(request))
         first = await anext(exported, None)  # an error has a status of its own, as long as nothing is sent
-        _note(request, "all calls are exported")
+        note(request, "all calls are exported")
 
         async def lines() -> AsyncIterator[bytes]:
             if first is not None:
@@ -205,11 +225,18 @@ class _AdminPages:
                 text = f"Line {taken + known + 1} is no exported call: {error}. Those before it are taken in"
                 raise BadAdminRequest(text) from None
             taken, known = (taken + 1, known) if is_new else (taken, known + 1)
-        _note(request, f"{taken} calls are imported")
-        return _json({"imported": taken, "known": known})
+        note(request, f"{taken} calls are imported")
+        return json_reply({"imported": taken, "known": known})
 
 
-def _statuses(request: Request) -> list[Status]:
+async def fork_call(admin: Admin, request: Request) -> dict[str, Any]:
+    """Fork a call, as a request says; gives the new one."""
+    given = await read_json(request, _Fork)
+    return await admin.fork(request.path_params["id"], given.at, request.scope.get("midcall.principal"))
+
+
+def statuses_in(request: Request) -> list[Status]:
+    """The statuses that a request asks for. Raises `BadAdminRequest`."""
     asked = [one for text in request.query_params.getlist("status") for one in text.split(",") if one]
     found = [status for status in STATUSES if status in asked]
     if len(found) < len(set(asked)):
@@ -217,7 +244,7 @@ def _statuses(request: Request) -> list[Status]:
     return found
 
 
-async def _read(request: Request, kind: Any, limit: int = MAX_MESSAGE) -> Any:
+async def read_json(request: Request, kind: Any, limit: int = MAX_MESSAGE) -> Any:
     """The body of a request. It must say that it is JSON, as a form of a web page cannot."""
     if not is_media_type(request.headers.get("content-type"), JSON):
         raise BadAdminRequest("Content-Type must be application/json")
@@ -247,127 +274,14 @@ async def _lines(request: Request) -> AsyncIterator[bytes]:
             yield line
 
 
-def _note(request: Request, what: str) -> None:
+def note(request: Request, what: str, call_id: str | None = None) -> None:
     """Write down who did what; never what was answered."""
     who = name_of(request.scope.get("midcall.principal"))
-    log.info("%s by %s", what, who, extra={"call": request.path_params.get("id")})
+    log.info("%s by %s", what, who, extra={"call": call_id or request.path_params.get("id")})
 
 
 def _line(exported: dict[str, Any]) -> bytes:
     return msgspec.json.encode(exported) + b"\n"
-
-
-# --- a caller with its own calls -------------------------------------------------------------
-
-MOST = 200
-"""How many calls are shown; of those in the journal, the newest."""
-
-PAGE = 500
-MOST_READ = 5000
-"""How many calls of the journal are looked through for those of callers without a name."""
-
-MOST_BODY = 10_000
-
-_ACTIVE: tuple[Status, ...] = ("running", "waiting", "diverged")
-_WAITING = (CallStatus.AWAITING_ANSWER, CallStatus.AWAITING_SAMPLE)
-
-
-class _OwnAbort(msgspec.Struct):
-    reason: str = "The caller aborted the call"
-
-
-class CallsPage:
-    """The calls of whoever asks."""
-
-    def __init__(self, extension: McpExtension) -> None:
-        self._extension = extension
-
-    @functools.cached_property
-    def _admin(self) -> Admin:
-        durable = self._extension.resumption.durable
-        return Admin(
-            durable.journal, CALL_KINDS, durable=durable, calls=self._extension.hub.calls, patience=2.0
-        )
-
-    def routes(self) -> list[Route]:
-        return [
-            Route("/calls", _guarded(self._list), methods=["GET"]),
-            Route("/calls/{id}/abort", _guarded(self._abort), methods=["POST"]),
-        ]
-
-    async def _list(self, request: Request) -> Response:
-        mine = _name(request)
-        calls = self._extension.hub.calls
-        here = [_active(call) for call in calls if call.principal == mine and not is_journaled(call)]
-        kept = [_kept(record) for record in await self._kept(mine)]
-        shown = sorted([*here, *kept], key=lambda call: call["age"])
-        return _json({"calls": shown[:MOST]})
-
-    async def _kept(self, mine: str | None) -> list[CallRecord]:
-        """Calls in the journal. It can be asked for those of a name, but not for those of nobody."""
-        await self._extension.resumption.durable.open()
-        journal, found = self._admin.journal, list[CallRecord]()
-        after: str | None = None
-        for read in itertools.count(PAGE, PAGE):
-            page = await journal.list(status=_ACTIVE, principal=mine, after=after, limit=PAGE)
-            found += [record for record in page.calls if record.principal == mine]
-            after = page.next
-            if after is None or len(found) >= MOST or read >= MOST_READ:
-                break
-        return found
-
-    async def _abort(self, request: Request) -> Response:
-        id = request.path_params["id"]
-        given = await _read(request, _OwnAbort, MOST_BODY)
-        if not await self._is_mine(id, _name(request)):
-            raise UnknownCall(id)
-        await self._admin.abort(id, given.reason)
-        return _json({"aborted": True})
-
-    async def _is_mine(self, id: str, mine: str | None) -> bool:
-        here = self._extension.hub.calls.get(id)
-        if here is not None:
-            return here.principal == mine
-        await self._extension.resumption.durable.open()
-        found = await self._admin.journal.load(id)
-        return found is not None and found[0].principal == mine
-
-
-def _active(call: Call) -> dict[str, Any]:
-    """A call that only this process knows."""
-    info = call.info()
-    return {
-        "id": info.id,
-        "method": info.method,
-        "status": info.status,
-        "age": info.age,
-        "waiting": info.status in _WAITING,
-        "questions": [
-            {"request_id": q.request_id, "message": q.message, "age": q.age} for q in info.questions
-        ],
-    }
-
-
-def _kept(record: CallRecord) -> dict[str, Any]:
-    """A call in the journal. What it asks, it has asked since it last changed."""
-    now = time.time()
-    asked = max(0.0, now - (record.updated or record.created))
-    return {
-        "id": record.id,
-        "method": record.name,
-        "status": record.status,
-        "age": max(0.0, now - record.created),
-        "waiting": record.status == "waiting",
-        "questions": [
-            {"key": key, "message": one.question.message, "age": asked}
-            for key, one in open_questions(record).items()
-        ],
-    }
-
-
-def _name(request: Request) -> str | None:
-    principal = request.scope.get("midcall.principal")
-    return None if principal is None else principal.name
 
 
 # --- who may, and what is answered ----------------------------------------------------------
@@ -454,7 +368,8 @@ async def send_json(
     await send({"type": "http.response.body", "body": encoded})
 
 
-def _json(body: dict[str, Any], status: int = 200) -> Response:
+def json_reply(body: dict[str, Any], status: int = 200) -> Response:
+    """A response of JSON that nobody keeps."""
     return Response(
         msgspec.json.encode(body),
         status,

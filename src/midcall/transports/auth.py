@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 import jwt
 
+from midcall.journal.files import PRIVATE
 from midcall.principal import Principal, check_scopes, missing_scopes
 from midcall.transports.jwks import Keys, KeysUnavailable, UnknownKey
 
@@ -126,6 +127,7 @@ class StaticKeys:
     def from_file(cls, path: str | Path) -> "StaticKeys":
         """Keys from a file: an entry a line, `#` before a comment. Raises `ValueError` or `OSError`."""
         path = Path(path)
+        PRIVATE.add(os.path.realpath(path))
         if os.name == "posix" and path.stat().st_mode & 0o077:
             log.warning("Others on this machine may read %s: chmod 600 it", path)
         try:

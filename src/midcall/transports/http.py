@@ -1,7 +1,7 @@
 """HTTP: the hub as an ASGI application. (A server for it is in `http_server`.)
 
-`/mcp` is for MCP clients, `/ws` is the WebSocket endpoint, `/` is the web client (see `web`) and `/calls` is
-what it shows of calls, `/health` and `/ready` answer a load balancer, and with OAuth
+`/mcp` is for MCP clients, `/ws` is the WebSocket endpoint, `/` is the web client (see `web`), `/calls` and
+`/q` are what it shows of calls and questions, `/health` and `/ready` answer a load balancer, and with OAuth
 `/.well-known/oauth-protected-resource` says where to get a token. Only if wanted, `/sse` and `/messages` are
 for MCP clients of the past, `/admin` for administrators, and `/metrics` for Prometheus.
 """
@@ -25,9 +25,10 @@ from midcall.hub import Hub
 from midcall.journal.measured import measure
 from midcall.mcp import mcp_of
 from midcall.metrics import keep, refused
-from midcall.principal import Principal, time_left
-from midcall.transports.admin import IMPORT, CallsPage, Restricted, admin_pages, import_page
+from midcall.principal import Principal, request_info, time_left
+from midcall.transports.admin import IMPORT, Restricted, admin_pages, import_page
 from midcall.transports.auth import Authenticator, Unauthorized, authorization_in
+from midcall.transports.calls_page import CallsPage
 from midcall.transports.legacy_sse import SseEndpoint
 from midcall.transports.mcp_http import McpEndpoint
 from midcall.transports.probes import Probes
@@ -47,6 +48,9 @@ log = logging.getLogger("midcall.http")
 
 class AppPart:
     """What others add to the application, as the chat does."""
+
+    pages: Sequence[str] = ()
+    """The pages of the web client that are there only with this part, by the first words of their paths."""
 
     def routes(self) -> Sequence[Route]:
         """Its pages; callers are made to say who they are, as at `/mcp`."""
@@ -119,7 +123,7 @@ def asgi_app(
 
     mcp = McpEndpoint(mcp_of(hub), auth)
     probes = Probes(hub, keep() if metrics else None)
-    web = WebClient(root, modules=web_modules)
+    web = WebClient(root, modules=web_modules, pages=[page for part in parts for page in part.pages])
     routes: list[BaseRoute] = [
         *web.routes(),
         *_calls_routes(hub, web, auth),
@@ -150,9 +154,13 @@ def asgi_app(
 
 
 def _calls_routes(hub: Hub, web: WebClient, auth: Authenticator | None) -> list[Route]:
-    """`/calls`: a page for a browser that goes there, data for the page."""
-    listed, *others = [_protected(route, auth) for route in CallsPage(mcp_of(hub)).routes()]
-    return [Route(listed.path, web.page_or(listed.app), methods=["GET"]), *others]
+    """`/calls` and `/q/...`: a page for a browser that goes there, data for the page."""
+    calls = CallsPage(mcp_of(hub))
+    pages = [_protected(route, auth) for route in calls.pages()]
+    return [
+        *(Route(page.path, web.page_or(page.app), methods=["GET"]) for page in pages),
+        *(_protected(route, auth) for route in calls.routes()),
+    ]
 
 
 def _protected(route: Route, auth: Authenticator | None) -> Route:
@@ -177,8 +185,8 @@ class _WebSocketEndpoint:
             return
         self._open.take(name)
         try:
-            subprotocols = scope.get("subprotocols", ())
-            await serve_websocket(self._hub, receive, send, principal, subprotocols=subprotocols)
+            subprotocols, info = scope.get("subprotocols", ()), request_info(scope, "websocket")
+            await serve_websocket(self._hub, receive, send, principal, subprotocols=subprotocols, info=info)
         finally:
             self._open.give_back(name)
 

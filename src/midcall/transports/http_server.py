@@ -21,7 +21,7 @@ from uvicorn.config import LOGGING_CONFIG
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from midcall.hub import Hub
-from midcall.logs import is_no_frame
+from midcall.logs import hide_links, is_no_frame
 from midcall.plexus.protocol import MAX_MESSAGE
 from midcall.transports.auth import Authenticator
 from midcall.transports.connection_limits import DEFAULTS, Limits
@@ -90,7 +90,7 @@ def server(
         raise ValueError(fault)
     if admin and auth is None and not is_loopback(host):
         raise ValueError("Without authentication, calls are administered on a loopback address only")
-    names = [*hosts, *_names_of(host)]
+    names = [*hosts, *names_of(host)]
     app = asgi_app(
         hub,
         auth=auth,
@@ -103,6 +103,7 @@ def server(
         web_modules=web_modules,
     )
     logging.getLogger("uvicorn.error").addFilter(is_no_frame)
+    logging.getLogger("uvicorn.access").addFilter(hide_links)
     limits = msgspec.structs.replace(limits, connections=_most_connections(limits.connections))
     connections = _connections(limits)
     return _Server(
@@ -261,7 +262,7 @@ def _most_connections(wanted: int) -> int:
     return wanted if files == resource.RLIM_INFINITY else min(wanted, max(files - OWN_FILES, 1))
 
 
-def _names_of(host: str) -> list[str]:
+def names_of(host: str) -> list[str]:
     """The name that a server is bound to, as a client writes it; all addresses are no name."""
     return [] if host in ("", "0.0.0.0", "::") else [f"[{host}]" if ":" in host else host]  # noqa: S104
 

@@ -21,7 +21,7 @@ from midcall.calls import Owned
 from midcall.hub import Hub
 from midcall.jsonrpc import Fault
 from midcall.plexus.protocol import MAX_MESSAGE, Connection
-from midcall.principal import Principal
+from midcall.principal import Principal, RequestInfo, request_info
 from midcall.transports.responses import EVENTS, KEEP_ALIVE
 from midcall.transports.security import JSON, is_media_type
 from midcall.transports.websocket import OUTBOX_LIMIT, READ_LIMIT
@@ -51,7 +51,7 @@ class SseEndpoint:
         if scope["method"] != "GET":  # a client that tries the newer transport first goes on from here
             await Response(status_code=405, headers={"Allow": "GET"})(scope, receive, send)
             return
-        client = self._admit(scope.get("midcall.principal"))
+        client = self._admit(scope.get("midcall.principal"), request_info(scope, "sse"))
         path = f"{scope.get('root_path', '')}/messages".lstrip("/")
         tasks = (
             asyncio.ensure_future(client.write(send, f"/{quote(path)}?session_id={client.id}")),
@@ -96,8 +96,8 @@ class SseEndpoint:
         client.connection.receive(body)
         return Response(status_code=202)
 
-    def _admit(self, principal: Principal | None) -> "_SseClient":
-        client = _SseClient(self._hub, principal)
+    def _admit(self, principal: Principal | None, info: RequestInfo) -> "_SseClient":
+        client = _SseClient(self._hub, principal, info)
         for longest_silent in self._owned.make_room(client.principal, LIMIT):
             self._forget(longest_silent)
             longest_silent.over.set()
@@ -121,7 +121,7 @@ class SseEndpoint:
 class _SseClient:
     """One client: its connection, and the messages on their way to it."""
 
-    def __init__(self, hub: Hub, principal: Principal | None) -> None:
+    def __init__(self, hub: Hub, principal: Principal | None, info: RequestInfo) -> None:
         self.id = secrets.token_urlsafe(24)
         self.owner = _owner(principal)
         self.principal = None if principal is None else principal.name
@@ -130,7 +130,7 @@ class _SseClient:
         self._messages: deque[bytes] = deque()
         self._size = 0
         self._wake = asyncio.Event()
-        self.connection = Connection(hub, self._put, raw=False, principal=principal)
+        self.connection = Connection(hub, self._put, raw=False, principal=principal, info=info)
 
     @property
     def behind(self) -> bool:

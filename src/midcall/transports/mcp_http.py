@@ -114,7 +114,14 @@ class McpEndpoint:
             principal = scope.get("midcall.principal")
             headers = [(name, value) for name, value in scope["headers"] if name != b"authorization"]
             passed = await self._relay.forward(
-                elsewhere.home, scope["method"], headers, elsewhere.body, principal, receive, send
+                elsewhere.home,
+                scope["method"],
+                headers,
+                elsewhere.body,
+                principal,
+                scope.get("client"),
+                receive,
+                send,
             )
             if passed:
                 return None
@@ -166,7 +173,7 @@ class McpEndpoint:
             self._extension.notice(message, session)
             return Answer(202)
         line = HttpLine()
-        self._extension.take(message, line, session, headers)
+        self._extension.take(message, line, session, headers, scope)
         if line.plain is not None:
             await line.plain.run_here(_Watch(receive, functools.partial(line.plain.abort, GONE)))
         elif not line.decided and not await self._until_decided(line, receive):
@@ -194,7 +201,7 @@ class McpEndpoint:
             self._extension.notice(message, found.session)
             return Answer(202)
         line = SessionLine(found, message.id)
-        self._extension.take(message, line, found.session)
+        self._extension.take(message, line, found.session, came_by=scope)
         if not found.session.open:
             self._sessions.end(found)  # `initialize` was refused
             begins = False
@@ -224,7 +231,7 @@ class McpEndpoint:
                 self._extension.notice(member, found.session)
             else:
                 part = BatchLine(line, reply, found.session, member.id)
-                self._extension.take(member, part, found.session)
+                self._extension.take(member, part, found.session, came_by=scope)
         if not expected:
             return Answer(202)
         if not line.decided and not await self._until_decided(line, receive):

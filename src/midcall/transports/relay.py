@@ -41,6 +41,8 @@ class RelayMessage(Struct, omit_defaults=True):
     body: bytes = b""
     status: int = 0
     principal: Principal | None = None
+    client: tuple[str, int] | None = None
+    """The address of whoever is connected, and the port."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -67,6 +69,7 @@ class Relay:
         headers: list[tuple[bytes, bytes]],
         body: bytes,
         principal: Principal | None,
+        client: tuple[str, int] | None,
         receive: Receive,
         send: Send,
     ) -> bool:
@@ -74,7 +77,9 @@ class Relay:
         self._count += 1
         id = f"{self._post.worker}-{self._count}"
         responses = self._responses[id] = asyncio.Queue(WAITING)
-        request = RelayMessage(id, self._post.worker, "request", method, headers, body, principal=principal)
+        request = RelayMessage(
+            id, self._post.worker, "request", method, headers, body, principal=principal, client=client
+        )
         leaving: asyncio.Task[None] | None = None
         try:
             if not await self._post.post(home, _encode(request)):
@@ -153,6 +158,7 @@ class Relay:
             "method": letter.method,
             "path": "/mcp",
             "headers": letter.headers,
+            "client": letter.client,
             "midcall.principal": letter.principal,
             "midcall.relayed": True,
         }

@@ -14,6 +14,7 @@ from typing import BinaryIO, cast
 from midcall.hub import Hub
 from midcall.jsonrpc import LineSplitter
 from midcall.plexus.protocol import MAX_MESSAGE, Connection
+from midcall.principal import RequestInfo
 
 GRACE = 5.0
 """Seconds that running calls have to finish after the input has ended."""
@@ -178,7 +179,7 @@ async def serve_stdio(
     """
     blocking = [(fd, os.get_blocking(fd)) for fd in (stdin, stdout)]
     output = Output()
-    connection = output.connection = Connection(hub, output.send, raw=raw)
+    connection = output.connection = Connection(hub, output.send, raw=raw, info=RequestInfo("stdio"))
     input = output.input = Input(connection, output)
     await hub.open()
     try:

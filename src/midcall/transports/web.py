@@ -1,6 +1,7 @@
 """Web: the files of the web client, which are built from `web/` and lie in the package beside the code.
 
-    GET /, /tools, /calls, /c/{id}   the page; which of them it is, the page itself finds out
+    GET /, /tools, /calls, /c/{id}, /q/{token}   the page; which of them it is, the page itself finds out
+    GET /machines                    the same, where a part of the application says that there is such a page
     GET /assets/{name}               its parts, whose names change with what is in them
     GET /web-modules.json            the modules of other authors that it loads: {"modules": [path, ...]}
     GET /web-modules/{n}-{hash}/{name}   one of them
@@ -92,10 +93,21 @@ class File(Struct, frozen=True, dict=True):
 
 
 class WebClient:
-    """The web client; `plain` is what stands at `/` for those who want no page, or where there is none."""
+    """The web client; `plain` is what stands at `/` for those who want no page, or where there is none.
 
-    def __init__(self, plain: Handler, *, folder: Path = BUILT, modules: Sequence[str | Path] = ()) -> None:
+    `pages` are those that not every hub has.
+    """
+
+    def __init__(
+        self,
+        plain: Handler,
+        *,
+        folder: Path = BUILT,
+        modules: Sequence[str | Path] = (),
+        pages: Sequence[str] = (),
+    ) -> None:
         self._plain = plain
+        self._more = list(pages)
         self._index = _read(folder / "index.html") if (folder / "index.html").is_file() else None
         self._assets = {path.name: _read(path) for path in (folder / "assets").glob("*") if path.is_file()}
         self._modules = _read_modules(modules)
@@ -105,7 +117,7 @@ class WebClient:
         """All of it but `/calls`, which is also something else."""
         return [
             Route("/", self._root),
-            Route("/tools", self.page),
+            *(Route(f"/{name}", self.page) for name in ("tools", *self._more)),
             Route("/c/{id}", self.page),
             Route("/assets/{name}", self._asset),
             Route("/web-modules.json", self._list_modules),
@@ -129,10 +141,13 @@ class WebClient:
         return response
 
     def _page_at(self, root: str) -> File:
-        """The page as it is mounted below a path: its parts are named from there."""
+        """The page as it is mounted below a path: its parts are named from there, and it knows its pages."""
         assert self._index is not None  # noqa: S101  checked by the caller
         path = root.rstrip("/").replace("&", "&amp;").replace('"', "&quot;")
-        return File(self._index.body.replace(b'"./assets/', f'"{path}/assets/'.encode()), self._index.type)
+        body = self._index.body.replace(b'"./assets/', f'"{path}/assets/'.encode())
+        return File(
+            body.replace(b'data-pages=""', f'data-pages="{" ".join(self._more)}"'.encode()), self._index.type
+        )
 
     async def _root(self, request: Request) -> Response:
         if self.is_wanted(request):

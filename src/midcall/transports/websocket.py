@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from midcall.hub import Hub
 from midcall.plexus.protocol import Connection
-from midcall.principal import Principal, time_left
+from midcall.principal import Principal, RequestInfo, time_left
 
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
@@ -66,8 +66,11 @@ async def serve_websocket(
     principal: Principal | None = None,
     *,
     subprotocols: Sequence[str] = (),
+    info: RequestInfo | None = None,
 ) -> None:
     """Serve one peer, from its handshake until it is gone, or its token has expired.
+
+    `info` is what is known of the request that has opened the line.
 
     A web page offers `SUBPROTOCOL` beside the one that carries its key, and has to be told that it is taken.
     """
@@ -75,7 +78,7 @@ async def serve_websocket(
     taken = SUBPROTOCOL if SUBPROTOCOL in subprotocols else None
     await send({"type": "websocket.accept", "subprotocol": taken})
     outbox = Outbox()
-    connection = Connection(hub, outbox.put, principal=principal)
+    connection = Connection(hub, outbox.put, principal=principal, info=info)
     outbox.connection = connection
     writer = asyncio.ensure_future(outbox.write(send))
     reader = asyncio.ensure_future(_read(connection, outbox, receive))

@@ -157,7 +157,7 @@ class FileStore:
     def _read(self) -> dict[str, Record]:
         try:
             data = self._path.read_bytes()
-            files.warn_if_exposed(self._path)
+            files.keep_private(self._path)
         except FileNotFoundError:
             return {}
         except OSError as error:

@@ -27,6 +27,7 @@ from midcall.journal.contract import (
     Fenced,
     Gone,
     JournalError,
+    Notice,
     Page,
     Parking,
     Settled,
@@ -53,9 +54,11 @@ from midcall.journal.postgres.rows import (
     STATUS,
     Rows,
     digest,
+    notice_columns,
 )
 from midcall.journal.postgres.schema import check_name, migrate
 from midcall.journal.postgres.sql import Statements
+from midcall.journal.postgres.trees import PostgresTrees
 from midcall.journal.postgres.workers import Posts, WorkerSession, worker_name
 from midcall.journal.seal import KeyRing, Values
 
@@ -117,6 +120,7 @@ class PostgresJournal:
         )
         self._patience = patience
         self.conversations = PostgresConversations(self.reach, sql, values, self)
+        self.trees = PostgresTrees(self.reach, sql, values)
         self._posts = Posts(self.reach, sql, values, self._line)
         self._waiters: dict[str, set[_OutcomeWaiter]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -154,14 +158,18 @@ class PostgresJournal:
     # --- writing, many at once -------------------------------------------------------------
 
     async def create(
-        self, call: CallRecord, entries: Sequence[Entry] = (), outcome: bytes | None = None
+        self,
+        call: CallRecord,
+        entries: Sequence[Entry] = (),
+        outcome: bytes | None = None,
+        notices: Sequence[Notice] = (),
     ) -> CallRecord | None:
         async def undo(taken: CallRecord | None) -> None:
             if taken is None:
                 await self._uncreate(call)
 
         size = len(call.arguments) + len(call.context) + _size(entries) + len(outcome or b"")
-        creation = Creation(call, entries, outcome)
+        creation = Creation(call, entries, outcome, notices)
         try:
             taken: CallRecord | None = await self.reach.together(
                 self._create, creation, key=call.id, size=size, undo=undo if outcome is None else None
@@ -179,7 +187,8 @@ class PostgresJournal:
         # Before anybody can claim it.
         self._running.update((c.call.id, c.call.fence) for c in asked if c.call.id in begun)
         columns = zip(*map(self._new_row, asked), strict=True)
-        made = {row[0] for row in await connection.fetch(self._sql.create, *columns)}
+        told = notice_columns(notice for creation in asked for notice in creation.notices)
+        made = {row[0] for row in await connection.fetch(self._sql.create, *columns, *told)}
         answers: list[CallRecord | JournalError | None] = []
         for creation in asked:
             call_id = creation.call.id
@@ -251,7 +260,9 @@ class PostgresJournal:
         left = [a for a in asked if a.call_id not in done]
         if left:
             columns = zip(*map(self._rows.addition, left), strict=True)
-            done |= {row[0] for row in await connection.fetch(self._sql.append, *columns, self._line.number)}
+            told = notice_columns(n for a in left if a.parking is not None for n in a.parking.notices)
+            rows = await connection.fetch(self._sql.append, *columns, self._line.number, *told)
+            done |= {row[0] for row in rows}
         return [None if a.call_id in done else self._fenced(a.call_id, a.fence) for a in asked]
 
     async def settle(
@@ -272,7 +283,9 @@ class PostgresJournal:
         self, connection: "Connection", asked: Sequence[Settlement], again: bool
     ) -> list[JournalError | None]:
         columns = zip(*map(self._rows.settlement, asked), strict=True)
-        done = {row[0] for row in await connection.fetch(self._sql.settle, *columns, self._line.number)}
+        told = notice_columns(notice for settlement in asked for notice in settlement.parking.notices)
+        rows = await connection.fetch(self._sql.settle, *columns, self._line.number, *told)
+        done = {row[0] for row in rows}
         answers: list[JournalError | None] = []
         for settlement in asked:
             if settlement.call_id in done or (again and await self._was_settled(connection, settlement)):
@@ -350,6 +363,7 @@ class PostgresJournal:
     async def sweep(self, connection: "Connection", limit: int = 1000) -> int:
         over: int = await connection.fetchval(self._sql.sweep, limit)
         over += await self.conversations.sweep(connection, limit - over)
+        over += await self.trees.sweep(connection, limit - over)
         await connection.fetch(self._sql.sweep_workers, self._line.number, self._line.trusted)
         return over
 
@@ -387,7 +401,7 @@ class PostgresJournal:
         closed = [self._rows.close_outcome(outcome, call.id) for outcome in outcomes.values()]
         async with transaction(connection):
             columns = ((value,) for value in self._rows.call(call, None, entries, None, call.updated))
-            if not await connection.fetch(self._sql.create, *columns):
+            if not await connection.fetch(self._sql.create, *columns, *notice_columns(())):
                 return False
             await connection.fetch(self._sql.restore_parts, call.id, list(outcomes), closed)
         return True
@@ -431,10 +445,11 @@ class PostgresJournal:
         status: Sequence[Status] = (),
         principal: str | None = None,
         name: str | None = None,
+        addressed: bool = False,
         after: str | None = None,
         limit: int = 100,
     ) -> Page:
-        kinds, given = ["true"], list[Any]()
+        kinds, given = ["c.addressed" if addressed else "true"], list[Any]()
 
         def all_of(condition: str, *values: Any) -> None:
             given.extend(values)
@@ -442,13 +457,13 @@ class PostgresJournal:
             filled = condition.format(*numbers)
             kinds[:] = [f"{kind} AND {filled}" for kind in kinds]
 
-        if principal is None:
+        if principal is None and not addressed:
             given.extend(status or _STATUSES)
             kinds = [f"c.status = ${number}" for number in range(1, len(given) + 1)]
-        else:
+        elif status:
+            all_of("c.status = ANY ({}::text[])", list(status))
+        if principal is not None:
             all_of("left(c.principal, 64) = left({0}, 64) AND c.principal = {0}", principal)
-            if status:
-                all_of("c.status = ANY ({}::text[])", list(status))
         if name is not None:
             all_of("c.name = {}", name)
         if after is not None:
@@ -456,6 +471,19 @@ class PostgresJournal:
         rows = await connection.fetch(self._sql.list(kinds, limit + 1), *given)
         calls = [self._rows.record(row) for row in rows[:limit]]
         return Page(calls, page_mark(calls[-1]) if len(rows) > limit else None)
+
+    @on_connection
+    async def take_notices(self, connection: "Connection", limit: int, seconds: float) -> Sequence[Notice]:
+        rows = await connection.fetch(self._sql.take_notices, limit, seconds)
+        return [Notice(*row) for row in rows]
+
+    @on_connection
+    async def notice_told(self, connection: "Connection", id: str) -> None:
+        await connection.fetch(self._sql.notice_told, id)
+
+    @on_connection
+    async def postpone_notice(self, connection: "Connection", id: str, seconds: float) -> None:
+        await connection.fetch(self._sql.postpone_notice, id, seconds)
 
     @on_connection
     async def count(self, connection: "Connection") -> dict[str, int]:
@@ -572,6 +600,7 @@ class PostgresJournal:
         if oldest is not None:
             self._values.check(oldest, "The oldest call of the journal")
         await self.conversations.check_sealed(connection)
+        await self.trees.check_sealed(connection)
 
     def _forget(self, call_id: str, fence: int) -> None:
         """This worker does not run it any more, unless it has claimed it again since."""
@@ -593,7 +622,7 @@ class PostgresJournal:
                 mine = again and _same(known[0], call)
                 return None if mine else JournalError(f"There is a call {call.id} already")
             columns = ((value,) for value in self._new_row(creation))  # what was in its way is forgotten
-            if await connection.fetch(self._sql.create, *columns):
+            if await connection.fetch(self._sql.create, *columns, *notice_columns(creation.notices)):
                 return None
         return JournalError(f"The call {call.id} cannot be written: its key changes hands too often")
 
@@ -614,8 +643,9 @@ class PostgresJournal:
             return Settled(self._rows.open_outcome(row[OUTCOME], call_id))
         if taking.segment != row[SEGMENT] or status in ENDED:
             return Gone(status)
-        mine = row[OWNER] == self._line.name and call_id in self._running
-        if status == "running" and (mine or row[ALIVE]):
+        mine = row[OWNER] == self._line.name
+        running = status == "running" and (row[ALIVE] or (mine and call_id in self._running))
+        if running or (status == "waiting" and row[ALIVE] and not mine):
             return Busy(self._rows.record(row))
         if taking.fence not in (None, row[FENCE]):
             return Busy(self._rows.record(row))
@@ -643,7 +673,8 @@ class PostgresJournal:
         if outcome is None:
             running = replace(call, status="running", claims=1)
             return self._rows.call(running, self._line.number, entries, None)
-        return self._rows.call(replace(call, claims=0), None, entries, outcome)
+        owner = None if call.owner is None else self._line.number
+        return self._rows.call(replace(call, claims=0), owner, entries, outcome)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

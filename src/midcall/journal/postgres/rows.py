@@ -4,12 +4,12 @@ Values are closed and opened here; what is in them is nobody's business.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from msgspec import msgpack
 
-from midcall.journal.contract import Addition, CallRecord, Entry, Settlement
+from midcall.journal.contract import Addition, CallRecord, Entry, Notice, Settlement
 from midcall.journal.seal import Values
 
 _encode = msgpack.Encoder().encode
@@ -17,9 +17,9 @@ _decode_entries = msgpack.Decoder(list[Entry]).decode
 _decode_body = msgpack.Decoder(tuple[bytes, bytes]).decode
 
 STATUS, SEGMENT, FENCE, OWNER = 6, 7, 10, 11
-APPENDS, ENTRIES, ALIVE, OUTCOME = range(15, 19)
+APPENDS, ENTRIES, ALIVE, OUTCOME = range(16, 20)
 """What comes after a record in what a claim gives."""
-LOADED = 15
+LOADED = 16
 """The entries, in what is loaded."""
 
 
@@ -54,6 +54,7 @@ class Rows:
             call.fence,
             owner,
             call.claims,
+            call.addressed,
             updated,
             close(_encode((call.arguments, call.context)), "body", call.id),
             self.close_entries(entries, call.id),
@@ -72,15 +73,17 @@ class Rows:
             parking.expires,
             self._close(settlement.outcome, "outcome", call_id),
             self.close_entries(settlement.entries, call_id),
+            parking.held,
+            parking.addressed,
         )
 
     def addition(self, addition: Addition) -> tuple[Any, ...]:
         call_id, parking = addition.call_id, addition.parking
         row = (call_id, addition.fence, self.close_entries(addition.entries, call_id))
         if parking is None:
-            return (*row, False, None, None, None)
+            return (*row, False, None, None, None, False, False)
         questions = self._close(parking.questions, "questions", call_id)
-        return (*row, True, parking.wake, questions, parking.expires)
+        return (*row, True, parking.wake, questions, parking.expires, parking.held, parking.addressed)
 
     def close_outcome(self, outcome: bytes, call_id: str) -> bytes:
         return self._close(outcome, "outcome", call_id)
@@ -108,6 +111,7 @@ class Rows:
             fence=row[FENCE],
             owner=row[OWNER],
             claims=row[12],
+            addressed=row[15],
         )
 
     def close_entries(self, entries: Sequence[Entry], call_id: str) -> bytes | None:
@@ -117,6 +121,12 @@ class Rows:
         return tuple(
             entry for part in parts for entry in _decode_entries(self._open(part, "entries", call_id))
         )
+
+
+def notice_columns(notices: Iterable[Notice]) -> tuple[Sequence[Any], ...]:
+    """The columns of notices, for a statement that writes what they are about."""
+    rows = [(one.id, one.call_id, one.due, one.tries) for one in notices]
+    return tuple(zip(*rows, strict=True)) if rows else ((), (), (), ())
 
 
 def digest(principal: str | None, idempotency_key: str) -> bytes:

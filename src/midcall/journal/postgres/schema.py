@@ -109,6 +109,63 @@ MIGRATIONS = (
         PRIMARY KEY (run, first)
     );
     """,
+    # `number` counts the nodes of a tree from 0, the root, without gaps; a parent has a smaller one than its
+    # children. So a path goes down in it, and whatever is read in its order has parents first.
+    """
+    CREATE TABLE midcall.trees (
+        n bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        id text COLLATE "C" NOT NULL UNIQUE,
+        principal text COLLATE "C",
+        kind text NOT NULL,
+        name text,
+        key bytea,                      -- a digest of principal, kind and name: they have no largest size
+        root text COLLATE "C" NOT NULL,
+        state text COLLATE "C" NOT NULL,  -- 'purged' while its nodes are being deleted: nobody finds it
+        due float8,
+        created float8 NOT NULL,
+        updated float8 NOT NULL,
+        version bigint NOT NULL,
+        nodes int NOT NULL,
+        size bigint NOT NULL,
+        metadata bytea NOT NULL,
+        note bytea NOT NULL
+    ) WITH (fillfactor = 70);
+    CREATE UNIQUE INDEX trees_by_name ON midcall.trees (key) WHERE key IS NOT NULL;
+    CREATE INDEX trees_by_principal ON midcall.trees (coalesce(left(principal, 64), ''), n);
+    CREATE INDEX trees_due ON midcall.trees (due) WHERE due IS NOT NULL;
+    CREATE TABLE midcall.tree_owners (
+        tree bigint NOT NULL,
+        owner text COLLATE "C" NOT NULL,
+        count bigint NOT NULL,          -- 0 for a while, after all were released
+        stamp bytea,                    -- of the last claim or release, to know it again
+        PRIMARY KEY (tree, owner)
+    );
+    CREATE TABLE midcall.nodes (
+        tree bigint NOT NULL,
+        number int NOT NULL,
+        parent int,
+        external boolean NOT NULL,
+        created float8 NOT NULL,
+        id text COLLATE "C" NOT NULL,
+        body bytea NOT NULL,
+        PRIMARY KEY (tree, number)
+    );
+    CREATE UNIQUE INDEX nodes_by_id ON midcall.nodes (tree, id);
+    CREATE INDEX nodes_by_parent ON midcall.nodes (tree, parent, number) INCLUDE (id);
+    """,
+    # Few calls wait for somebody else than their caller, so there is an index of just those.
+    """
+    ALTER TABLE midcall.calls ADD COLUMN addressed boolean NOT NULL DEFAULT false;
+    CREATE INDEX calls_addressed ON midcall.calls (created, id) WHERE addressed;
+    CREATE TABLE midcall.notices (
+        id text COLLATE "C" PRIMARY KEY,
+        call text COLLATE "C" NOT NULL,
+        due float8,                     -- nothing if it is told
+        tries int NOT NULL
+    ) WITH (fillfactor = 70);
+    CREATE INDEX notices_due ON midcall.notices (due) WHERE due IS NOT NULL;
+    CREATE INDEX notices_by_call ON midcall.notices (call);
+    """,
 )
 
 # Not by `to_regclass`, which may answer as it was before the lock was waited for.

@@ -19,6 +19,7 @@ from typing import Any
 
 from midcall.journal.contract import CALL_SIZE, ENDED, KEEP, KEEP_RUNS, MOST_CLAIMS
 from midcall.journal.postgres.schema import lock_class
+from midcall.journal.trees import ARCHIVED, LISTED_CHILDREN
 
 _NOW = "extract(epoch FROM now())::float8"
 
@@ -27,7 +28,7 @@ _RECORD = """
     c.id, c.name, c.principal, c.idempotency_key, c.created, c.expires, c.status, c.segment, c.wake,
     c.questions, c.fence,
     coalesce((SELECT w.name FROM {s}.workers w WHERE w.number = c.owner), 'worker ' || c.owner), c.claims,
-    (SELECT p.data FROM {s}.parts p WHERE p.call = c.n AND p.kind = 0), c.updated"""
+    (SELECT p.data FROM {s}.parts p WHERE p.call = c.n AND p.kind = 0), c.updated, c.addressed"""
 
 _ENTRIES = "ARRAY(SELECT p.data FROM {s}.parts p WHERE p.call = c.n AND p.kind = 1 ORDER BY p.number)"
 
@@ -43,10 +44,23 @@ _MINE = "(c.status || '') = 'running' AND c.owner + 0 = {me}"
 # Nobody runs the segment that is asked for. `lost` is what this worker has no knowledge of having claimed:
 # the answer to the claim has not come through.
 _FREE = """c.id = a.id AND c.segment = a.segment AND (
-        (c.status || '') IN ('waiting', 'diverged') OR (c.status || '') = 'running' AND (
+        (c.status || '') IN ('waiting', 'diverged') AND (
+            c.owner IS NULL OR c.owner + 0 = $4 OR NOT {alive})
+        OR (c.status || '') = 'running' AND (
             c.owner IS NULL OR c.owner + 0 = $4 AND a.lost OR c.owner + 0 <> $4 AND NOT {alive}))"""
 
-_GIVEN_UP = "fence = c.fence + 1, owner = NULL, wake = NULL, questions = '\\x00', updated = {now}"
+_GIVEN_UP = (
+    "fence = c.fence + 1, owner = NULL, wake = NULL, questions = '\\x00', addressed = false, updated = {now}"
+)
+
+# What is to be told of the calls that a statement writes: their ids are those of `{0}`.
+_NOTICES = """noticed AS (
+    INSERT INTO {{s}}.notices (id, call, due, tries)
+    SELECT t.id, t.call, t.due, t.tries
+    FROM unnest(${1}::text[], ${2}::text[], ${3}::float8[], ${4}::int[]) AS t(id, call, due, tries)
+    JOIN {0} w ON w.id = t.call
+    ON CONFLICT DO NOTHING
+)"""
 
 # The newest of each kind, by its index, and of these the newest.
 _LIST = """
@@ -56,6 +70,22 @@ _KIND = """
     (SELECT c.* FROM {s}.calls c WHERE {where} ORDER BY c.created DESC, c.id DESC LIMIT {limit})"""
 
 
+# A tree and a node, as `TreeValues` takes them.
+_TREE = """
+    t.n, t.id, t.principal, t.kind, t.name, t.root, t.state, t.due, t.created, t.updated, t.version, t.nodes,
+    t.size, t.metadata, t.note"""
+
+_ONLY_OF_A_KIND = """
+    CASE WHEN $4::text IS NULL THEN '\\x00' ELSE t.metadata END,
+    CASE WHEN $4::text IS NULL THEN '\\x00' ELSE t.note END"""
+
+_NODE = """
+    ARRAY(SELECT k.id FROM {s}.nodes k WHERE k.tree = c.tree AND k.parent = c.number
+        ORDER BY k.number LIMIT {children} + 1),
+    c.id, (SELECT p.id FROM {s}.nodes p WHERE p.tree = c.tree AND p.number = c.parent), c.external,
+    c.created"""
+
+
 class Statements:
     """The statements for one schema. In the class they are templates, which each object has filled."""
 
@@ -63,14 +93,14 @@ class Statements:
 WITH asked AS (
     SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::float8[],
         $7::float8[], $8::text[], $9::int[], $10::float8[], $11::bytea[], $12::int[], $13::int[], $14::int[],
-        $15::float8[], $16::bytea[], $17::bytea[], $18::bytea[])
+        $15::bool[], $16::float8[], $17::bytea[], $18::bytea[], $19::bytea[])
     AS a(id, name, principal, idempotency_key, key, created, expires, status, segment, wake, questions,
-        fence, owner, claims, updated, body, entries, outcome)
+        fence, owner, claims, addressed, updated, body, entries, outcome)
 ), made AS (
     INSERT INTO {s}.calls (id, name, principal, idempotency_key, key, created, expires, status, segment, wake,
-        questions, fence, owner, claims, updated, appends)
+        questions, fence, owner, claims, addressed, updated, appends)
     SELECT id, name, principal, idempotency_key, key, created, expires, status, segment, wake,
-        questions, fence, owner, claims, coalesce(updated, {now}), (entries IS NOT NULL)::int
+        questions, fence, owner, claims, addressed, coalesce(updated, {now}), (entries IS NOT NULL)::int
     FROM asked
     ON CONFLICT DO NOTHING
     RETURNING n, id
@@ -80,7 +110,7 @@ WITH asked AS (
     FROM made m JOIN asked a ON a.id = m.id
     CROSS JOIN LATERAL (VALUES (0, a.body), (1, a.entries), (2, a.outcome)) AS p(kind, data)
     WHERE p.data IS NOT NULL
-)
+), {notices[made]}
 SELECT id FROM made"""
 
     oldest = """
@@ -100,7 +130,7 @@ WITH asked AS (
         updated = {now}, appends = c.appends + (a.answers IS NOT NULL)::int
     FROM asked a
     WHERE c.expires > {now} AND c.claims < {most} AND {free}
-        AND (a.fence IS NULL OR c.fence = a.fence OR c.owner + 0 = $4)
+        AND (a.fence IS NULL OR c.fence = a.fence OR (c.status || '') = 'running' AND c.owner + 0 = $4)
     RETURNING c.*, a.answers
 ), kept AS (
     INSERT INTO {s}.parts (call, kind, number, data)
@@ -131,36 +161,39 @@ WHERE c.id = $1 AND c.segment = $2 AND c.fence = coalesce($4, c.fence) AND {mine
     append = """
 WITH asked AS (
     SELECT * FROM unnest($1::text[], $2::int[], $3::bytea[], $4::bool[], $5::float8[], $6::bytea[],
-        $7::float8[])
-    AS a(id, fence, entries, parks, wake, questions, expires)
+        $7::float8[], $8::bool[], $9::bool[])
+    AS a(id, fence, entries, parks, wake, questions, expires, held, addressed)
 ), grown AS (
     UPDATE {s}.calls c
     SET appends = c.appends + (a.entries IS NOT NULL)::int,
         wake = CASE WHEN a.parks THEN a.wake ELSE c.wake END,
         questions = coalesce(a.questions, c.questions), expires = coalesce(a.expires, c.expires),
+        owner = CASE WHEN NOT a.parks THEN c.owner WHEN a.held THEN $10::int END,
+        addressed = CASE WHEN a.parks THEN a.addressed ELSE c.addressed END,
         updated = CASE WHEN a.parks THEN {now} ELSE c.updated END
     FROM asked a
     WHERE c.id = a.id AND c.fence = a.fence
-    AND ((c.status || '') = 'waiting' OR NOT a.parks AND {mine[8]})
+    AND ((c.status || '') = 'waiting' OR NOT a.parks AND {mine[10]})
     RETURNING c.id, c.n, c.appends, a.entries
 ), kept AS (
     INSERT INTO {s}.parts (call, kind, number, data)
     SELECT n, 1, appends, entries FROM grown WHERE entries IS NOT NULL
-)
+), {notices[grown]}
 SELECT id FROM grown"""
 
     settle = """
 WITH asked AS (
     SELECT * FROM unnest($1::text[], $2::int[], $3::int[], $4::text[], $5::float8[], $6::bytea[],
-        $7::float8[], $8::bytea[], $9::bytea[])
-    AS a(id, fence, segment, status, wake, questions, expires, outcome, entries)
+        $7::float8[], $8::bytea[], $9::bytea[], $10::bool[], $11::bool[])
+    AS a(id, fence, segment, status, wake, questions, expires, outcome, entries, held, addressed)
 ), parked AS (
     UPDATE {s}.calls c
     SET status = a.status, segment = c.segment + 1, wake = a.wake, questions = a.questions,
-        expires = coalesce(a.expires, c.expires), owner = NULL, claims = 0, updated = {now},
+        expires = coalesce(a.expires, c.expires), owner = CASE WHEN a.held THEN $12::int END, claims = 0,
+        addressed = a.addressed, updated = {now},
         appends = c.appends + (a.entries IS NOT NULL)::int
     FROM asked a
-    WHERE c.id = a.id AND c.fence = a.fence AND c.segment = a.segment AND {mine[10]}
+    WHERE c.id = a.id AND c.fence = a.fence AND c.segment = a.segment AND {mine[12]}
     RETURNING c.id, c.n, c.appends, c.waited, a.segment, a.outcome, a.entries
 ), kept AS (
     INSERT INTO {s}.parts (call, kind, number, data)
@@ -168,7 +201,7 @@ WITH asked AS (
     FROM parked k
     CROSS JOIN LATERAL (VALUES (1, k.appends, k.entries), (2, k.segment, k.outcome)) AS p(kind, number, data)
     WHERE p.data IS NOT NULL
-)
+), {notices[parked]}
 SELECT id, CASE WHEN waited >= segment THEN pg_notify({channel}, id) END FROM parked"""
 
     release = """
@@ -229,9 +262,11 @@ WITH over AS (
     UPDATE {s}.calls c SET status = 'expired', expires = {now} + {keep}, {given_up}
     FROM over WHERE c.id = over.id AND over.status NOT IN {ended}
 ), forgotten AS (
-    DELETE FROM {s}.calls c USING over WHERE c.id = over.id AND over.status IN {ended} RETURNING c.n
+    DELETE FROM {s}.calls c USING over WHERE c.id = over.id AND over.status IN {ended} RETURNING c.n, c.id
 ), emptied AS (
     DELETE FROM {s}.parts p USING forgotten WHERE p.call = forgotten.n
+), told AS (
+    DELETE FROM {s}.notices t USING forgotten WHERE t.call = forgotten.id
 )
 SELECT count(*) FROM over"""
 
@@ -244,6 +279,19 @@ WITH gone AS (
     RETURNING w.number
 )
 DELETE FROM {s}.posts p USING gone WHERE p.worker = gone.number"""
+
+    take_notices = """
+WITH due AS (
+    SELECT id FROM {s}.notices WHERE due <= {now} ORDER BY due LIMIT $1 FOR UPDATE SKIP LOCKED
+)
+UPDATE {s}.notices n SET due = {now} + $2::float8, tries = n.tries + 1
+FROM due WHERE n.id = due.id RETURNING n.id, n.call, n.due, n.tries"""
+
+    notice_told = """
+UPDATE {s}.notices SET due = NULL WHERE id = $1"""
+
+    postpone_notice = """
+UPDATE {s}.notices SET due = {now} + $2::float8 WHERE id = $1 AND due IS NOT NULL"""
 
     count = """
 SELECT status, count(*) FROM {s}.calls GROUP BY status"""
@@ -359,6 +407,154 @@ WITH gone AS (
 )
 SELECT count(*) FROM gone"""
 
+    # --- trees -----------------------------------------------------------------------------------
+    find_tree = """
+SELECT {tree} FROM {s}.trees t
+WHERE t.id = $1 AND t.principal IS NOT DISTINCT FROM $2 AND t.state <> 'purged'"""
+
+    lock_tree = """
+SELECT {tree} FROM {s}.trees t
+WHERE t.id = $1 AND t.principal IS NOT DISTINCT FROM $2 AND t.state <> 'purged' FOR UPDATE"""
+
+    tree_by_name = """
+SELECT {tree} FROM {s}.trees t WHERE t.key = $1"""
+
+    list_trees = """
+SELECT {bare_tree} FROM {s}.trees t
+WHERE coalesce(left(t.principal, 64), '') = coalesce(left($1, 64), '')
+    AND t.principal IS NOT DISTINCT FROM $1 AND t.n < $2
+    AND t.state = ANY ($3::text[]) AND ($4::text IS NULL OR t.kind = $4)
+ORDER BY t.n DESC LIMIT $5"""
+
+    every_tree = """
+SELECT {tree} FROM {s}.trees t WHERE t.n > $1 AND t.state <> 'purged' ORDER BY t.n LIMIT $2"""
+
+    insert_tree = """
+INSERT INTO {s}.trees (id, principal, kind, name, key, root, state, due, created, updated, version, nodes,
+    size, metadata, note)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, coalesce($9, {now}), coalesce($10, {now}), $11, 0, $12, $13, $14)
+ON CONFLICT DO NOTHING RETURNING n"""
+
+    tree_exists = """
+SELECT EXISTS (SELECT FROM {s}.trees WHERE id = $1)"""
+
+    change_tree = """
+UPDATE {s}.trees SET updated = {now}, metadata = $2, note = $3, version = $4, kind = $5, name = $6, key = $7,
+    size = $8
+WHERE n = $1"""
+
+    move_tree = """
+UPDATE {s}.trees SET updated = {now}, state = $2,
+    due = CASE WHEN $3::float8 IS NULL THEN due ELSE nullif({now} + $3, {now}) END
+WHERE n = $1"""
+
+    tree_owners = """
+SELECT owner, count FROM {s}.tree_owners WHERE tree = $1 AND count > 0"""
+
+    # Claims of others that have come to nothing are cleared away meanwhile.
+    set_tree_owner = """
+WITH cleared AS (DELETE FROM {s}.tree_owners WHERE tree = $1 AND owner <> $2 AND count = 0)
+INSERT INTO {s}.tree_owners (tree, owner, count, stamp) VALUES ($1, $2, $3, $4)
+ON CONFLICT (tree, owner) DO UPDATE SET count = excluded.count, stamp = excluded.stamp"""
+
+    tree_stamp = """
+SELECT count FROM {s}.tree_owners WHERE tree = $1 AND owner = $2 AND stamp = $3"""
+
+    held_trees = """
+SELECT coalesce(sum(size), 0)::bigint FROM {s}.trees
+WHERE coalesce(left(principal, 64), '') = left($1, 64) AND principal = $1 AND state <> 'purged'"""
+
+    updated_trees = """
+SELECT id, updated FROM {s}.trees WHERE id = ANY ($1::text[]) AND state <> 'purged'"""
+
+    node_numbers = """
+SELECT id, number FROM {s}.nodes WHERE tree = $1 AND id = ANY ($2::text[])"""
+
+    add_nodes = """
+WITH grown AS (
+    UPDATE {s}.trees SET nodes = nodes + $8, size = size + $9, updated = coalesce($10, {now}) WHERE n = $1
+)
+INSERT INTO {s}.nodes (tree, number, parent, external, created, id, body)
+SELECT $1, a.number, a.parent, a.external, coalesce(a.created, {now}), a.id, a.body
+FROM unnest($2::int[], $3::int[], $4::bool[], $5::float8[], $6::text[], $7::bytea[])
+AS a(number, parent, external, created, id, body)"""
+
+    load_node = """
+SELECT {node}, c.body FROM {s}.nodes c WHERE c.tree = $1 AND c.number = $2"""
+
+    # As many as have bodies of about this size, which whoever reads them looks at more closely.
+    load_nodes = """
+SELECT {node}, CASE WHEN $4::bigint = 0 THEN '\\x00' ELSE c.body END FROM (
+    SELECT *, sum({body_size}) OVER (ORDER BY number) - {body_size} AS before FROM (
+        SELECT * FROM {s}.nodes WHERE tree = $1 AND number > $2 ORDER BY number LIMIT $3) c) c
+WHERE coalesce($4, 0) = 0 OR c.before <= $4 ORDER BY c.number"""
+
+    path = """
+WITH RECURSIVE path(number, parent, depth) AS (
+    SELECT number, parent, 0 FROM {s}.nodes WHERE tree = $1 AND number = $2
+    UNION ALL
+    SELECT n.number, n.parent, p.depth + 1 FROM path p
+    JOIN {s}.nodes n ON n.tree = $1 AND n.number = p.parent AND n.number < p.number
+)
+SELECT {node}, CASE WHEN $4::bigint = 0 THEN '\\x00' ELSE c.body END FROM (
+    SELECT c.*, sum({body_size}) OVER (ORDER BY c.number DESC) - {body_size} AS before
+    FROM (SELECT * FROM path LIMIT $3) p JOIN {s}.nodes c ON c.tree = $1 AND c.number = p.number) c
+WHERE coalesce($4, 0) = 0 OR c.before <= $4 ORDER BY c.number DESC"""
+
+    branch = """
+WITH RECURSIVE branch(number, depth) AS (
+    SELECT $2::int, 0
+    UNION ALL
+    SELECT k.number, b.depth + 1 FROM branch b CROSS JOIN LATERAL (
+        SELECT number FROM {s}.nodes WHERE tree = $1 AND parent = b.number ORDER BY number LIMIT {children}) k
+    WHERE b.depth < $3
+)
+SELECT {node}, c.body FROM (
+    SELECT c.*, b.depth, sum({body_size}) OVER (ORDER BY b.depth, b.number) - {body_size} AS before
+    FROM (SELECT * FROM branch LIMIT $4) b JOIN {s}.nodes c ON c.tree = $1 AND c.number = b.number) c
+WHERE $5::bigint IS NULL OR c.before <= $5 ORDER BY c.depth, c.number"""
+
+    children_of = """
+SELECT number, id FROM {s}.nodes WHERE tree = $1 AND parent = $2 AND number > $3 ORDER BY number LIMIT $4"""
+
+    leaves = """
+SELECT number, id FROM {s}.nodes c WHERE tree = $1 AND number > $2
+    AND NOT EXISTS (SELECT FROM {s}.nodes k WHERE k.tree = c.tree AND k.parent = c.number)
+ORDER BY number LIMIT $3"""
+
+    oldest_node = """
+SELECT body FROM {s}.nodes ORDER BY tree, number LIMIT 1"""
+
+    sweep_trees = """
+WITH due AS (
+    SELECT n FROM {s}.trees WHERE due <= {now} AND state <> 'purged' ORDER BY due LIMIT $1
+    FOR UPDATE SKIP LOCKED
+), moved AS (
+    UPDATE {s}.trees t SET
+        state = CASE t.state WHEN 'scheduled_delete' THEN 'archived' ELSE 'purged' END,
+        due = CASE t.state WHEN 'scheduled_delete' THEN {now} + {archived} ELSE {now} END,
+        name = CASE t.state WHEN 'scheduled_delete' THEN t.name END,
+        key = CASE t.state WHEN 'scheduled_delete' THEN t.key END,
+        updated = {now}
+    FROM due WHERE t.n = due.n RETURNING t.n
+)
+SELECT count(*) FROM moved"""
+
+    purged_tree = """
+SELECT n FROM {s}.trees WHERE due <= {now} AND state = 'purged' ORDER BY due LIMIT 1 FOR UPDATE SKIP LOCKED"""
+
+    purge_nodes = """
+WITH gone AS (
+    DELETE FROM {s}.nodes d USING (
+        SELECT number FROM {s}.nodes WHERE tree = $1 ORDER BY number DESC LIMIT $2) x
+    WHERE d.tree = $1 AND d.number = x.number RETURNING d.number
+)
+SELECT count(*) FROM gone"""
+
+    purge_tree = """
+WITH owners AS (DELETE FROM {s}.tree_owners WHERE tree = $1)
+DELETE FROM {s}.trees WHERE n = $1"""
+
     # --- workers ---------------------------------------------------------------------------------
     post = """
 WITH asked AS (
@@ -409,7 +605,7 @@ DELETE FROM {s}.posts p WHERE p.worker = $1"""
         """Where a worker is told that there is something for it, with its number."""
         pieces: dict[str, Any] = {
             "s": schema,
-            "mine": {number: _MINE.format(me=f"${number}") for number in (2, 3, 8, 10)},
+            "mine": {number: _MINE.format(me=f"${number}") for number in (2, 3, 10, 12)},
             "lease": repr(float(lease)),
             "locks": str(lock_class(schema)),
             "channel": f"'{self.channel}'",
@@ -421,9 +617,24 @@ DELETE FROM {s}.posts p WHERE p.worker = $1"""
             "now": _NOW,
             "ended": "({})".format(", ".join(f"'{status}'" for status in sorted(ENDED))),
             "given_up": _GIVEN_UP.replace("{now}", _NOW),
+            "tree": _TREE,
+            "bare_tree": _TREE.replace("t.metadata, t.note", _ONLY_OF_A_KIND),
+            "archived": repr(ARCHIVED),
+            "children": str(LISTED_CHILDREN),
+            "body_size": "greatest(octet_length(c.body) - 64, 0)",  # some of it may be a seal
         }
-        for name, piece in (("record", _RECORD), ("entries", _ENTRIES), ("alive", _ALIVE), ("free", _FREE)):
+        for name, piece in (
+            ("record", _RECORD),
+            ("entries", _ENTRIES),
+            ("alive", _ALIVE),
+            ("free", _FREE),
+            ("node", _NODE),
+        ):
             pieces[name] = piece.format_map(pieces)
+        pieces["notices"] = {
+            written: _NOTICES.format(written, *range(first, first + 4)).format_map(pieces)
+            for written, first in (("made", 20), ("grown", 11), ("parked", 13))
+        }
         self._pieces = pieces
         for name, template in vars(Statements).items():
             if isinstance(template, str) and not name.startswith("__"):

@@ -16,7 +16,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from midcall.errors import JournalError, MidcallError
 from midcall.journal.commit import CommitThread, StoreAway
-from midcall.journal.files import PAUSE, WriteTurn, warn_if_exposed
+from midcall.journal.files import PAUSE, WriteTurn, keep_private
 from midcall.journal.trouble import trouble
 
 P = ParamSpec("P")
@@ -105,6 +105,61 @@ MIGRATIONS = (
         PRIMARY KEY (run, first)
     ) WITHOUT ROWID;
     """,
+    # `number` counts the nodes of a tree from 0, the root, without gaps; a parent has a smaller one than its
+    # children. So a path goes down in it, and whatever is read in its order has parents first.
+    """
+    CREATE TABLE trees (
+        n INTEGER PRIMARY KEY,
+        id TEXT NOT NULL UNIQUE,
+        principal TEXT,
+        kind TEXT NOT NULL,
+        name TEXT,
+        root TEXT NOT NULL,
+        state TEXT NOT NULL,      -- 'purged' while its nodes are being deleted: nobody finds it any more
+        due REAL,
+        created REAL NOT NULL,
+        updated REAL NOT NULL,
+        version INTEGER NOT NULL,
+        nodes INTEGER NOT NULL,
+        size INTEGER NOT NULL,
+        metadata BLOB NOT NULL,
+        note BLOB NOT NULL
+    );
+    CREATE UNIQUE INDEX trees_by_name ON trees (kind, name, ifnull(principal, 0)) WHERE name IS NOT NULL;
+    CREATE INDEX trees_by_principal ON trees (principal);
+    CREATE INDEX trees_due ON trees (due) WHERE due IS NOT NULL;
+    CREATE TABLE tree_owners (
+        tree INTEGER NOT NULL,
+        owner TEXT NOT NULL,
+        count INTEGER NOT NULL,
+        PRIMARY KEY (tree, owner)
+    ) WITHOUT ROWID;
+    CREATE TABLE nodes (
+        tree INTEGER NOT NULL,
+        number INTEGER NOT NULL,
+        parent INTEGER,
+        external INTEGER NOT NULL,
+        created REAL NOT NULL,
+        id TEXT NOT NULL,
+        body BLOB NOT NULL
+    );
+    CREATE UNIQUE INDEX nodes_by_number ON nodes (tree, number);
+    CREATE UNIQUE INDEX nodes_by_id ON nodes (tree, id);
+    CREATE INDEX nodes_by_parent ON nodes (tree, parent, number, id);
+    """,
+    # Few calls wait for somebody else than their caller, so there is an index of just those.
+    """
+    ALTER TABLE calls ADD COLUMN addressed INTEGER NOT NULL DEFAULT 0;
+    CREATE INDEX calls_addressed ON calls (created) WHERE addressed = 1;
+    CREATE TABLE notices (
+        id TEXT PRIMARY KEY,
+        call TEXT NOT NULL,
+        due REAL,                 -- nothing if it is told
+        tries INTEGER NOT NULL
+    ) WITHOUT ROWID;
+    CREATE INDEX notices_due ON notices (due) WHERE due IS NOT NULL;
+    CREATE INDEX notices_by_call ON notices (call);
+    """,
 )
 
 
@@ -127,7 +182,7 @@ class JournalFile:
             with contextlib.suppress(FileExistsError):
                 os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
                 _sync_directory(self._path.parent)
-            warn_if_exposed(self._path)
+            keep_private(self._path)
         except OSError as error:
             raise explain(error, self._path) from None
 

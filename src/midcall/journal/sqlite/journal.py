@@ -41,6 +41,7 @@ from midcall.journal.contract import (
     Fenced,
     Gone,
     JournalError,
+    Notice,
     Page,
     Parking,
     Settled,
@@ -56,6 +57,7 @@ from midcall.journal.seal import NOTHING, KeyRing, Values
 from midcall.journal.sqlite.conversations import SqliteConversations
 from midcall.journal.sqlite.file import Database, check, reading, writing
 from midcall.journal.sqlite.takeover import take_over
+from midcall.journal.sqlite.trees import SqliteTrees
 from midcall.journal.sqlite.workers import LifeSign, WorkerSockets
 from midcall.journal.trouble import trouble
 
@@ -88,7 +90,7 @@ _decode_body = msgpack.Decoder(tuple[bytes, bytes]).decode
 
 _COLUMNS = (
     "id, name, principal, idempotency_key, created, updated, expires, status, segment, wake, questions,"
-    " fence, owner, claims"
+    " fence, owner, claims, addressed"
 )
 _SELECT = f"SELECT n, {_COLUMNS} FROM calls"  # noqa: S608 - all SQL is of this file
 _BY_ID = f"{_SELECT} WHERE id = ?"
@@ -99,7 +101,7 @@ _TO_WAKE = (
     f"{_SELECT} INDEXED BY calls_to_wake"
     " WHERE status = 'waiting' AND wake IS NOT NULL AND wake <= ? ORDER BY wake LIMIT ?"
 )
-_INSERT = f"INSERT INTO calls ({_COLUMNS}) VALUES ({', '.join('?' * 14)}) ON CONFLICT (id) DO NOTHING"  # noqa: S608
+_INSERT = f"INSERT INTO calls ({_COLUMNS}) VALUES ({', '.join('?' * 15)}) ON CONFLICT (id) DO NOTHING"  # noqa: S608
 _ADD_PART = "INSERT INTO parts VALUES (?, ?, ?, ?)"
 _ADD_OUTCOME = "INSERT INTO parts SELECT n, 2, ?, ? FROM calls WHERE id = ?"
 _ADD_ENTRIES = (
@@ -122,16 +124,18 @@ _TAKE_PARKED = (
 _MINE = "WHERE id = ? AND fence = ? AND status = 'running' AND owner = ?"
 _PARK = (
     f"UPDATE calls SET updated = ?, status = ?, segment = segment + 1, wake = ?, questions = ?,"  # noqa: S608
-    f" expires = coalesce(?, expires), owner = NULL, claims = 0 {_MINE} AND segment = ?"
+    f" expires = coalesce(?, expires), owner = ?, addressed = ?, claims = 0 {_MINE} AND segment = ?"
 )
 _WAIT_FOR = (
-    "UPDATE calls SET updated = ?, wake = ?, questions = ?, expires = coalesce(?, expires) WHERE n = ?"
+    "UPDATE calls SET updated = ?, wake = ?, questions = ?, expires = coalesce(?, expires), owner = ?,"
+    " addressed = ? WHERE n = ?"
 )
 _LET_GO = f"UPDATE calls SET updated = ?, status = ?, owner = NULL, claims = claims - 1 {_MINE}"  # noqa: S608
 _END = (
     "UPDATE calls SET updated = ?, status = ?, expires = ?, segment = segment + ?, fence = fence + 1,"
-    " owner = NULL, wake = NULL, questions = ? WHERE n = ?"
+    " owner = NULL, wake = NULL, questions = ?, addressed = 0 WHERE n = ?"
 )
+_ADD_NOTICE = "INSERT INTO notices VALUES (?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"
 
 _HELD = (
     "SELECT created, n, (SELECT sum(length(data)) FROM parts WHERE call = n) FROM calls"
@@ -168,6 +172,7 @@ class SqliteJournal:
         self._turn = WriteTurn(workers / ".turn")
         self.database = Database(self.path, min(PATIENCE, lease * 2 / 3), self._turn)
         self.conversations = SqliteConversations(self.database, self._values, self)
+        self.trees = SqliteTrees(self.database, self._values)
         self._sockets: WorkerSockets | None = None
         self.on_post: Callable[[bytes], None] | None = None
         self._waiters: _Waiters = {}
@@ -243,17 +248,27 @@ class SqliteJournal:
     # writing
 
     async def create(
-        self, call: CallRecord, entries: Sequence[Entry] = (), outcome: bytes | None = None
+        self,
+        call: CallRecord,
+        entries: Sequence[Entry] = (),
+        outcome: bytes | None = None,
+        notices: Sequence[Notice] = (),
     ) -> CallRecord | None:
         def undo(taken: CallRecord | None) -> Awaitable[None] | None:
             return self._uncreate(call.id) if taken is None else None
 
         return await self.database.write(
-            lambda db: self._create(db, call, entries, outcome), undo=undo if outcome is None else None
+            lambda db: self._create(db, call, entries, outcome, notices),
+            undo=undo if outcome is None else None,
         )
 
     def _create(
-        self, db: Connection, call: CallRecord, entries: Sequence[Entry], outcome: bytes | None
+        self,
+        db: Connection,
+        call: CallRecord,
+        entries: Sequence[Entry],
+        outcome: bytes | None,
+        notices: Sequence[Notice],
     ) -> CallRecord | None:
         if taken := self._find(db, call.principal, call.idempotency_key):
             return taken
@@ -261,9 +276,10 @@ class SqliteJournal:
         if outcome is None:
             call = replace(call, status="running", owner=self.worker, claims=1, updated=now)
         else:
-            call = replace(call, owner=None, claims=0, updated=now)
+            call = replace(call, claims=0, updated=now)
         if not self._add(db, call, [entries] if entries else [], {} if outcome is None else {0: outcome}):
             raise JournalError(f"There is a call {call.id} already")
+        _add_notices(db, notices)
         return None
 
     @writing
@@ -348,7 +364,8 @@ class SqliteJournal:
             return (Gone(status) if outcome is None else Settled(outcome)), None
         if segment > row[_SEGMENT] or status in ENDED:
             return Gone(status), None
-        if status == "running" and row[_OWNER] is not None and self._sign.alive(row[_OWNER]):
+        may_be_busy = row[_OWNER] is not None and (status == "running" or row[_OWNER] != self.worker)
+        if may_be_busy and self._sign.alive(row[_OWNER]):
             return Busy(self._record(db, row)), None
         if fence not in (None, row[_FENCE]):
             return Busy(self._record(db, row)), None
@@ -387,7 +404,10 @@ class SqliteJournal:
         self._add_entries(db, entries, call_id)
         if parking is not None:
             questions = self._values.close(parking.questions, "questions", call_id)
-            db.execute(_WAIT_FOR, (time.time(), parking.wake, questions, parking.expires, row[0]))
+            owner = self.worker if parking.held else None
+            waits = (time.time(), parking.wake, questions, parking.expires, owner, parking.addressed)
+            db.execute(_WAIT_FOR, (*waits, row[0]))
+            _add_notices(db, parking.notices)
 
     async def settle(
         self,
@@ -414,9 +434,12 @@ class SqliteJournal:
         entries: Sequence[Entry],
     ) -> None:
         questions = self._values.close(parking.questions, "questions", call_id)
-        parks = (time.time(), parking.status, parking.wake, questions, parking.expires)
-        if not db.execute(_PARK, (*parks, call_id, fence, self.worker, segment)).rowcount:
+        owner = self.worker if parking.held else None
+        parks = (time.time(), parking.status, parking.wake, questions, parking.expires, owner)
+        where = (call_id, fence, self.worker, segment)
+        if not db.execute(_PARK, (*parks, parking.addressed, *where)).rowcount:
             raise _fenced(call_id)
+        _add_notices(db, parking.notices)
         self._add_entries(db, entries, call_id)
         db.execute(_ADD_OUTCOME, (segment, self._values.close(outcome, "outcome", call_id), call_id))
 
@@ -425,8 +448,8 @@ class SqliteJournal:
         came: Any = None
         try:
             match write:
-                case Creation(call, entries, outcome):
-                    came = self._create(db, call, entries, outcome)
+                case Creation(call, entries, outcome, notices):
+                    came = self._create(db, call, entries, outcome, notices)
                 case Taking(call_id, segment, answers, fence, parked):
                     came, _ = self._claim_one(db, call_id, segment, answers, fence, parked)
                 case Addition(call_id, fence, entries, parking):
@@ -465,7 +488,7 @@ class SqliteJournal:
 
     async def sweep(self, limit: int = 1000) -> int:
         swept = 0
-        for sweep in (self._sweep, self.conversations.sweep):
+        for sweep in (self._sweep, self.conversations.sweep, self.trees.sweep):
             found = some = 1
             while found == some and swept < limit:
                 some = min(SWEPT_AT_ONCE, limit - swept)
@@ -543,10 +566,11 @@ class SqliteJournal:
         status: Sequence[Status] = (),
         principal: str | None = None,
         name: str | None = None,
+        addressed: bool = False,
         after: str | None = None,
         limit: int = 100,
     ) -> Page:
-        """A page is found by an index: that of a principal, or that of each status."""
+        """A page is found by an index: that of a principal, that of what is addressed, or of each status."""
         where = ""
         given: Rows = []
         if name is not None:
@@ -558,10 +582,18 @@ class SqliteJournal:
             given += [created, created, n]
         newest = "ORDER BY created DESC, n DESC LIMIT ?"
         statuses: Sequence[Status] = status or _STATUSES
-        if principal is not None:
+        if principal is not None or addressed:
             marks = ", ".join("?" * len(statuses))
-            found = f"SELECT n FROM calls WHERE principal = ? AND status IN ({marks}) {where} {newest}"  # noqa: S608
-            rows = db.execute(found, (principal, *statuses, *given, limit + 1)).fetchall()
+            where = f"WHERE status IN ({marks}) {where}"
+            if addressed:
+                where = f"INDEXED BY calls_addressed {where} AND addressed = 1"
+            if principal is not None:
+                where += " AND principal = ?"
+                given.append(principal)
+            rows = db.execute(
+                f"SELECT n FROM calls {where} {newest}",  # noqa: S608
+                (*statuses, *given, limit + 1),
+            ).fetchall()
         else:
             one = f"SELECT * FROM (SELECT n, created FROM calls WHERE status = ? {where} {newest})"  # noqa: S608
             found = f"SELECT n FROM ({' UNION ALL '.join([one] * len(statuses))}) {newest}"  # noqa: S608
@@ -570,6 +602,27 @@ class SqliteJournal:
         chosen = [db.execute(_BY_N, row).fetchone() for row in rows[:limit]]
         last = f"{chosen[-1][_CREATED]!r} {chosen[-1][_N]}" if len(rows) > limit else None
         return Page([self._record(db, row) for row in chosen], last)
+
+    @writing
+    def take_notices(self, db: Connection, limit: int, seconds: float) -> Sequence[Notice]:
+        now = time.time()
+        rows = db.execute(
+            "SELECT id, call, tries FROM notices WHERE due <= ? ORDER BY due LIMIT ?", (now, limit)
+        ).fetchall()
+        taken = [Notice(id, call_id, now + seconds, tries + 1) for id, call_id, tries in rows]
+        db.executemany(
+            "UPDATE notices SET due = ?, tries = ? WHERE id = ?",
+            [(one.due, one.tries, one.id) for one in taken],
+        )
+        return taken
+
+    @writing
+    def notice_told(self, db: Connection, id: str) -> None:
+        db.execute("UPDATE notices SET due = NULL WHERE id = ?", (id,))
+
+    @writing
+    def postpone_notice(self, db: Connection, id: str, seconds: float) -> None:
+        db.execute("UPDATE notices SET due = ? WHERE id = ? AND due IS NOT NULL", (time.time() + seconds, id))
 
     @reading
     def count(self, db: Connection) -> dict[str, int]:
@@ -665,6 +718,7 @@ class SqliteJournal:
         if row is not None:
             self._values.check(row[0], "The oldest call of the journal")
         self.conversations.check_sealed(db)
+        self.trees.check_sealed(db)
 
     def _outcome_of(self, db: Connection, call_id: str, segment: int) -> bytes | None:
         row = db.execute(_OUTCOME_OF, (call_id, segment)).fetchone()
@@ -691,6 +745,7 @@ class SqliteJournal:
                 call.fence,
                 call.owner,
                 call.claims,
+                call.addressed,
             ),
         )
         if not added.rowcount:
@@ -709,6 +764,7 @@ class SqliteJournal:
             db.execute(_ADD_ENTRIES, (self._values.close(_encode(entries), "entries", call_id), call_id))
 
     def _forget(self, db: Connection, rows: Rows) -> None:
+        db.executemany("DELETE FROM notices WHERE call = (SELECT id FROM calls WHERE n = ?)", rows)
         db.executemany("DELETE FROM parts WHERE call = ?", rows)
         db.executemany("DELETE FROM calls WHERE n = ?", rows)
 
@@ -721,7 +777,7 @@ class SqliteJournal:
 
     def _record(self, db: Connection, row: Row, body: bytes | None = None) -> CallRecord:
         (n, call_id, name, principal, key, created, updated, expires, status, segment, wake, *rest) = row
-        questions, fence, owner, claims = rest
+        questions, fence, owner, claims, addressed = rest
         if body is None:
             (body,) = db.execute(_PART, (n, _BODY, 0)).fetchone()
         arguments, context = _decode_body(self._values.open(body, "body", call_id))
@@ -742,11 +798,17 @@ class SqliteJournal:
             fence=fence,
             owner=owner,
             claims=claims,
+            addressed=bool(addressed),
         )
 
     def _outcome(self, db: Connection, call_id: str, n: int, segment: int) -> bytes | None:
         row = db.execute(_PART, (n, _OUTCOME, segment)).fetchone()
         return None if row is None else self._values.open(row[0], "outcome", call_id)
+
+
+def _add_notices(db: Connection, notices: Sequence[Notice]) -> None:
+    if notices:
+        db.executemany(_ADD_NOTICE, [(one.id, one.call_id, one.due, one.tries) for one in notices])
 
 
 def _fenced(call_id: str) -> Fenced:

@@ -15,11 +15,11 @@ import msgspec
 from msgspec import Raw
 
 from midcall.errors import JournalError, MidcallError, NotSupported
-from midcall.items import Background, Done, Item, Request, RequestCancelled
+from midcall.items import Background, Done, Item, Progress, Request, RequestCancelled
 from midcall.journal.contract import CallRecord
 from midcall.journal.dialect import Detached
 from midcall.jsonrpc import INTERNAL_ERROR
-from midcall.mcp.elicitation import Given, inexpressible
+from midcall.mcp.elicitation import WAITS_FOR, Given, inexpressible
 from midcall.mcp.request import McpError, McpRequest, Outcome, error_for
 from midcall.mcp.results import Finish, McpReply, encode_outcome
 
@@ -92,7 +92,9 @@ class InputRequired(Detached):
                 self._reply.add(item)
 
     def _ask(self, asked: Request) -> None:
-        reason = inexpressible(asked.request_type, nested=self.context.nested, tools=self.context.tools)
+        reason = None
+        if asked.to is None:
+            reason = inexpressible(asked.request_type, nested=self.context.nested, tools=self.context.tools)
         if reason is not None:
             if self.call is not None and self.call.questions is not None:
                 self.call.questions.fail(asked.request_id, NotSupported(reason))
@@ -101,7 +103,7 @@ class InputRequired(Detached):
         if not key or key in self.open:
             key = f"question-{asked.place}"
         self.ask(key, asked)
-        if key in self._given:
+        if key in self._given and asked.to is None:
             self._answer(key, asked, self._given.pop(key))
 
     def _answer(self, key: str, asked: Request, response: Raw) -> None:
@@ -165,7 +167,11 @@ class InputRequired(Detached):
     # --- what the base calls -----------------------------------------------------------------
 
     def waits(self) -> None:
-        self.tell(self._resumption.questions(self.record, self.context.ticket))
+        told = self._resumption.questions(self.record, self.context.ticket)
+        if self.call is not None and WAITS_FOR in told["_meta"]:
+            for text in self.durable.waiting_for(self.record):
+                self._reply.add(Progress(self.call.stamp(), text))
+        self.tell(told)
 
     def ended(self) -> None:
         if self._outcome is not None:

@@ -1,0 +1,263 @@
+"""What the web client shows of calls, and of questions: to a caller its own, to others what they are asked.
+
+    GET  /calls?status=...&name=...  {"calls": [{"id", "method", "status", "age", "waiting", "questions"}]};
+                                     without a status, those that run or wait
+    GET  /calls/{id}                 all that is known of one, as for an administrator with `values=true`
+    POST /calls/{id}/answers         {"answers": {key: answer}}
+    POST /calls/{id}/abort           {"reason": "..."}
+    POST /calls/{id}/fork            {"at": 3}
+
+    GET  /q/{token}                  one open question: {"method", "key", "question", "message", ...}
+    POST /q/{token}                  {"answer": answer}
+
+A caller sees, ends and forks its own calls only, and answers what they ask it; of those of others, it sees
+and answers what is for it, and nothing else. Without authentication all callers are one. A link (`/q/...`,
+see `journal.links`) works once, for whoever is meant; looking at it does not use it. Errors are as in
+`admin`.
+"""
+
+import functools
+import itertools
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from midcall.call import Call
+from midcall.call import Status as CallStatus
+from midcall.errors import UnknownCall
+from midcall.journal.admin import ASKING, Admin, is_journaled, open_questions, timestamp
+from midcall.journal.contract import CallRecord, Page, Status
+from midcall.journal.state import Waiting, is_meant_for
+from midcall.mcp import CALL_KINDS, McpExtension
+from midcall.principal import Principal
+from midcall.questions import PERSON_KINDS
+from midcall.transports.admin import (
+    CallAnswers,
+    fork_call,
+    guarded,
+    json_reply,
+    note,
+    read_json,
+    statuses_in,
+)
+
+MOST = 200
+"""How many calls are shown; of those in the journal, the newest."""
+
+PAGE = 500
+MOST_READ = 5000
+"""How many calls of the journal are looked through for those of callers without a name."""
+
+MOST_BODY = 10_000
+
+_ACTIVE: tuple[Status, ...] = ("running", "waiting", "diverged")
+_WAITING = (CallStatus.AWAITING_ANSWER, CallStatus.AWAITING_SAMPLE)
+
+
+class _OwnAbort(msgspec.Struct):
+    reason: str = "The caller aborted the call"
+
+
+class _LinkedAnswer(msgspec.Struct, forbid_unknown_fields=True):
+    answer: Any
+
+
+class CallsPage:
+    """The calls of whoever asks, and the questions for them."""
+
+    def __init__(self, extension: McpExtension) -> None:
+        self._extension = extension
+
+    @functools.cached_property
+    def _admin(self) -> Admin:
+        durable = self._extension.resumption.durable
+        return Admin(
+            durable.journal, CALL_KINDS, durable=durable, calls=self._extension.hub.calls, patience=2.0
+        )
+
+    def pages(self) -> list[Route]:
+        """What a browser that goes there is to see as a page."""
+        return [
+            Route("/calls", guarded(self._list), methods=["GET"]),
+            Route("/q/{token}", guarded(self._look), methods=["GET"]),
+        ]
+
+    def routes(self) -> list[Route]:
+        """What only the page itself asks for."""
+        return [
+            Route("/calls/{id}", guarded(self._show), methods=["GET"]),
+            Route("/calls/{id}/answers", guarded(self._answer), methods=["POST"]),
+            Route("/calls/{id}/abort", guarded(self._abort), methods=["POST"]),
+            Route("/calls/{id}/fork", guarded(self._fork), methods=["POST"]),
+            Route("/q/{token}", guarded(self._answer_linked), methods=["POST"]),
+        ]
+
+    # --- calls -------------------------------------------------------------------------------
+
+    async def _list(self, request: Request) -> Response:
+        mine, name = _name(request), request.query_params.get("name")
+        calls = self._extension.hub.calls
+        here = [_active(call) for call in calls if call.principal == mine and not is_journaled(call)]
+        here = [call for call in here if name in (None, call["method"])]
+        who, statuses = _principal(request), statuses_in(request) or _ACTIVE
+        found = await self._kept(mine, statuses, name)
+        if who is not None:
+            found += await self._addressed(who, statuses, name)
+        kept = [self._shown(record, who) for record in found]
+        shown = sorted([*here, *kept], key=lambda call: call["age"])
+        return json_reply({"calls": shown[:MOST]})
+
+    async def _kept(self, mine: str | None, status: Sequence[Status], name: str | None) -> list[CallRecord]:
+        """Calls in the journal. It can be asked for those of a name, but not for those of nobody."""
+        listed = functools.partial(self._admin.journal.list, status=status, principal=mine, name=name)
+        return await self._some(listed, lambda record: record.principal == mine)
+
+    async def _addressed(
+        self, who: Principal, status: Sequence[Status], name: str | None
+    ) -> list[CallRecord]:
+        """Calls of others that ask this principal something."""
+        asking = [one for one in status if one in ASKING]
+        if not asking:
+            return []
+        listed = functools.partial(self._admin.journal.list, status=asking, name=name, addressed=True)
+        return await self._some(
+            listed, lambda record: record.principal != who.name and _is_asked(record, who)
+        )
+
+    async def _some(
+        self, listed: Callable[..., Awaitable[Page]], wanted: Callable[[CallRecord], bool]
+    ) -> list[CallRecord]:
+        await self._extension.resumption.durable.open()
+        found = list[CallRecord]()
+        after: str | None = None
+        for read in itertools.count(PAGE, PAGE):
+            page = await listed(after=after, limit=PAGE)
+            found += [record for record in page.calls if wanted(record)]
+            after = page.next
+            if after is None or len(found) >= MOST or read >= MOST_READ:
+                break
+        return found
+
+    async def _show(self, request: Request) -> Response:
+        return json_reply(await self._admin.show(await self._mine(request), values=True))
+
+    async def _answer(self, request: Request) -> Response:
+        given = await read_json(request, CallAnswers)
+        who = _principal(request)
+        id = await self._mine(request, or_asked=True)
+        found = await self._admin.answer(
+            id, given.answers, lambda record, one: is_meant_for(record, one, who)
+        )
+        note(request, "answered")
+        return json_reply({"status": found["status"]})
+
+    async def _abort(self, request: Request) -> Response:
+        given = await read_json(request, _OwnAbort, MOST_BODY)
+        await self._admin.abort(await self._mine(request), given.reason)
+        return json_reply({"aborted": True})
+
+    async def _fork(self, request: Request) -> Response:
+        await self._mine(request)
+        return json_reply(await fork_call(self._admin, request))
+
+    async def _mine(self, request: Request, *, or_asked: bool = False) -> str:
+        """The id of a call of whoever asks, or of one that asks them something. Raises `UnknownCall`."""
+        id: str = request.path_params["id"]
+        call: Call | CallRecord | None = self._extension.hub.calls.get(id)
+        if call is None:
+            await self._extension.resumption.durable.open()
+            found = await self._admin.journal.load(id)
+            call = None if found is None else found[0]
+        asked = or_asked and isinstance(call, CallRecord) and _is_asked(call, _principal(request))
+        if call is None or (call.principal != _name(request) and not asked):
+            raise UnknownCall(id)
+        return id
+
+    def _shown(self, record: CallRecord, who: Principal | None) -> dict[str, Any]:
+        """A call in the journal, and what it asks; of that of another caller, only what is for this one."""
+        now = time.time()
+        own = who is None or record.principal == who.name
+        asked = open_questions(record).items()
+        return {
+            "id": record.id,
+            "method": record.name,
+            "status": record.status,
+            "caller": record.principal,
+            "own": own,
+            "age": max(0.0, now - record.created),
+            "waiting": record.status == "waiting",
+            "questions": [
+                self._question(record, key, one, who)
+                for key, one in asked
+                if own or is_meant_for(record, one, who)
+            ],
+        }
+
+    def _question(self, record: CallRecord, key: str, one: Waiting, who: Principal | None) -> dict[str, Any]:
+        since = one.since or record.updated or record.created  # of one that an older midcall has asked
+        shown = {
+            "key": key,
+            "message": one.question.message,
+            "age": max(0.0, time.time() - since),
+            "question": one.wire,
+            "until": None if one.until is None else timestamp(one.until),
+            "to": one.to,
+        }
+        if one.question.kind in PERSON_KINDS and is_meant_for(record, one, who):
+            shown["link"] = self._extension.resumption.durable.links.path(record, one)
+        return shown
+
+    # --- links -------------------------------------------------------------------------------
+
+    async def _look(self, request: Request) -> Response:
+        record, key, one = await self._admin.linked(request.path_params["token"], _principal(request))
+        asked = self._question(record, key, one, _principal(request))
+        return _unlinked({**asked, "method": record.name, "caller": record.principal})
+
+    async def _answer_linked(self, request: Request) -> Response:
+        given = await read_json(request, _LinkedAnswer)
+        token, who = request.path_params["token"], _principal(request)
+        record = await self._admin.answer_linked(token, given.answer, who)
+        note(request, "answered by its link", record.id)
+        return _unlinked({"answered": True})
+
+
+def _is_asked(record: CallRecord, who: Principal | None) -> bool:
+    return any(is_meant_for(record, one, who) for one in open_questions(record).values())
+
+
+def _unlinked(body: dict[str, Any]) -> Response:
+    """A response whose address is not to be told to others."""
+    response = json_reply(body)
+    response.headers["referrer-policy"] = "no-referrer"
+    return response
+
+
+def _active(call: Call) -> dict[str, Any]:
+    """A call that only this process knows."""
+    info = call.info()
+    return {
+        "id": info.id,
+        "method": info.method,
+        "status": info.status,
+        "age": info.age,
+        "waiting": info.status in _WAITING,
+        "questions": [
+            {"request_id": q.request_id, "message": q.message, "age": q.age} for q in info.questions
+        ],
+    }
+
+
+def _principal(request: Request) -> Principal | None:
+    principal: Principal | None = request.scope.get("midcall.principal")
+    return principal
+
+
+def _name(request: Request) -> str | None:
+    principal = _principal(request)
+    return None if principal is None else principal.name
