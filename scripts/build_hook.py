@@ -1,6 +1,6 @@
-"""Builds the web client into wheels and source distributions, where Node.js is there.
+"""Builds the web client into wheels and source distributions, unless the page that is there is up to date.
 
-A source distribution has the built page beside its sources, so that a wheel is made of it without Node.js.
+The repository and source distributions carry the built page, so that no Node.js is needed to install midcall.
 """
 
 import importlib.util
@@ -26,4 +26,4 @@ class WebClientHook(BuildHookInterface):  # type: ignore[type-arg]
         try:
             web.build()
         except web.NoNode as error:
-            self.app.display_warning(f"{error}: the package has no web client, only a plain page")
+            self.app.display_warning(f"{error}: the package has a page that is not of these sources, or none")

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Build and check the web client: scripts/web.py build|check|format [--optional]
 
-`build` puts it into src/midcall/web, from where it is served and packed into the wheel; if nothing has
-changed since the last time, it does nothing. `check` is style, types and unit tests. Both need Node.js 20.19
-or later, and npm; with `--optional` it is only said that there is none.
+`build` puts it into src/midcall/web, from where it is served and packed into the wheel; if it is of these
+sources already, as the one that the repository carries should be, it does nothing. `check` is style, types,
+unit tests, and whether the page that is there is what the sources build. Both need Node.js 20.19 or later,
+and npm; with `--optional` it is only said that there is none.
 
 Only the standard library is used, as the build of the wheel runs this too.
 """
@@ -12,6 +13,7 @@ import hashlib
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -84,10 +86,34 @@ def build() -> None:
     check_node()
     made_of = sources()
     install()
-    command = [tool("vite"), "build", "--logLevel", "warn"]
-    subprocess.run(command, cwd=WEB, check=True, stdout=sys.stderr)
+    bundle(BUILT)
     MARK.write_text(made_of)
     say(f"built into {BUILT.relative_to(ROOT)}")
+
+
+def bundle(folder: Path) -> None:
+    """Build the page into a folder, which has nothing else then."""
+    command = [tool("vite"), "build", "--logLevel", "warn", "--outDir", str(folder), "--emptyOutDir"]
+    subprocess.run(command, cwd=WEB, check=True, stdout=sys.stderr)
+
+
+def is_as_built() -> bool:
+    """Whether the page that is there is what the sources build; tells what is not."""
+    with tempfile.TemporaryDirectory() as folder:
+        bundle(Path(folder))
+        made, there = files_in(Path(folder)), files_in(BUILT)
+    for name in (MARK.name, "sizes.json"):  # how well files can be packed depends on the version of zlib
+        made.pop(name, None)
+        there.pop(name, None)
+    wrong = sorted(name for name in made.keys() | there.keys() if made.get(name) != there.get(name))
+    say(f"the page differs from what the sources build: {', '.join(wrong)}" if wrong else "page passed")
+    return not wrong
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()
+    }
 
 
 def check() -> bool:
@@ -112,7 +138,7 @@ def check() -> bool:
             say(f"{what} failed\n{output}")
         else:
             say(f"{what} passed")
-    return passed
+    return is_as_built() and passed
 
 
 def reshape() -> None:
@@ -137,7 +163,8 @@ def main(arguments: list[str]) -> int:
                 print(__doc__, file=sys.stderr)
                 return 2
     except NoNode as error:
-        say(f"{error}. The server shows a plain page instead of the web client")
+        served = "The page that is there is served" if MARK.is_file() else "The server shows a plain page"
+        say(f"{error}. {served} instead of one of these sources")
         return 0 if optional else 1
     except subprocess.CalledProcessError as error:
         say(f"failed: {error}")

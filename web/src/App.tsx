@@ -1,5 +1,6 @@
 /** The frame around the pages: where to go, and how it looks. The chat is there at once, the others when they are wanted. */
 import { Component, lazy, type ReactNode, Suspense, useCallback, useEffect, useRef, useState } from "react";
+import { hasPage } from "./base";
 import { ChatPage } from "./chat/ChatPage";
 import { KeyDialog } from "./KeyDialog";
 import { Link, type Place, usePlace } from "./router";
@@ -9,6 +10,8 @@ import { type Theme, useTheme } from "./ui/theme";
 
 const ToolsPage = lazy(() => import("./tools/ToolsPage"));
 const CallsPage = lazy(() => import("./calls/CallsPage"));
+const QuestionPage = lazy(() => import("./questions/QuestionPage"));
+const MachinesPage = lazy(() => import("./machines/MachinesPage"));
 
 const THEMES: Record<Theme, { icon: IconName; text: string }> = {
   system: { icon: "system", text: "as the system" },
@@ -49,16 +52,7 @@ export function App(): ReactNode {
           <Sign />
           <span>midcall</span>
         </Link>
-        <nav className="top-nav" aria-label="Pages">
-          <Page to={toChat} current={place.page === "chat"} icon="chat" name="Chat" />
-          <Page
-            to={{ page: "tools", method: null }}
-            current={place.page === "tools"}
-            icon="tool"
-            name="Tools"
-          />
-          <Page to={{ page: "calls" }} current={place.page === "calls"} icon="calls" name="Calls" />
-        </nav>
+        {place.page !== "question" && <Pages place={place} toChat={toChat} />}
         <button
           type="button"
           className="icon-button"
@@ -76,11 +70,31 @@ export function App(): ReactNode {
           )}
           {place.page === "tools" && <ToolsPage method={place.method} />}
           {place.page === "calls" && <CallsPage />}
+          {place.page === "question" && <QuestionPage key={place.token} token={place.token} />}
+          {place.page === "machines" && <MachinesPage machine={place.machine} run={place.run} />}
         </Suspense>
       </Whole>
       <KeyDialog />
       <Announcer />
     </div>
+  );
+}
+
+function Pages({ place, toChat }: { place: Place; toChat: Place }): ReactNode {
+  return (
+    <nav className="top-nav" aria-label="Pages">
+      <Page to={toChat} current={place.page === "chat"} icon="chat" name="Chat" />
+      <Page to={{ page: "tools", method: null }} current={place.page === "tools"} icon="tool" name="Tools" />
+      {hasPage("machines") && (
+        <Page
+          to={{ page: "machines", machine: null, run: null }}
+          current={place.page === "machines"}
+          icon="machine"
+          name="Machines"
+        />
+      )}
+      <Page to={{ page: "calls" }} current={place.page === "calls"} icon="calls" name="Calls" />
+    </nav>
   );
 }
 

@@ -1,11 +1,13 @@
-/** Where the person is: one of three pages, and in the chat one of the conversations. */
+/** Where the person is: one of the pages, and what is open there. */
 import { type AnchorHTMLAttributes, type ReactNode, useSyncExternalStore } from "react";
 import { BASE } from "./base";
 
 export type Place =
   | { page: "chat"; conversation: string | null }
   | { page: "tools"; method: string | null }
-  | { page: "calls" };
+  | { page: "calls" }
+  | { page: "question"; token: string }
+  | { page: "machines"; machine: string | null; run: string | null };
 
 const listeners = new Set<() => void>();
 
@@ -13,6 +15,12 @@ export function read(path: string, search: string): Place {
   const inside = path.startsWith(BASE) ? path.slice(BASE.length) : path.replace(/^\//, "");
   if (inside === "tools") return { page: "tools", method: new URLSearchParams(search).get("method") };
   if (inside === "calls") return { page: "calls" };
+  if (inside === "machines") {
+    const asked = new URLSearchParams(search);
+    return { page: "machines", machine: asked.get("machine"), run: asked.get("run") };
+  }
+  const token = /^q\/([^/]+)$/.exec(inside)?.[1];
+  if (token !== undefined) return { page: "question", token };
   const conversation = /^c\/([^/]+)$/.exec(inside)?.[1];
   return { page: "chat", conversation: conversation === undefined ? null : decodeURIComponent(conversation) };
 }
@@ -23,6 +31,13 @@ export function write(place: Place): string {
       return `${BASE}tools${place.method === null ? "" : `?method=${encodeURIComponent(place.method)}`}`;
     case "calls":
       return `${BASE}calls`;
+    case "question":
+      return `${BASE}q/${place.token}`;
+    case "machines": {
+      const { machine, run } = place;
+      const asked = new URLSearchParams({ ...(machine && { machine }), ...(run && { run }) }).toString();
+      return `${BASE}machines${asked && `?${asked}`}`;
+    }
     case "chat":
       return place.conversation === null ? BASE : `${BASE}c/${encodeURIComponent(place.conversation)}`;
   }

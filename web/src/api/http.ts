@@ -8,6 +8,8 @@ export class Refused extends Error {
     readonly status: number,
     readonly code: string,
     message: string,
+    /** What does not fit, of a request for a run of a machine. */
+    readonly details: readonly { path: string; message: string }[] = [],
   ) {
     super(message);
   }
@@ -61,7 +63,10 @@ export async function get<T>(path: string, options: Options = {}): Promise<T> {
 
 async function readRefusal(response: Response): Promise<Refused> {
   try {
-    const { error } = (await response.json()) as { error: { code: unknown; message: string } };
+    type Details = Refused["details"];
+    type Body = { error: string | { code: unknown; message: string }; details?: Details };
+    const { error, details } = (await response.json()) as Body;
+    if (typeof error === "string") return new Refused(response.status, "http_error", error, details);
     return new Refused(response.status, String(error.code), error.message);
   } catch {
     const text = `The server answered with ${response.status} ${response.statusText}`.trim();

@@ -38,6 +38,12 @@ class Keyring {
     asking?.given();
   }
 
+  /** The person is somebody else now: the next request asks for a key. */
+  forget(): void {
+    sessionStorage.removeItem(PLACE);
+    this.#changed();
+  }
+
   subscribe = (listener: Listener): (() => void) => {
     this.#listeners.add(listener);
     return () => this.#listeners.delete(listener);

@@ -12,7 +12,7 @@ export class RpcError extends Error {
   constructor(
     message: string,
     readonly code: number,
-    readonly data: { code?: string; errors?: { path: string; message: string }[] } | null,
+    readonly data: { code?: string; status?: string; errors?: { path: string; message: string }[] } | null,
   ) {
     super(message);
   }
@@ -60,6 +60,17 @@ export class HubSocket {
     this.#early.delete(id);
     for (const item of early) this.#give(id, item);
     return id;
+  }
+
+  /** Follow a durable call, behind so many elements of its result. Items come as for `subscribe`. */
+  async attach(call: string, after: number, listen: (item: Received | null) => void): Promise<void> {
+    this.#listeners.set(call, listen);
+    try {
+      await this.#request("plexus_attach", { call, after });
+    } catch (error) {
+      this.#listeners.delete(call);
+      throw error;
+    }
   }
 
   async respond(subscription: string, requestId: string, payload: unknown): Promise<void> {

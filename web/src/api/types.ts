@@ -139,13 +139,50 @@ export interface ElicitResponse {
   result: Reply;
 }
 
+/** An open question of a call in the journal. */
+export interface AskedQuestion {
+  key: string;
+  message: string;
+  /** Seconds since it was asked. */
+  age: number;
+  question: RequestType;
+  /** When it is too late. */
+  until: string | null;
+  /** Its address, if it is for whoever looks at it. */
+  link?: string;
+}
+
+/** One question, as its link shows it. */
+export interface LinkedQuestion extends AskedQuestion {
+  method: string;
+  caller: string | null;
+}
+
 export interface CallSummary {
   id: string;
   method: string;
   status: string;
   age: number;
   waiting: boolean;
-  questions: { request_id?: string; key?: string; message: string; age: number }[];
+  questions: (AskedQuestion | { request_id: string; message: string; age: number })[];
+}
+
+/** One thing that a call did, as its journal has it. */
+export interface CallEntry {
+  place: string;
+  type: "step" | "question" | "value";
+  what: string;
+  state: string;
+  value?: unknown;
+}
+
+export interface CallDetails {
+  id: string;
+  method: string;
+  status: string;
+  arguments?: unknown;
+  entries?: CallEntry[];
+  outcome?: { error?: { message?: string } } | null;
 }
 
 // --- the hub's own protocol -------------------------------------------------------------------

@@ -4,6 +4,7 @@ import { abortCall, listCalls } from "../api/calls";
 import { Refused, readable } from "../api/http";
 import type { CallSummary } from "../api/types";
 import { announce } from "../ui/Announcer";
+import { ageText } from "../ui/age";
 import { Dialog } from "../ui/Dialog";
 import { Icon } from "../ui/Icon";
 import "../styles/calls.css";
@@ -104,7 +105,7 @@ export default function CallsPage(): ReactNode {
             {call.questions.length > 0 && (
               <ul className="call-questions" aria-label="Open questions">
                 {call.questions.map((question) => (
-                  <li key={question.request_id ?? question.key ?? question.message}>
+                  <li key={"key" in question ? question.key : question.request_id}>
                     <Icon name="question" />
                     <span>{question.message}</span>
                     <span className="muted">asked {ageText(question.age)} ago</span>
@@ -141,22 +142,3 @@ const STATUS: Record<string, string> = {
   awaiting_sample: "waiting for a model",
   diverged: "stands still",
 };
-
-const UNITS: [number, string][] = [
-  [86_400, "d"],
-  [3600, "h"],
-  [60, "min"],
-];
-
-/** `42 s`, `3 min 5 s`, `2 d 4 h`: two units at most. */
-export function ageText(age: number): string {
-  let left = Math.max(0, Math.floor(age));
-  const parts: string[] = [];
-  for (const [seconds, unit] of UNITS) {
-    if (left < seconds && parts.length === 0) continue;
-    parts.push(`${Math.floor(left / seconds)} ${unit}`);
-    left %= seconds;
-  }
-  parts.push(`${left} s`);
-  return parts.slice(0, 2).join(" ");
-}

@@ -7,6 +7,7 @@ import type { Reply } from "../api/types";
 import { type ComponentProps, type QuestionComponent, useComponent } from "../components/registry";
 import { SchemaForm } from "../forms/SchemaForm";
 import { announce } from "../ui/Announcer";
+import { ageText } from "../ui/age";
 import { Icon } from "../ui/Icon";
 import { Markdown } from "../ui/Markdown";
 import { Readable } from "../ui/Readable";
@@ -195,7 +196,7 @@ function TimeLeft({ deadline }: { deadline: number }): ReactNode {
   }, [deadline]);
   return (
     <span className="question-time" role="timer">
-      <Icon name="clock" /> {left > 0 ? `${left} s left` : "Time is up"}
+      <Icon name="clock" /> {left > 0 ? `${ageText(left)} left` : "Time is up"}
     </span>
   );
 }

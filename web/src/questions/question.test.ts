@@ -2,13 +2,7 @@ import { describe, expect, it } from "vitest";
 import type { RequestType } from "../api/types";
 import { fromElicit, fromRequest, toAnswer, yesOrNo } from "./question";
 
-const asked = (request_type: RequestType) =>
-  fromRequest({
-    type: "request",
-    request_id: "q",
-    request_type,
-    metadata: { provenance: [], plexus_hash: "", timestamp: 0 },
-  });
+const asked = (request_type: RequestType) => fromRequest({ request_id: "q", request_type });
 
 describe("a question of a method", () => {
   it("of yes or no", () => {

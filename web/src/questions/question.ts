@@ -42,7 +42,9 @@ export function humanPart(message: string): string {
 
 type RequestItem = Extract<Item, { type: "request" }>;
 
-export function fromRequest(item: RequestItem): QuestionView {
+export function fromRequest(
+  item: Pick<RequestItem, "request_id" | "request_type" | "timeout_ms">,
+): QuestionView {
   const view = {
     id: item.request_id,
     context: null,

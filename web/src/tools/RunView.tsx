@@ -5,10 +5,14 @@ import { hub, type Received } from "../api/socket";
 import type { Reply } from "../api/types";
 import { QuestionCard } from "../questions/QuestionCard";
 import { fromRequest, type QuestionView, toAnswer } from "../questions/question";
+import { CopyButton } from "../ui/CopyButton";
 import { Icon } from "../ui/Icon";
 import { Json } from "../ui/Json";
+import { Markdown } from "../ui/Markdown";
 import { Progress } from "../ui/Progress";
 import { type Run, replied } from "./runs";
+import { type Shown, shownOf, type TerminalLine } from "./shown";
+import { TreeView } from "./TreeView";
 
 const STATUS: Record<Run["status"], string> = {
   running: "running",
@@ -64,14 +68,8 @@ export function RunView(props: {
       ) : (
         <>
           <ol className="items">
-            {run.items.map((item, n) => (
-              <ItemView
-                // biome-ignore lint/suspicious/noArrayIndexKey: an item is what it is by its place
-                key={n}
-                item={item}
-                reply={item.type === "request" ? run.replies.get(item.request_id) : undefined}
-                open={run.questions.some((question) => question === item)}
-              />
+            {shownOf(run.items).map((shown) => (
+              <ShownView key={shown.key} shown={shown} run={run} />
             ))}
           </ol>
           {run.progress !== null && run.ended === null && <Progress {...run.progress} />}
@@ -107,6 +105,55 @@ function Asked(props: {
   };
   return (
     <QuestionCard question={question} onReply={(given) => void reply(given)} busy={busy} error={error} />
+  );
+}
+
+function ShownView({ shown, run }: { shown: Shown; run: Run }): ReactNode {
+  switch (shown.kind) {
+    case "terminal":
+      return (
+        <li className="item">
+          <Terminal lines={shown.lines} />
+        </li>
+      );
+    case "text":
+      return (
+        <li className="item">
+          <Markdown text={shown.text} />
+        </li>
+      );
+    case "tree":
+      return (
+        <li className="item">
+          <TreeView tree={shown.tree} />
+        </li>
+      );
+    default:
+      return (
+        <ItemView
+          item={shown.item}
+          reply={shown.item.type === "request" ? run.replies.get(shown.item.request_id) : undefined}
+          open={run.questions.some((question) => question === shown.item)}
+        />
+      );
+  }
+}
+
+function Terminal({ lines }: { lines: TerminalLine[] }): ReactNode {
+  return (
+    <section className="json terminal" aria-label="Output">
+      <CopyButton text={lines.map((one) => one.line).join("\n")} label="Copy the output" />
+      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reached by keyboard */}
+      <pre tabIndex={0}>
+        {lines.map((one, n) => (
+          // biome-ignore lint/suspicious/noArrayIndexKey: a line is what it is by its place
+          <span key={n} data-stream={one.stream}>
+            {one.line}
+            {"\n"}
+          </span>
+        ))}
+      </pre>
+    </section>
   );
 }
 

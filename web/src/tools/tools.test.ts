@@ -1,9 +1,11 @@
 import { describe, expect, it } from "vitest";
 import { base64url, type Received } from "../api/socket";
 import type { HubSchema, MethodSchema } from "../api/types";
-import { ageText } from "../calls/CallsPage";
+import { ageText } from "../ui/age";
 import { namespacesOf, search } from "./methods";
 import { newRun, type Run, replied, taken } from "./runs";
+import { shownOf } from "./shown";
+import { threadFrom, treeIn } from "./tree";
 
 const method = (name: string, description: string): MethodSchema => ({
   name,
@@ -95,5 +97,81 @@ describe("small things", () => {
 
   it("writes a key so that a WebSocket takes it", () => {
     expect(base64url("a?>~ü")).toMatch(/^[\w-]+$/);
+  });
+});
+
+describe("what a run shows", () => {
+  const data = (content: unknown): Received => ({ type: "data", content }) as Received;
+
+  it("joins the lines of a program, and the pieces of a text", () => {
+    const shown = shownOf([
+      data({ type: "stdout", line: "one" }),
+      data({ type: "stderr", line: "two" }),
+      data({ type: "exit", code: 0 }),
+      data({ type: "chat_content", cone_id: "c", content: "Hel" }),
+      data({ type: "chat_content", cone_id: "c", content: "lo" }),
+      data({ type: "content", text: "!" }),
+    ]);
+    expect(shown.map((one) => one.kind)).toEqual(["terminal", "item", "text"]);
+    expect(shown[0]).toMatchObject({ lines: [{ line: "one" }, { stream: "stderr", line: "two" }] });
+    expect(shown[2]).toMatchObject({ text: "Hello!" });
+  });
+
+  it("leaves alone what only looks like that", () => {
+    const odd = [
+      { type: "stdout" },
+      { type: "toString", text: "x" },
+      { type: "tree_data", tree: {} },
+      "stdout",
+      null,
+    ];
+    expect(shownOf(odd.map(data)).map((one) => one.kind)).toEqual(odd.map(() => "item"));
+  });
+});
+
+describe("a tree", () => {
+  const node = (children: string[], content = ""): unknown => ({
+    parent: null,
+    children,
+    data: { type: "text", content },
+  });
+  const tree = (nodes: Record<string, unknown>, root = "a"): ReturnType<typeof treeIn> =>
+    treeIn({ type: "tree_data", tree: { id: "t", root, nodes, state: "active" } });
+
+  it("is threads that part into branches", () => {
+    const made = tree({
+      a: node(["b"]),
+      b: node(["c", "d"]),
+      c: node([], "left"),
+      d: node(["e"]),
+      e: node([]),
+    });
+    if (made === null) throw new Error("there is a tree");
+    const whole = threadFrom(made, "a");
+    expect(whole.nodes.map((one) => one.id)).toEqual(["a", "b"]);
+    expect(whole.branches).toEqual(["c", "d"]);
+    expect(threadFrom(made, "d").nodes.map((one) => one.id)).toEqual(["d", "e"]);
+    expect(made.nodes.get("c")?.text).toBe("left");
+  });
+
+  it("ends where it comes back to itself, or to what is not there", () => {
+    const made = tree({ a: node(["b"]), b: node(["a"]), c: node(["gone"]) });
+    if (made === null) throw new Error("there is a tree");
+    expect(threadFrom(made, "a").nodes.map((one) => one.id)).toEqual(["a", "b"]);
+    expect(threadFrom(made, "c").nodes.map((one) => one.id)).toEqual(["c"]);
+    expect(threadFrom(made, "gone").nodes).toEqual([]);
+  });
+
+  it("is none without its root", () => {
+    expect(tree({ a: node([]) }, "x")).toBeNull();
+    expect(treeIn({ type: "tree_skeleton", skeleton: "t" })).toBeNull();
+    const skeleton = {
+      id: "t",
+      root: "a",
+      state: "active",
+      next: "1",
+      nodes: { a: { children: [], node_type: "external" } },
+    };
+    expect(treeIn({ type: "tree_skeleton", skeleton })).toMatchObject({ hasMore: true });
   });
 });

@@ -4,6 +4,9 @@ import { CopyButton } from "./CopyButton";
 
 const TOKEN = /("(?:\\.|[^"\\])*")(\s*:)?|\b(true|false|null)\b|(-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)/gi;
 
+/** Characters of which each part has a colour; more would take longer than a person waits. */
+const MOST_COLOURED = 100_000;
+
 export const Json = memo(function Json({
   value,
   label = "JSON",
@@ -17,7 +20,7 @@ export const Json = memo(function Json({
       <CopyButton text={text} label={`Copy ${label}`} />
       {/* biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reached by keyboard */}
       <pre tabIndex={0}>
-        <code>{typeof value === "string" ? text : coloured(text)}</code>
+        <code>{typeof value === "string" || text.length > MOST_COLOURED ? text : coloured(text)}</code>
       </pre>
     </section>
   );

@@ -1,0 +1,40 @@
+/** What a run shows of its items: lines of a program as a terminal, pieces of a text as one text, a tree as a drawing. */
+import type { Received } from "../api/socket";
+import { isObject } from "../forms/schema";
+import { type Tree, treeIn } from "./tree";
+
+export interface TerminalLine {
+  stream: "stdout" | "stderr";
+  line: string;
+}
+
+export type Shown = { key: number } & (
+  | { kind: "terminal"; lines: TerminalLine[] }
+  | { kind: "text"; text: string }
+  | { kind: "tree"; tree: Tree }
+  | { kind: "item"; item: Received }
+);
+
+/** The names of events that are a piece of a text, and of the field that it is in. */
+const PIECES: Record<string, string> = { chat_content: "content", content: "text" };
+
+export function shownOf(items: readonly Received[]): Shown[] {
+  const shown: Shown[] = [];
+  items.forEach((item, key) => {
+    const content = item.type === "data" && isObject(item.content) ? item.content : {};
+    const last = shown.at(-1);
+    const { type, line } = content;
+    const piece =
+      typeof type === "string" && Object.hasOwn(PIECES, type) ? content[PIECES[type] ?? ""] : null;
+    const tree = treeIn(content);
+    if ((type === "stdout" || type === "stderr") && typeof line === "string") {
+      if (last?.kind === "terminal") last.lines.push({ stream: type, line });
+      else shown.push({ key, kind: "terminal", lines: [{ stream: type, line }] });
+    } else if (typeof piece === "string") {
+      if (last?.kind === "text") last.text += piece;
+      else shown.push({ key, kind: "text", text: piece });
+    } else if (tree !== null) shown.push({ key, kind: "tree", tree });
+    else if (item.type !== "progress" && item.type !== "done") shown.push({ key, kind: "item", item });
+  });
+  return shown;
+}
