@@ -5,6 +5,8 @@ schema of each event; what it does not know, it takes out with a warning, and no
 """
 
 import asyncio
+import contextlib
+import http.client
 import json
 import shutil
 import subprocess
@@ -18,11 +20,11 @@ import pytest
 from compliance.harness.install import npm_package
 
 from chatting import Person, Puppet, call, kinds, only, serving
-from driving import drive
+from driving import LIMIT, drive
 from midcall import Ask, Hub, method
 from midcall.activations.demo import RULES, flights_plugin
 from midcall.activations.flights import Flights, search, taken_seats
-from midcall.chat import ChatEngine, agui
+from midcall.chat import ChatEngine, agui, ndjson
 from midcall.journal.memory import MemoryJournal
 from midcall.journal.sqlite import SqliteJournal
 from midcall.models.base import ModelError, ModelRequest, ThinkingPart
@@ -604,6 +606,42 @@ def test_a_run_that_is_no_longer_read_ends_as_cancelled_when_the_person_says_som
     drive(main())
 
 
+def test_a_reader_that_goes_away_just_as_the_run_ends_leaves_no_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ndjson, "LISTENS_AFTER", 0.0)
+
+    async def main() -> None:
+        app = engine_of(Puppet("Hello.")).hub.asgi()
+        gone = asyncio.Event()
+        body = json.dumps(
+            {"threadId": "t", "messages": [{"id": "1", "role": "user", "content": "Hi"}]}
+        ).encode()
+        given = [{"type": "http.request", "body": body}]
+
+        async def receive() -> dict[str, Any]:
+            if given:
+                return given.pop()
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: dict[str, Any]) -> None:
+            await asyncio.sleep(0)  # so that it is listened for whether the reader is there
+            if b"RUN_FINISHED" in message.get("body", b""):
+                gone.set()
+
+        headers = [(b"host", b"127.0.0.1"), (b"content-type", b"application/json")]
+        scope = {"type": "http", "method": "POST", "path": "/agui", "query_string": b"", "headers": headers}
+        await app(
+            {**scope, "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80), "scheme": "http"},
+            receive,
+            send,
+        )
+        assert gone.is_set()
+
+    drive(main())
+
+
 def test_a_front_end_finds_a_chat_that_was_begun_elsewhere_and_the_other_way_round(front: Front) -> None:
     async def main() -> None:
         async with serving(booking()) as port:
@@ -715,15 +753,22 @@ def test_a_stream_that_has_nothing_to_tell_says_that_it_is_still_there(
     monkeypatch.setattr(agui, "ALIVE_EVERY", 0.02)
 
     async def main() -> None:
-        desk = Desk()
+        desk, loop = Desk(), asyncio.get_running_loop()
+
+        def read(port: int) -> bytes:
+            """All that is told; what runs goes on when it was said for the first time that it is still there."""
+            connection, lines = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT), []
+            with contextlib.closing(connection):
+                body = json.dumps({"threadId": "t", "messages": [{"role": "user", "content": "go"}]})
+                connection.request("POST", "/agui", body, {"Content-Type": "application/json"})
+                for line in connection.getresponse():
+                    lines.append(line)
+                    if line == b": still there\n":
+                        loop.call_soon_threadsafe(desk.gate.set)
+            return b"".join(lines)
+
         async with serving(engine_of(Puppet(call("desk__slow"), "Done."), desk)) as port:
-            body = {"threadId": "t", "messages": [{"role": "user", "content": "go"}]}
-            reading = asyncio.create_task(Person(port).request("POST", "/agui", body))
-            await asyncio.sleep(0.2)
-            desk.gate.set()
-            _, _, data = await reading
-            parts = data.split(b"\n\n")
-            assert b": still there" in parts
+            parts = (await asyncio.to_thread(read, port)).split(b"\n\n")
             told = [json.loads(part.removeprefix(b"data: ")) for part in parts if part.startswith(b"data: ")]
             assert told[-1]["type"] == "RUN_FINISHED"
 

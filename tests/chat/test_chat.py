@@ -8,7 +8,7 @@ import pytest
 from msgspec import Struct
 
 from chatting import Person, Puppet, call, chat, kinds, only, questions, response, serving, text
-from driving import drive
+from driving import LIMIT, drive
 from midcall import Ask, Hub, Question, RegistrationError, method
 from midcall.activations.demo import RULES, flights_plugin
 from midcall.activations.flights import Flights, pick_flight, pick_seat, search, taken_seats
@@ -171,7 +171,9 @@ def test_an_abort_ends_the_tool_and_the_model_goes_on() -> None:
             assert kinds(events)[-1] == "complete"
             assert (await person.shown())["pending"] == []
             events = await person.answer(asked, flightId=FLIGHTS[0].id)
-            assert only(events, "plugin_session_error")["error"] == "SESSION_NOT_FOUND"
+            assert only(events, "plugin_session_error")["error"] == "SESSION_ABORTED"
+            events = await person.post(pluginAbort={"sessionId": asked["sessionId"]})
+            assert only(events, "plugin_session_error")["error"] == "SESSION_ABORTED"
             events = await person.post(pluginAbort={"sessionId": "unknown"})
             assert only(events, "plugin_session_error")["error"] == "SESSION_NOT_FOUND"
 
@@ -268,6 +270,7 @@ class Desk:
 
     def __init__(self) -> None:
         self.done: list[str] = []
+        self.working = asyncio.Event()
 
     @method(elicits=[order])
     async def nested(self, ask: Ask) -> str:
@@ -282,10 +285,11 @@ class Desk:
         return f"{name} {sure}"
 
     @method
-    async def slow(self, seconds: float, ask: Ask) -> str:
-        """Work for a while."""
+    async def slow(self, ask: Ask) -> str:
+        """Work for as long as nobody waits."""
         ask.progress("working", 50)
-        await asyncio.sleep(seconds)
+        self.working.set()
+        await asyncio.sleep(10 * LIMIT)
         self.done.append("slow")
         return "done"
 
@@ -514,6 +518,45 @@ def test_a_handler_may_show_several_components_and_change_the_answer() -> None:
     drive(main())
 
 
+def test_a_handler_reports_how_far_it_is() -> None:
+    async def handler(question: PluginQuestion, ctx: PluginContext) -> Any:
+        await ctx.report_progress("Looking at the shelf")
+        article = await ctx.render("Shelf")
+        await ctx.reportProgress("Looking for a street")
+        return {"article": article, "address": {"street": "High St"}}
+
+    async def main() -> None:
+        plugin = Plugin(Desk.nested).on(order, handler)
+        async with chat(Puppet(call("desk__nested")), Desk(), plugins=[plugin]) as person:
+            events = await person.say("go")
+            asked = only(events, "plugin_elicit_request")
+            told = only(events, "tool_progress")
+            assert (told["callId"], told["message"]) == (asked["callId"], "Looking at the shelf")
+            events = await person.post(pluginElicitResponses=[response(asked, "accept", "tea")])
+            told = [event["message"] for event in events if event["type"] == "tool_progress"]
+            assert told == ["Looking at the shelf", "Looking for a street"]
+
+    drive(main())
+
+
+def test_a_call_that_fails_inside_midcall_after_it_asked_is_an_internal_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def fail(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    async def main() -> None:
+        async with booking() as person:
+            asked = only(await person.say(BOOK), "plugin_elicit_request")
+            monkeypatch.setattr("midcall.chat.dialect.ChatCalls.current", fail)
+            events = await person.answer(asked, flightId=FLIGHTS[0].id)
+            error = only(events, "plugin_session_error")
+            assert (error["sessionId"], error["error"]) == (asked["sessionId"], "INTERNAL_ERROR")
+            assert only(events, "tool_error")["message"] == "Internal error"
+
+    drive(main())
+
+
 def test_a_handler_that_fails_on_an_answer_asks_again_with_the_reason() -> None:
     async def handler(question: PluginQuestion, ctx: PluginContext) -> Any:
         article = await ctx.render("Shelf")
@@ -624,16 +667,13 @@ def test_a_reader_who_comes_while_the_turn_runs_gets_the_rest_as_it_comes() -> N
 def test_a_stopped_turn_keeps_what_was_said_and_leaves_no_call_without_a_result() -> None:
     async def main() -> None:
         desk = Desk()
-        async with chat(Puppet(["Working. ", call("desk__slow", seconds=20)], "never"), desk) as person:
+        async with chat(Puppet(["Working. ", call("desk__slow")], "never"), desk) as person:
             turn = asyncio.create_task(person.say("go"))
-            while not (
-                listed := json.loads((await person.request("GET", "/chat/conversations"))[2])["conversations"]
-            ):
-                await asyncio.sleep(0.01)
-            person.conversation = listed[0]["id"]
+            await desk.working.wait()
+            (listed,) = json.loads((await person.request("GET", "/chat/conversations"))[2])["conversations"]
+            person.conversation = listed["id"]
             while len((await person.shown())["messages"]) < 2:
                 await asyncio.sleep(0.01)
-            await asyncio.sleep(0.1)
             body = {"conversationId": person.conversation}
             assert json.loads((await person.request("POST", "/chat/stop", body))[2]) == {"stopped": True}
             events = await turn

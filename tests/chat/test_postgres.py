@@ -16,13 +16,12 @@ import pytest
 import postgres_server
 from chatting import Person, Puppet, serving, text
 from conversations_contract import changed, talk
-from driving import drive, until
+from driving import LIMIT, drive, until
 from midcall import Hub
 from midcall.chat import ChatEngine
 from midcall.errors import JournalError
 from midcall.journal.durable import DurableCalls
-from midcall.journal.postgres import PostgresJournal
-from midcall.journal.postgres.reach import ANSWERING
+from midcall.journal.postgres import PostgresJournal, reach
 from operating import Server
 from postgres_cut import NONSENSE, WRITTEN, Cut, cuttable
 
@@ -131,8 +130,10 @@ def database() -> Iterator[postgres_server.Server]:
 
 
 def test_of_a_database_that_stands_still_nobody_waits_for_an_answer_who_does_not_want_it(
-    database: postgres_server.Server,
+    database: postgres_server.Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(reach, "ANSWERING", 2 * LIMIT)
+
     async def main() -> None:
         journal = PostgresJournal(database.dsn)
         store = journal.conversations
@@ -143,7 +144,7 @@ def test_of_a_database_that_stands_still_nobody_waits_for_an_answer_who_does_not
             await asyncio.sleep(0.1)
             for task in asked:
                 task.cancel()
-            done, _ = await asyncio.wait(asked, timeout=ANSWERING / 2)
+            done, _ = await asyncio.wait(asked, timeout=LIMIT)
             assert [task.cancelled() for task in done] == [True, True]
             database.thaw()
         assert await store.load("x", None) is None
@@ -152,11 +153,11 @@ def test_of_a_database_that_stands_still_nobody_waits_for_an_answer_who_does_not
         waits = [journal.load("x"), store.load("x", None), store.append("r", 1, [b"1"], ended=False)]
         left = asyncio.gather(*waits, return_exceptions=True)
         await asyncio.sleep(0.1)
-        async with asyncio.timeout(ANSWERING / 2):
+        async with asyncio.timeout(LIMIT):
             await journal.close()
             assert all(isinstance(one, JournalError) for one in await left)
 
-    drive(main())
+    drive(main(), 3 * LIMIT)
 
 
 @pytest.mark.parametrize("how", ["halt", "freeze"])
@@ -204,6 +205,15 @@ def test_an_outage_is_logged_when_it_begins_and_when_it_is_over(
     def lines() -> list[str]:
         return [record.getMessage() for record in caplog.records if record.levelno >= logging.INFO]
 
+    def begun() -> list[str]:
+        """What was said to fail."""
+        return [line.partition(", and tries again: ")[0] for line in lines() if line.startswith("cannot ")]
+
+    def ended() -> list[str]:
+        """What was said to be over, in the words in which it began."""
+        over = [line.partition(" again, after ")[0] for line in lines() if " again, after " in line]
+        return [line.replace("can", "cannot", 1) for line in over]
+
     async def main() -> None:
         hub = Hub("h")
         hub.durable = DurableCalls(hub, PostgresJournal(database.dsn, patience=0.1))
@@ -215,26 +225,18 @@ def test_an_outage_is_logged_when_it_begins_and_when_it_is_over(
                 await asyncio.sleep(0.01)
             caplog.clear()
             await asyncio.to_thread(database.halt)
-            await until(lambda: any("cannot write to the store" in line for line in lines()))
+            await until(lambda: "cannot write to the store of conversations" in begun() and len(begun()) >= 2)
             await asyncio.sleep(2)  # in which it is tried a few times
             status, _, data = await people[0].request("GET", "/chat/conversations")
             assert (status, json.loads(data)["error"]["code"]) == (503, "journal_error")
             logged = lines()
             assert len(set(logged)) == len(logged), "nothing is said twice"
-            details = [line for line in logged if line.startswith("PostgreSQL: ")]
-            begun = [line.partition(", and tries again: ")[0] for line in logged if line not in details]
-            assert len(set(begun)) == len(begun) >= 2
-            assert set(begun) <= {f"cannot {what}" for what in TROUBLES}
-            caplog.clear()
+            assert all(line.startswith(("PostgreSQL: ", "cannot ")) for line in logged)
+            assert set(begun()) <= {f"cannot {what}" for what in TROUBLES}
+            assert ended() == []
             await asyncio.to_thread(database.start)
-
-            def ended() -> list[str]:
-                return sorted(
-                    line.partition(" again, after ")[0] for line in lines() if " again, after " in line
-                )
-
-            await until(lambda: len(ended()) == len(begun))
-            assert ended() == sorted(line.replace("cannot", "can", 1) for line in begun)
+            await until(lambda: len(ended()) == len(begun()))  # also what began only now
+            assert sorted(ended()) == sorted(set(begun()))
             gate.set()
             for turn in turns:
                 assert text(await turn) == "Well."

@@ -31,7 +31,9 @@ def test_an_answer_that_was_acknowledged_is_kept_however_long_its_tool_needs_to_
             person = Person(server.port)
             (asked,) = questions(await person.say("Send it."))
             await asyncio.to_thread(server.kill)
-            await asyncio.to_thread(server.start, PAUSE="20")  # it does not come to its question here
+            await asyncio.to_thread(
+                server.start, PAUSE=str(10 * LIMIT)
+            )  # it does not come to its question here
             given = response(asked, "accept", {"text": "Ada"})
             body = {"conversationId": person.conversation, "pluginElicitResponses": [given]}
             assert await asyncio.to_thread(until_it_runs, server.port, body) == ["running"]

@@ -616,11 +616,12 @@ def test_a_call_that_is_stopped_while_it_is_written_down_is_not_left_unstarted(
         hub.durable = DurableCalls(hub, journal)
         engine = ChatEngine(hub, Puppet(call("desk__plain"), "Fine."))
         save, find, creating, away = journal.conversations.save, journal.find, asyncio.Event(), [1]
+        stopped = asyncio.Event()
 
         async def slow(*given: Any, **named: Any) -> Any:
             if isinstance(given[3], Creation):
                 creating.set()
-                await asyncio.sleep(0.05)
+                await stopped.wait()
             return await save(*given, **named)
 
         async def once_away(*given: Any, **named: Any) -> Any:
@@ -635,6 +636,7 @@ def test_a_call_that_is_stopped_while_it_is_written_down_is_not_left_unstarted(
         posting = asyncio.create_task(engine.post(ChatRequest(message="go")))
         await creating.wait()
         engine._runs[next(iter(engine._runs))].stop()
+        stopped.set()
         run = await posting
         assert [json.loads(line)["event"]["type"] async for line in run.lines()][-1] == "error"
         again = await engine.post(ChatRequest(conversation_id=run.conversation_id, message="hello?"))
@@ -645,7 +647,7 @@ def test_a_call_that_is_stopped_while_it_is_written_down_is_not_left_unstarted(
         await engine.close()
         await hub.durable.close()
 
-    drive(main(), 30)
+    drive(main())
 
 
 def test_a_call_that_was_written_down_and_never_started_is_started_by_whoever_comes_for_it(
@@ -669,7 +671,7 @@ def test_a_call_that_was_written_down_and_never_started_is_started_by_whoever_co
         await engine.close()
         await hub.durable.close()
 
-    drive(main(), 30)
+    drive(main())
 
 
 def test_a_turn_that_only_looks_in_writes_no_copy_of_the_conversation() -> None:

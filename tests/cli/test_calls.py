@@ -341,6 +341,49 @@ def test_a_call_is_aborted(server: Server, way: Any) -> None:
     assert calls("abort", "nothing").returncode == USAGE
 
 
+@pytest.mark.parametrize("way", [remotely, with_code])
+def test_a_call_is_forked_and_answered_otherwise(server: Server, way: Any) -> None:
+    asked = server.call("shop.order", item="tea")
+    to = {"address": accept(text="the harbour")}
+    server.call("shop.order", state=asked, answers=to, item="tea")
+    calls = way(server)
+    id = calls.only()
+    (forked,) = calls.json("fork", id, "--at", "1", "--answer", "address=the hill", "--json")
+    assert forked["id"] != id
+    assert [one["message"] for one in forked["questions"]] == ["Charge for tea?"]
+    told = calls("fork", forked["id"])
+    assert told.returncode == SUCCESS
+    first, second = told.stderr.splitlines()
+    assert first.startswith("Forked as ")
+    assert first.endswith(", which is waiting.")
+    assert second.startswith("It asks: Charge for tea?  (")
+    assert calls("answer", forked["id"], "confirm=no").returncode == SUCCESS
+    (shown,) = calls.json("show", forked["id"], "--values", "--json")
+    assert shown["outcome"]["contents"] == ["tea to the hill, for free"]
+    assert server.effects() == ["reserve tea", "pack tea", "pack tea", "send tea"]
+
+
+@pytest.mark.parametrize("way", [remotely, with_code])
+def test_a_fork_that_cannot_be_answered_so_does_not_stay(server: Server, way: Any) -> None:
+    server.call("shop.survey")
+    calls = way(server)
+    id = calls.only()
+    for given, code, words in (
+        ("nonsense=1", NOT_ANSWERED, "No open question is 'nonsense', only: one, some, where"),
+        ("one=c", NOT_ANSWERED, "Which one?"),
+        ("one", USAGE, "An answer is KEY=VALUE"),
+    ):
+        refused = calls("fork", id, "--answer", given)
+        assert refused.returncode == code
+        assert words in refused.stderr
+    assert [one["status"] for one in calls.json("list", "--json")] == ["aborted"] * 3 + ["waiting"]
+    assert calls("fork", id, "--at", "7").returncode == FAILED
+    assert calls("fork", id, "--at", "-1").returncode == USAGE
+    assert calls("fork", "nothing").returncode == USAGE
+    nobody = on_journal(server)("fork", id)
+    assert (nobody.returncode, nobody.stderr[:35]) == (USAGE, "midcall: Who goes on with the call?")
+
+
 def test_calls_are_moved_to_another_journal(server: Server, tmp_path: Path) -> None:
     for item in ("tea", "cake", "jam"):
         asked = server.call("shop.order", item=item)
@@ -486,7 +529,7 @@ def test_conversations_move_along_into_an_encrypted_journal(tmp_path: Path) -> N
         remote = remotely(server)
         assert '"conversation"' not in remote("export", "--all").stdout
         told = remote("import", "-", stdin=done.stdout).stderr
-        assert "A server takes no conversations over HTTP: import them with --journal." in told
+        assert "A server takes no conversations or trees over HTTP: import them with --journal." in told
     spoilt = done.stdout.replace('"version":', '"versions":')
     refused = Calls(server, "--journal", str(tmp_path / "spoilt.db"))("import", "-", stdin=spoilt)
     assert (refused.returncode, "not an exported conversation" in refused.stderr) == (FAILED, True)

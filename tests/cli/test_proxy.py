@@ -423,7 +423,7 @@ def test_a_step_behind_that_was_interrupted_is_not_done_again(tmp_path: Path, be
         url = [f"http://127.0.0.1:{behind.port}/mcp"]
         options = ("--journal", str(tmp_path / "calls.db"), "--era", "modern")
         with proxy(*options, server=url) as serving:
-            arguments = {"run": "cut", "seconds": 2}
+            arguments = {"run": "cut", "seconds": LIMIT}
             params: dict[str, Any] = {"name": "seek.slow_wizard", "arguments": arguments}
             async with HttpServer(serving.port).client(MODERN, FORMS) as client:
                 asked = await client.result("tools/call", params)
@@ -439,7 +439,7 @@ def test_a_step_behind_that_was_interrupted_is_not_done_again(tmp_path: Path, be
                     found = await client.result("tools/call", {**params, **again})
                     assert found["isError"]
                     assert "was interrupted: it may have happened, or not" in text(found)
-                    await asyncio.sleep(2.5)
+                    await asyncio.sleep(0.5)
                     trail = (await direct.state())["trail"]
                     assert trail.count("cut works") == 1
 

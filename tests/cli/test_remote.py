@@ -112,7 +112,7 @@ def test_a_person_does_not_see_what_a_question_brings_along_for_programs(server:
 
 def in_a_terminal(server: Server, where: str, *words: str) -> pexpect.spawn:
     target = "cli_app:hub" if where == "here" else server.url
-    return pexpect.spawn(MIDCALL[0], [*MIDCALL[1:], "call", target, *words], cwd=str(HERE), timeout=60)
+    return pexpect.spawn(MIDCALL[0], [*MIDCALL[1:], "call", target, *words], cwd=str(HERE), timeout=LIMIT)
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])

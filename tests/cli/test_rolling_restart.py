@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from driving import LIMIT
 from mcp_oracle import MODERN
 from mcp_peers import META
 from shutdown_app import Server
@@ -147,12 +148,12 @@ def test_no_request_is_lost_when_a_server_is_stopped(seconds: float) -> None:
 
 
 def test_who_comes_to_workers_that_are_stopping_is_turned_away_and_not_kept_waiting(tmp_path: Path) -> None:
-    with serving(tmp_path, "--grace", "120") as parent:
+    with serving(tmp_path, "--grace", str(3 * LIMIT)) as parent:
 
         async def main() -> None:
             reader, writer = await asyncio.open_connection("127.0.0.1", parent.port)
-            writer.write(request(parent.port, "work.slow", seconds=100))
-            await asyncio.sleep(0.5)  # the workers stay as long as it runs
+            writer.write(request(parent.port, "work.slow", seconds=3 * LIMIT))
+            await parent.runs_slow()  # the workers stay as long as it does
             parent.process.terminate()
             with pytest.raises(ConnectionError):
                 while True:

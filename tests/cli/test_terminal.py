@@ -182,13 +182,23 @@ def test_json_in_a_terminal_still_asks() -> None:
 # --- time, withdrawal, Ctrl-C ---------------------------------------------------------------
 
 
+TIMES = ("0.5", "5", "50")
+"""Seconds, of which the first are taken that are enough for a prompt to be drawn."""
+
+
 def test_a_timed_out_question_closes_the_prompt_and_exits_with_4() -> None:
-    with call("talk.impatient") as session:
-        session.sees("Quick, your name?")
-        session.types("Bo")
-        session.sees("Question withdrawn, timed out: Quick, your name?")
-        session.sees("Not answered: Nobody answered in time")
-        assert session.ends() == NOT_ANSWERED
+    for seconds in TIMES:
+        with call("talk.impatient", "--seconds", seconds) as session:
+            session.sees("Quick, your name?")
+            drawn = "withdrawn" not in session.text
+            session.types("Bo")
+            if drawn:
+                session.sees("Question withdrawn, timed out: Quick, your name?")
+            session.sees("Not answered: Nobody answered in time")
+            assert session.ends() == NOT_ANSWERED
+        if drawn:
+            return
+    raise AssertionError(session.text)
 
 
 def test_a_timed_out_question_exits_with_4_even_if_the_tool_lives_with_it() -> None:
@@ -198,16 +208,27 @@ def test_a_timed_out_question_exits_with_4_even_if_the_tool_lives_with_it() -> N
 
 
 def test_the_default_time_limit_is_set_by_an_option() -> None:
-    with call("talk.prompt", "--timeout", "0.5") as session:
-        session.sees("Your name?", "Question withdrawn, timed out: Your name?")
-        assert session.ends() == NOT_ANSWERED
+    for seconds in TIMES:
+        with call("talk.prompt", "--timeout", seconds) as session:
+            session.sees("Question withdrawn, timed out: Your name?")
+            assert session.ends() == NOT_ANSWERED
+        if session.text.count("Your name?") > 1:
+            return
+    raise AssertionError(session.text)
 
 
 def test_a_question_that_the_tool_withdraws_closes_and_progress_is_told_meanwhile() -> None:
-    with call("talk.withdrawn") as session:
-        session.sees("Where is it?", "looking around", "Where is it?")
-        session.sees("Question withdrawn, found it: Where is it?", "no need: found it")
-        assert session.ends() == SUCCESS
+    for seconds in TIMES:
+        with call("talk.withdrawn", "--seconds", seconds) as session:
+            session.sees("looking around")
+            drawn = "Where is it?" in session.text.partition("looking around")[0]
+            if drawn:
+                session.sees("Where is it?")
+            session.sees("Question withdrawn, found it: Where is it?", "no need: found it")
+            assert session.ends() == SUCCESS
+        if drawn:
+            return
+    raise AssertionError(session.text)
 
 
 @pytest.mark.parametrize("method", ["talk.prompt", "talk.select", "talk.toppings", "talk.gentle"])

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import postgres_server
-from driving import LIMIT
+from driving import LIMIT, until
 from mcp_peers import FORMS, LATEST, HttpServer
 from midcall import connect_hub
 from midcall.items import Request
@@ -67,26 +67,28 @@ def test_a_worker_that_dies_is_replaced(tmp_path: Path) -> None:
 
 
 def test_on_sighup_each_worker_is_replaced_and_nobody_is_turned_away(tmp_path: Path) -> None:
-    async def run(parent: Parent) -> list[int]:
+    async def run(parent: Parent, before: list[int]) -> list[int]:
         """Ask all the time, while the workers are replaced."""
         asked: list[int] = []
-        waiting = asyncio.ensure_future(tool(parent.port, "work.slow", {"seconds": 1.5}, limit=20))
-        await asyncio.sleep(0.3)
+        waiting = asyncio.ensure_future(tool(parent.port, "work.slow", {"seconds": LIMIT}))
+        place = before.index(await parent.runs_slow())
         parent.process.send_signal(signal.SIGHUP)
         while "new workers are ready" not in parent.log:
             asked.append(await tool(parent.port, "work.pid", {}))
+            if len(set(asked).difference(before)) > place:
+                parent.enough()  # its worker is asked to leave, or will be at once
             await asyncio.sleep(0.02)
         asked.append(await waiting)
         return asked
 
-    with serving(tmp_path, "--grace", "5") as parent:
-        before = set(parent.workers)
-        asked = asyncio.run(run(parent))
-        after = set(parent.workers)
-        assert not before & after
+    with serving(tmp_path, "--grace", str(LIMIT)) as parent:
+        before = parent.workers
+        asked = asyncio.run(run(parent, before))
+        after = parent.workers
+        assert not {*before} & {*after}
         assert len(after) == 2
         assert asked[-1] in before, "what ran was finished"
-        assert set(asked) <= before | after
+        assert {*asked} <= {*before, *after}
         parent.until(lambda: all(gone(pid) for pid in before))
 
 
@@ -122,19 +124,20 @@ def test_workers_whose_parent_is_gone_end_by_themselves(tmp_path: Path) -> None:
 
 def test_pressed_twice_ctrl_c_waits_for_nobody(tmp_path: Path) -> None:
     async def run(parent: Parent) -> None:
-        calling = asyncio.ensure_future(tool(parent.port, "work.slow", {"seconds": 60}, limit=30))
-        await asyncio.sleep(0.5)
+        calling = asyncio.ensure_future(tool(parent.port, "work.slow", {"seconds": 3 * LIMIT}))
+        await parent.runs_slow()
         parent.process.send_signal(signal.SIGINT)
-        await asyncio.sleep(1)
+        await asyncio.to_thread(parent.said, "Stopping 2 workers")
+        await asyncio.sleep(0.5)
         assert parent.process.poll() is None
         parent.process.send_signal(signal.SIGINT)
         with pytest.raises(TROUBLE):
             await calling
 
-    with serving(tmp_path, "--grace", "60") as parent:
+    with serving(tmp_path, "--grace", str(3 * LIMIT)) as parent:
         workers = parent.workers
         asyncio.run(run(parent))
-        assert parent.ends(5) == 0
+        assert parent.ends() == 0
         assert all(gone(pid) for pid in workers)
 
 
@@ -152,9 +155,10 @@ def test_pressed_twice_ctrl_c_waits_for_nobody(tmp_path: Path) -> None:
         (["workers_app:hub", "--workers", "2", "--host", "0.0.0.0"], 2, "Refused to listen on 0.0.0.0"),
         (
             ["workers_app:hub", "--workers", "2", "--journal", "/proc/no/journal.db"],
-            1,
-            "midcall: The journal is gone",
+            2,
+            "midcall: --journal: there is no folder /proc/no",
         ),
+        (["workers_app:hub", "--workers", "2", "--journal", "/proc/journal.db"], 1, "midcall: The journal "),
     ],
 )
 def test_what_cannot_be_served_is_said_once_and_clearly(options: list[str], code: int, says: str) -> None:
@@ -196,7 +200,7 @@ def test_an_address_that_is_taken_is_said_clearly(tmp_path: Path) -> None:
             command("serve", "workers_app:hub", "--workers", "2", "--port", str(taken.getsockname()[1])),
             cwd=HERE, env=environment(), capture_output=True, text=True, timeout=LIMIT, check=False,
         )  # fmt: skip
-    assert ran.returncode == 1
+    assert ran.returncode == 5
     assert "Cannot listen on 127.0.0.1" in ran.stderr
     assert "Traceback" not in ran.stderr
 
@@ -205,8 +209,8 @@ def test_an_address_that_is_taken_is_said_clearly(tmp_path: Path) -> None:
 
 
 @contextmanager
-def fleet_of_two(folder: Path) -> Iterator[Fleet]:
-    fleet = Fleet(folder, str(folder / "journal.db"), 2, lease=3.0)
+def fleet_of_two(folder: Path, lease: float = LIMIT) -> Iterator[Fleet]:
+    fleet = Fleet(folder, str(folder / "journal.db"), 2, lease=lease)
     try:
         for port in fleet.ports:
             fleet.start(port)
@@ -225,7 +229,7 @@ def answered(params: dict[str, Any], outcome: dict[str, Any], content: dict[str,
 async def until_told(port: int, request: dict[str, Any]) -> dict[str, Any]:
     """The outcome of a request, which comes back for it if it is told to."""
     while True:
-        result = (await post(port, request, None, 30))["result"]
+        result = (await post(port, request, None, LIMIT))["result"]
         if not is_open(result) or "inputRequests" in result:
             return dict(result)
         request = {k: v for k, v in request.items() if k != "inputResponses"}
@@ -241,7 +245,7 @@ def test_a_question_of_a_worker_that_was_stopped_is_answered_through_another(tmp
 
     async def run(fleet: Fleet) -> None:
         first, second = fleet.ports
-        asked = (await post(first, params, None, 10))["result"]
+        asked = (await post(first, params, None, LIMIT))["result"]
         stop(fleet, first)
         asked = await until_told(second, answered(params, asked, {"text": "Ann"}))
         assert list(asked["inputRequests"]) == ["colour"]
@@ -265,17 +269,19 @@ def stop(fleet: Fleet, port: int) -> None:
 def test_what_takes_longer_than_the_grace_is_taken_over_by_another_worker(
     tmp_path: Path, name: str, result: str, done: list[str]
 ) -> None:
-    params = {"name": f"work.{name}", "arguments": {"run": "r", "seconds": 6}}
+    params = {"name": f"work.{name}", "arguments": {"run": "r", "seconds": LIMIT}}
 
     async def run(fleet: Fleet) -> None:
         first, second = fleet.ports
-        asked = (await post(first, params, None, 10))["result"]
+        asked = (await post(first, params, None, LIMIT))["result"]
         again = answered(params, asked, {"text": "Ann"})
-        waiting = asyncio.ensure_future(post(first, again, None, 20))
+        waiting = asyncio.ensure_future(post(first, again, None, LIMIT))
         while done[:1] != effects(fleet):
             await asyncio.sleep(0.02)
-        joined = asyncio.ensure_future(until_told(second, again))  # waits for what the first one runs
+        joined = asyncio.ensure_future(until_told(second, again))
+        await until(lambda: fleet.waits(second))  # for what the first one runs
         await asyncio.to_thread(stop, fleet, first)
+        fleet.enough()
         told = (await waiting)["result"]
         assert told.keys() == {"resultType", "requestState", "_meta"}, "it is told to come back"
         outcome = await until_told(second, {**params, "requestState": told["requestState"]})
@@ -288,12 +294,12 @@ def test_what_takes_longer_than_the_grace_is_taken_over_by_another_worker(
 
 
 def test_a_parked_coroutine_does_not_go_on_if_another_worker_has_begun_a_step_since(tmp_path: Path) -> None:
-    params = {"name": "work.working", "arguments": {"run": "r", "seconds": 60}}
+    params = {"name": "work.working", "arguments": {"run": "r", "seconds": LIMIT}}
 
     async def run(fleet: Fleet) -> None:
         first, second = fleet.ports
-        again = answered(params, (await post(first, params, None, 10))["result"], {"text": "Ann"})
-        running = asyncio.ensure_future(post(second, again, None, 20))
+        again = answered(params, (await post(first, params, None, LIMIT))["result"], {"text": "Ann"})
+        running = asyncio.ensure_future(post(second, again, None, LIMIT))
         while effects(fleet) != ["begun"]:
             await asyncio.sleep(0.02)
         fleet._processes[second].kill()
@@ -303,24 +309,26 @@ def test_a_parked_coroutine_does_not_go_on_if_another_worker_has_begun_a_step_si
         assert outcome["content"][0]["text"] == "interrupted, Ann"
         assert effects(fleet) == ["begun"]
 
-    with fleet_of_two(tmp_path) as fleet:
+    with fleet_of_two(tmp_path, lease=3.0) as fleet:
         asyncio.run(run(fleet))
 
 
 def test_who_waits_at_a_worker_that_stops_for_what_another_one_runs_is_sent_there(tmp_path: Path) -> None:
-    params = {"name": "work.thinking", "arguments": {"run": "r", "seconds": 6}}
+    params = {"name": "work.thinking", "arguments": {"run": "r", "seconds": LIMIT}}
 
     async def run(fleet: Fleet) -> None:
         first, second = fleet.ports
-        again = answered(params, (await post(first, params, None, 10))["result"], {"text": "Ann"})
+        again = answered(params, (await post(first, params, None, LIMIT))["result"], {"text": "Ann"})
         running = asyncio.ensure_future(until_told(first, again))
         while effects(fleet) != ["before"]:
             await asyncio.sleep(0.02)
-        waiting = asyncio.ensure_future(post(second, again, None, 20))
-        await asyncio.sleep(0.3)
+        waiting = asyncio.ensure_future(post(second, again, None, LIMIT))
+        await until(lambda: fleet.waits(second))
         await asyncio.to_thread(stop, fleet, second)
         told = (await waiting)["result"]
         assert is_open(told)
+        assert not running.done()
+        fleet.enough()
         assert await until_told(first, {**params, "requestState": told["requestState"]}) == await running
 
     with fleet_of_two(tmp_path) as fleet:

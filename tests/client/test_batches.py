@@ -25,7 +25,7 @@ from client_peers import (
     speaking,
     text,
 )
-from driving import LIMIT, until
+from driving import LIMIT, until, with_patience
 from mcp_peers import http_server
 from midcall import Client, Request
 
@@ -105,14 +105,16 @@ def test_one_call_that_fails_does_not_fail_the_others(parallel: bool) -> None:
 
 
 def test_what_is_not_there_in_time_has_the_error_timeout_and_the_server_is_told() -> None:
-    async def main() -> None:
+    async def attempt(seconds: float) -> bool:
         batch = [
             {"id": "a", "name": "echo", "arguments": {"say": "x"}},
             {"id": "b", "name": "silent"},
             {"id": "c", "name": "silent"},
         ]
         async with scripted("mixed") as client:
-            results = await client.call_tools(batch, timeout=2.0, parallel=True)
+            results = await client.call_tools(batch, timeout=seconds, parallel=True)
+            if not results[0]["success"]:
+                return False
             assert [one["success"] for one in results] == [True, False, False]
             assert results[1] == {"call_id": "b", "success": False, "error": "timeout"}
             assert results[2]["error"] == "timeout"
@@ -125,8 +127,9 @@ def test_what_is_not_there_in_time_has_the_error_timeout_and_the_server_is_told(
                 if one.get("method") == "notifications/cancelled"
             ]
             assert cancelled == silent
+            return True
 
-    run(main())
+    run(with_patience(attempt))
 
 
 def test_the_deadline_is_shared_by_all_calls_of_a_sequence() -> None:
@@ -200,7 +203,7 @@ def test_what_on_result_raises_is_raised_by_the_batch_and_leaves_nothing_behind(
 def test_a_late_reply_is_dropped() -> None:
     async def main() -> None:
         async with scripted("reverse", "2") as client:
-            (late,) = await client.call_tools(calls(1), timeout=1.0)
+            (late,) = await client.call_tools(calls(1), timeout=0.3)
             assert late["error"] == "timeout"
             # The second call makes the server answer both; only its own answer counts.
             assert said(
@@ -237,7 +240,7 @@ def test_ten_thousand_calls_in_one_parallel_batch() -> None:
 
 def test_ten_thousand_calls_of_a_server_that_is_gone_fail_one_by_one() -> None:
     async def main() -> None:
-        async with scripted("dying", "exit", give_up_after=0.2) as client:
+        async with scripted("dying", "exit", give_up_after=0.01) as client:
             results = await client.call_tools(calls(10_000), parallel=True, timeout=LIMIT)
             assert not any(one["success"] for one in results)
             assert "ended with code 3" in results[0]["error"]
@@ -249,41 +252,48 @@ def test_ten_thousand_calls_of_a_server_that_is_gone_fail_one_by_one() -> None:
 
 
 def test_a_modern_http_server_is_told_by_the_closing_of_the_stream() -> None:
-    async def main() -> None:
-        gone = asyncio.Event()
+    async def attempt(seconds: float) -> bool:
+        came, gone = asyncio.Event(), asyncio.Event()
 
         async def call(exchange: Exchange) -> None:
             await exchange.stream()
             await exchange.raw(b": thinking\n\n")
+            came.set()
             await exchange.gone()
             gone.set()
 
         async with http_peer(speaking(call, modern=True)) as peer, connect(peer.url) as client:
-            (result,) = await client.call_tools(calls(1), timeout=2.0)
+            (result,) = await client.call_tools(calls(1), timeout=seconds)
             assert result["error"] == "timeout"
+            if not came.is_set():
+                return False
             await asyncio.wait_for(gone.wait(), LIMIT)
             assert "notifications/cancelled" not in peer.seen
             await nothing_waits(client)
+            return True
 
-    run(main())
+    run(with_patience(attempt))
 
 
 def test_a_legacy_http_server_is_told_by_a_notification() -> None:
-    async def main() -> None:
+    async def attempt(seconds: float) -> bool:
         async def call(exchange: Exchange) -> None:
             await exchange.stream()
             await exchange.gone()
 
         async with http_peer(speaking(call)) as peer, connect(peer.url) as client:
-            (result,) = await client.call_tools(calls(1), timeout=2.0)
+            (result,) = await client.call_tools(calls(1), timeout=seconds)
             assert result["error"] == "timeout"
+            if "tools/call" not in peer.seen:
+                return False
             await until(lambda: "notifications/cancelled" in peer.seen)
             (call_id,) = [one.message["id"] for one in peer.exchanges if one.method == "tools/call"]
             (told,) = [one.message for one in peer.exchanges if one.method == "notifications/cancelled"]
             assert told["params"]["requestId"] == call_id
             await nothing_waits(client)
+            return True
 
-    run(main())
+    run(with_patience(attempt))
 
 
 # --- arrays -----------------------------------------------------------------------------------
@@ -451,7 +461,7 @@ def test_of_fifty_calls_the_45_that_ask_nobody_do_not_wait_for_the_five_that_do(
         async with reach(era=era, answer=answer) as client:
             assert client.modern == (era == "modern")
             assert (client.revision == MODERN) == client.modern
-            results = await client.call_tools(batch, parallel=True, timeout=25, on_result=came)
+            results = await client.call_tools(batch, parallel=True, timeout=LIMIT, on_result=came)
             assert len(asked) == 5
             assert {int(id[1:]) % 10 for id in finished[-5:]} == {0}
             assert [one["call_id"] for one in results] == [f"c{n}" for n in range(50)]

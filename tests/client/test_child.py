@@ -1,6 +1,7 @@
 """Servers in child processes: how they are started, what they say beside messages, and how they end."""
 
 import asyncio
+import itertools
 import json
 import logging
 import os
@@ -100,11 +101,24 @@ def test_ten_megabytes_on_the_error_stream_block_nobody(on_each_loop: Run) -> No
     on_each_loop(main())
 
 
+def patient_until_noted(mark: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a client lose its patience soon, but not before its server has noted what it was told."""
+    lose_patience, told = child._ended, itertools.count(1)
+
+    async def wait(one: Any) -> None:
+        times = next(told)
+        await until(lambda: one.ended.done() or (mark.exists() and mark.read_text().count("\n") >= times))
+        await lose_patience(one)
+
+    monkeypatch.setattr(child, "PATIENCE", 0.2)
+    monkeypatch.setattr(child, "_ended", wait)
+
+
 def test_a_server_that_does_not_heed_the_end_of_its_input_is_told_to_end(
     on_each_loop: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(child, "PATIENCE", 1.0)
     mark = tmp_path / "mark"
+    patient_until_noted(mark, monkeypatch)
 
     async def main() -> None:
         async with scripted("stubborn", str(mark)) as client:
@@ -118,8 +132,8 @@ def test_a_server_that_does_not_heed_the_end_of_its_input_is_told_to_end(
 def test_a_server_that_heeds_nothing_is_killed(
     on_each_loop: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(child, "PATIENCE", 1.0)
     mark = tmp_path / "mark"
+    patient_until_noted(mark, monkeypatch)
 
     async def main() -> None:
         async with scripted("stubborn", str(mark), "TERM") as client:
@@ -140,6 +154,22 @@ def test_a_closing_that_is_itself_given_up_leaves_no_process(on_each_loop: Run, 
         closing.cancel()
         await asyncio.wait((closing,))
         await gone(pid)
+
+    on_each_loop(main())
+
+
+@pytest.mark.parametrize("turns", range(8))
+def test_a_client_may_be_closed_at_any_moment_after_its_server_has_ended(
+    on_each_loop: Run, turns: int
+) -> None:
+    """Also while what is left of the server is put away: a transport that is left open is warned of."""
+
+    async def main() -> None:
+        async with scripted("dying", "exit", give_up_after=0.0) as client:
+            with pytest.raises(TransportLost, match="ended with code 3"):
+                await client.call("echo")
+            for _ in range(turns):
+                await asyncio.sleep(0)
 
     on_each_loop(main())
 
@@ -194,7 +224,7 @@ def test_children_of_a_server_do_not_outlive_it(on_each_loop: Run, ends: str) ->
                 os.kill(await pid_of(client), 9)
                 await until(lambda: not client.connected)
                 await gone(grandchild)
-                assert await client.ping(timeout=20)  # another one, with another child
+                assert await client.ping(timeout=LIMIT)  # another one, with another child
                 grandchild = int((await client.call("x")).text)
         await gone(grandchild)
 

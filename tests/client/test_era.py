@@ -143,7 +143,7 @@ def test_a_late_answer_to_initialize_is_waited_for(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(handshake, "PROBE", 0.2)
 
     async def main() -> None:
-        async with scripted("ignores_probe", "1.5") as client:
+        async with scripted("ignores_probe", "0.5") as client:
             assert not client.modern
             await works(client)
             sent = methods(await seen(client))
@@ -157,7 +157,7 @@ def test_a_server_that_starts_slowly_is_found_all_the_same(era: str, monkeypatch
     monkeypatch.setattr(handshake, "PROBE", 0.2)
 
     async def main() -> None:
-        async with scripted("slow", "1.5", era) as client:
+        async with scripted("slow", "0.5", era) as client:
             assert client.modern == (era == "modern")
             assert client.revision == (MODERN if client.modern else LATEST)
             await works(client)

@@ -24,7 +24,7 @@ from client_peers import (
     speaking,
     text,
 )
-from driving import LIMIT, until
+from driving import LIMIT, until, with_patience
 from midcall import Client, RemoteError, TimedOut, TransportLost, Unreachable
 from midcall.client import http_post, legacy_sse, streamable
 from midcall.items import Log, Progress
@@ -40,7 +40,7 @@ async def fails(call: Handler, kind: type[Exception], why: str, **options: Any) 
         async with http_peer(speaking(call, modern=modern)) as peer, connect(peer.url, **options) as client:
             assert client.modern == modern
             with pytest.raises(kind, match=why):
-                await client.call("echo", {"say": "x"}, timeout=10)
+                await client.call("echo", {"say": "x"}, timeout=LIMIT)
             await nothing_waits(client)
             assert await client.ping()
 
@@ -319,8 +319,8 @@ def test_a_stream_that_cannot_be_taken_up_fails_its_call(
 
 
 def test_a_call_that_is_given_up_is_not_taken_up_again() -> None:
-    async def main() -> None:
-        gone = asyncio.Event()
+    async def attempt(seconds: float) -> bool:
+        came, gone = asyncio.Event(), asyncio.Event()
 
         async def call(exchange: Exchange) -> None:
             await exchange.stream()
@@ -329,17 +329,21 @@ def test_a_call_that_is_given_up_is_not_taken_up_again() -> None:
         async def other(exchange: Exchange) -> bool:
             if exchange.verb == "GET" and "last-event-id" in exchange.headers:
                 await exchange.stream()
+                came.set()
                 await exchange.gone()
                 gone.set()
                 return True
             return False
 
         async with http_peer(speaking(call, other=other)) as peer, connect(peer.url) as client:
-            (result,) = await client.call_tools(calls(1), timeout=2.0)
+            (result,) = await client.call_tools(calls(1), timeout=seconds)
             assert result["error"] == "timeout"
+            if not came.is_set():
+                return False
             await asyncio.wait_for(gone.wait(), LIMIT)
+            return True
 
-    run(main())
+    run(with_patience(attempt))
 
 
 def test_a_modern_stream_is_not_taken_up() -> None:
@@ -621,7 +625,7 @@ def test_a_request_that_may_have_been_sent_is_not_sent_twice(modern: bool) -> No
             with pytest.raises(TransportLost):
                 await waiting
             await peer.start()
-            assert await client.ping(timeout=20)
+            assert await client.ping(timeout=LIMIT)
             assert peer.seen.count("tools/call") == 1
 
     run(main())
@@ -644,10 +648,10 @@ def test_a_ping_on_a_connection_that_is_just_being_closed_is_sent_again(modern: 
         async with http_peer(speaking(echo, modern=modern, other=other)) as peer, connect(peer.url) as client:
             assert await client.ping()
             cut = 1
-            assert await client.ping(timeout=20)
+            assert await client.ping(timeout=LIMIT)
             cut = 2
-            assert not await client.ping(timeout=20)
-            assert await client.ping(timeout=20)
+            assert not await client.ping(timeout=LIMIT)
+            assert await client.ping(timeout=LIMIT)
 
     run(main())
 
@@ -664,6 +668,7 @@ def test_a_server_that_stays_away_is_given_up() -> None:
             (result,) = await client.call_tools(calls(1), timeout=0.1)
             assert result["error"] == "timeout"
             await peer.start()
+            await until(lambda: client.connected)
             assert (await client.call("echo", {"say": "back"})).text == "back"
 
     run(main())
@@ -795,7 +800,7 @@ def test_an_old_server_that_does_not_take_a_message_fails_that_call() -> None:
             with pytest.raises(TransportLost, match="the connection was"):
                 await client.call("echo", {"say": "dropped"})
             (late,) = await client.call_tools(
-                [{"id": "a", "name": "silent", "arguments": {"say": 1}}], timeout=5
+                [{"id": "a", "name": "silent", "arguments": {"say": 1}}], timeout=LIMIT
             )
             assert late["success"]
             await nothing_waits(client)
@@ -866,7 +871,9 @@ def test_headers_that_cannot_be_sent_are_refused_at_once(headers: dict[str, str]
     run(main())
 
 
-def test_memory_is_flat_over_http() -> None:
+def test_memory_is_flat_over_http(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_post, "LINGER", 0.05)
+
     async def main() -> None:
         count = 0
 
@@ -891,7 +898,7 @@ def test_memory_is_flat_over_http() -> None:
                 for _ in range(10):
                     await client.call_tools(calls(20), parallel=True)
                 peer.exchanges.clear()
-                await asyncio.sleep(1.2)  # streams that linger
+                await asyncio.sleep(0.3)  # streams that linger
                 gc.collect()
                 sizes.append(tracemalloc.get_traced_memory()[0])
             await nothing_waits(client)

@@ -17,6 +17,7 @@ from midcall.client.toolbox import (
     openai_results,
     request_schema,
 )
+from midcall.json_schema import compiled
 
 
 class Shop:
@@ -181,7 +182,9 @@ def test_references_inside_a_tools_schema_keep_their_meaning_in_the_schema_of_al
         }
         return {"name": name, "inputSchema": schema}
 
-    takes = jsonschema_rs.validator_for(request_schema([tool("a", "string"), tool("b", "integer")])).is_valid
+    schema = request_schema([tool("a", "string"), tool("b", "integer")])
+    compiled(schema)  # nothing in it changes what references mean, which many refuse
+    takes = jsonschema_rs.validator_for(schema).is_valid
     assert takes({"name": "a", "arguments": {"x": "text"}})
     assert takes({"name": "b", "arguments": {"x": 1}})
     assert not takes({"name": "a", "arguments": {"x": 1}})

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from pydantic import BaseModel, Field
 
-from driving import assert_nothing_left, drive
+from driving import LIMIT, assert_nothing_left, drive
 from midcall import Ask, Hub, InvalidArguments, Question, RegistrationError, method
 from midcall.testing import run
 
@@ -43,7 +43,7 @@ def test_a_plain_function_that_blocks_does_not_hold_up_other_calls():
     gate = threading.Event()
 
     def block(self) -> str:
-        assert gate.wait(5)
+        assert gate.wait(LIMIT)
         return "blocked"
 
     async def open_gate(self) -> str:
@@ -101,7 +101,7 @@ def test_a_plain_generator_is_closed_when_its_reader_goes_away():
         await assert_nothing_left(hub)
 
     drive(main())
-    assert closed.wait(1)
+    assert closed.wait(LIMIT)
 
 
 @pytest.mark.parametrize("name", ["function", "func", "self_", "call", "arguments", "ask", "name", "raw"])

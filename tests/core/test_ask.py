@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
-from driving import assert_nothing_left, drive, kinds, requests, until
+from driving import LIMIT, assert_nothing_left, drive, kinds, requests, until
 from midcall import (
     CANCELLED,
     DECLINED,
@@ -286,6 +286,8 @@ def test_sample_gives_what_the_model_said(answer, expected):
     question = outcome.questions[0].request_type
     assert question.messages == ({"role": "user", "content": {"type": "text", "text": "Say hello"}},)
     assert (question.system, question.max_tokens) == ("Be kind", 5)
+    said = asking(lambda ask: ask.sample([{"role": "user", "content": "Say hello"}]))
+    assert outcome_of(said, [answer]).questions[0].request_type.messages == question.messages
 
 
 @pytest.mark.parametrize("wrong", [{}, {"text": 5}, {"content": {"type": "image"}}, 7, None])
@@ -377,7 +379,7 @@ def test_or_else_never_turns_a_refusal_into_a_yes(kind, answer, error):
 def test_or_else_does_not_cover_a_timeout():
     tool = asking(lambda ask: ask.or_else(confirm=True).confirm("?", timeout=0.01))
     with pytest.raises(TimedOut):
-        result_of(tool, lambda request: asyncio.sleep(5))
+        result_of(tool, lambda request: asyncio.sleep(LIMIT))
 
 
 def test_or_else_covers_only_the_kinds_that_are_named_and_leaves_the_ask_itself_alone():
@@ -482,7 +484,7 @@ def test_a_question_that_nobody_answers_times_out_and_is_withdrawn():
         except TimedOut as error:
             return f"gone on: {error}"
 
-    outcome = outcome_of(tool, lambda request: asyncio.sleep(5))
+    outcome = outcome_of(tool, lambda request: asyncio.sleep(LIMIT))
     assert outcome.result == "gone on: Nobody answered in time (after 0.02 seconds)"
     assert kinds(outcome.items) == ["Request", "RequestCancelled", "Data", "Done"]
     assert outcome.items[1].request_id == outcome.items[0].request_id
@@ -521,7 +523,9 @@ def test_a_question_that_is_asked_again_by_another_process_keeps_its_time():
 
 
 def test_an_error_that_the_tool_does_not_catch_is_the_calls_error():
-    outcome = outcome_of(asking(lambda ask: ask.confirm("?", timeout=0.01)), lambda request: asyncio.sleep(5))
+    outcome = outcome_of(
+        asking(lambda ask: ask.confirm("?", timeout=0.01)), lambda request: asyncio.sleep(LIMIT)
+    )
     assert outcome.items[-2].code == "timed_out"
     assert outcome.items[-2].recoverable is True
     assert isinstance(outcome.error, TimedOut)
@@ -530,7 +534,8 @@ def test_an_error_that_the_tool_does_not_catch_is_the_calls_error():
 def test_a_default_is_never_used_as_the_answer():
     with pytest.raises(TimedOut):
         result_of(
-            asking(lambda ask: ask.confirm("?", default=True, timeout=0.01)), lambda request: asyncio.sleep(5)
+            asking(lambda ask: ask.confirm("?", default=True, timeout=0.01)),
+            lambda request: asyncio.sleep(LIMIT),
         )
 
 
@@ -604,7 +609,7 @@ def test_a_timeout_of_one_withdraws_all():
     async def tool(ask):
         await ask.all(ask.prompt("one", timeout=0.02), ask.prompt("two", timeout=None))
 
-    outcome = outcome_of(tool, lambda request: asyncio.sleep(5))
+    outcome = outcome_of(tool, lambda request: asyncio.sleep(LIMIT))
     assert isinstance(outcome.error, TimedOut)
     assert kinds(outcome.items) == [
         "Request",
@@ -700,7 +705,7 @@ def test_a_refusal_of_one_gathered_question_ends_the_call_and_withdraws_the_othe
         return await asyncio.gather(ask.prompt("a"), ask.prompt("b"), ask.prompt("c"))
 
     async def answer(request):
-        return CANCELLED if request.request_type.message == "b" else await asyncio.sleep(5)
+        return CANCELLED if request.request_type.message == "b" else await asyncio.sleep(LIMIT)
 
     outcome = outcome_of(tool, answer)
     assert isinstance(outcome.error, Cancelled)
@@ -717,7 +722,7 @@ def test_a_refusal_in_a_task_group_keeps_its_meaning():
             group.create_task(one("b"))
 
     async def answer(request):
-        return DECLINED if request.request_type.message == "a" else await asyncio.sleep(5)
+        return DECLINED if request.request_type.message == "a" else await asyncio.sleep(LIMIT)
 
     assert isinstance(outcome_of(tool, answer).error, Declined)
 
@@ -740,7 +745,7 @@ def test_a_question_can_be_withdrawn_and_its_waiter_gets_cancelled(by):
             await waiting
         return "gone on"
 
-    outcome = outcome_of(tool, lambda request: asyncio.sleep(5))
+    outcome = outcome_of(tool, lambda request: asyncio.sleep(LIMIT))
     assert outcome.result == "gone on"
     assert kinds(outcome.items) == ["Request", "RequestCancelled", "Data", "Done"]
     assert outcome.items[1].reason == "Found it elsewhere"
@@ -754,7 +759,7 @@ def test_a_tool_that_stops_waiting_withdraws_its_question():
         except TimeoutError:
             return "gone on"
 
-    outcome = outcome_of(tool, lambda request: asyncio.sleep(5))
+    outcome = outcome_of(tool, lambda request: asyncio.sleep(LIMIT))
     assert outcome.result == "gone on"
     assert kinds(outcome.items) == ["Request", "RequestCancelled", "Data", "Done"]
 
@@ -845,7 +850,7 @@ def test_a_step_in_a_thread_may_report_progress_and_log():
                 time.sleep(0.05)  # the event loop sleeps now, and must be woken
                 ask.progress("working", 50)
                 ask.log("a line")
-                assert seen.wait(5)  # the reader has it while the step still runs
+                assert seen.wait(LIMIT)  # the reader has it while the step still runs
 
             await ask.step(work)
 

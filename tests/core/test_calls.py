@@ -10,7 +10,7 @@ import weakref
 
 import pytest
 
-from driving import LIMIT, assert_nothing_left, drive, kinds, until
+from driving import LIMIT, assert_nothing_left, drive, kinds, turns, until
 from midcall import (
     CANCELLED,
     Aborted,
@@ -40,6 +40,9 @@ from midcall.testing import run
 PEOPLE = {"confirm", "prompt", "select", "form", "url", "custom"}
 ALL = frozenset(PEOPLE | {"sample"})
 UNKNOWN = "Unknown request ID: {}. The request may have timed out or been cancelled."
+
+released = threading.Event()
+"""Lets `Tool.block` end."""
 
 
 class Plain:
@@ -135,7 +138,7 @@ class Tool:
 
     @method
     def block(self) -> None:
-        time.sleep(0.05)
+        assert released.wait(LIMIT)
 
 
 def tools():
@@ -296,7 +299,7 @@ def test_an_aborted_call_ends_with_the_reason():
     async def main():
         tool, hub = tools()
         outlet, call = started(hub, "tool.wait")
-        await asyncio.sleep(0.01)
+        await turns()
         assert hub.calls.abort(call.id, "The operator said so")
         assert not hub.calls.abort(call.id, "again")
         await outlet.done.wait()
@@ -347,7 +350,7 @@ def test_a_call_can_be_aborted_while_its_reader_does_not_read():
         tool, hub = tools()
         reader = hub.call("tool.stream").__aiter__()
         await anext(reader)
-        await asyncio.sleep(0.01)  # the tool now waits for room
+        await turns()  # the tool now waits for room
         (call,) = hub.calls
         call.abort("Stop")
         await until(lambda: len(hub.calls) == 0)
@@ -397,7 +400,7 @@ def test_a_tool_that_swallows_its_cancellation_is_stopped_where_it_emits_or_asks
         hub = Hub().register(Stubborn())
         for name in ("stream", "asks", "returns", "asks_when_it_cleans_up"):
             outlet, call = started(hub, f"stubborn.{name}")
-            await asyncio.sleep(0.005)
+            await turns()
             asked = len(outlet.asked)
             call.abort("Stop it")
             await outlet.done.wait()
@@ -485,12 +488,13 @@ def test_a_tool_that_never_stops_does_not_hold_up_whoever_stops_it(monkeypatch):
 
 def test_a_task_that_a_tool_left_behind_cannot_ask_or_report_after_the_call_has_ended():
     outcomes = []
+    ended = asyncio.Event()
 
     class Careless:
         @method
         async def spawn(self, ask: Ask) -> str:
             async def later():
-                await asyncio.sleep(0.01)
+                await ended.wait()
                 ask.progress("anybody there?")
                 ask.log("hello?")
                 try:
@@ -506,6 +510,7 @@ def test_a_task_that_a_tool_left_behind_cannot_ask_or_report_after_the_call_has_
         hub = Hub().register(careless)
         outlet, _ = started(hub, "careless.spawn")
         await outlet.done.wait()
+        ended.set()
         await careless.task
         assert kinds(outlet.items) == ["Data", "Done"]
         await assert_nothing_left(hub)
@@ -614,17 +619,23 @@ async def task_cancelled_before_it_began(hub):
 
 
 async def task_cancelled_twice(hub):
+    asked, stopping, go_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
     async def slow(_):
+        asked.set()
         try:
             await asyncio.sleep(60)
         finally:
-            await asyncio.sleep(0.02)  # the caller is cancelled again while it waits for this
+            stopping.set()
+            await go_on.wait()  # the caller is cancelled again while it waits for this
 
     task = asyncio.ensure_future(hub.call("tool.ask_many", answer=slow))
-    await asyncio.sleep(0.01)
+    await asked.wait()
     task.cancel()
-    await asyncio.sleep(0.005)
+    await stopping.wait()
     task.cancel()
+    await turns()
+    go_on.set()
     with pytest.raises(asyncio.CancelledError):
         await task
 
@@ -642,7 +653,7 @@ async def abandon_a_stream(hub):
 
 async def abandon_a_full_line_of_questions(hub):
     async for _ in hub.call("tool.gather_many", supports=ALL):
-        await asyncio.sleep(0.01)
+        await turns()
         break
 
 
@@ -653,8 +664,8 @@ async def raise_in_the_loop(hub):
 
 
 async def abort(hub):
-    _, call = started(hub, "tool.ask_many")
-    await asyncio.sleep(0.01)
+    outlet, call = started(hub, "tool.ask_many")
+    await until(lambda: len(outlet.asked) == 3)
     call.abort("Stop")
 
 
@@ -666,7 +677,7 @@ async def abort_before_it_began(hub):
 async def abort_while_it_waits_for_room(hub):
     reader = hub.call("tool.gather_many", supports=ALL).__aiter__()
     await anext(reader)
-    await asyncio.sleep(0.01)
+    await turns()
     (call,) = hub.calls
     call.abort("Stop")
     await until(lambda: not len(hub.calls))
@@ -674,10 +685,12 @@ async def abort_while_it_waits_for_room(hub):
 
 
 async def close_all(hub):
+    released.clear()
     for name in ("tool.ask_many", "tool.wait", "tool.stream", "tool.block", "tool.gather_many"):
         started(hub, name)
-    await asyncio.sleep(0.01)
+    await turns()
     await hub.calls.close()
+    released.set()
 
 
 async def handler_raises(hub):
@@ -703,9 +716,11 @@ async def handler_answers_wrongly(hub):
 
 
 async def plain_function_abandoned(hub):
+    released.clear()
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
             await hub.call("tool.block")
+    released.set()
 
 
 async def caller_lost(hub):
@@ -720,7 +735,7 @@ async def abort_after_a_refusal_while_it_waits_for_room(hub):
     call = hub.start("tool.ask_many", b"", outlet, supported=ALL)
     await until(lambda: outlet.asked)
     hub.calls.answer(outlet.asked[0].request_id, "Cancelled")
-    await asyncio.sleep(0.01)
+    await turns()
     call.abort("Stop")
     await outlet.done.wait()
     assert len(outlet.asked) == 1
@@ -802,7 +817,7 @@ def test_a_refusal_that_comes_before_all_questions_of_a_round_are_out_stops_the_
         hub.start("tool.ask_many", b"", outlet, supported=ALL)
         await until(lambda: outlet.asked)
         hub.calls.answer(outlet.asked[0].request_id, "Cancelled")
-        await asyncio.sleep(0.005)
+        await turns()
         outlet.opened.set()
         await outlet.done.wait()
         assert kinds(outlet.items) == ["Request", "Error", "Done"]
@@ -823,7 +838,7 @@ def test_a_second_answer_is_refused_and_the_first_counts():
             with pytest.raises(UnknownQuestion) as caught:
                 hub.calls.answer(request_id, "second")
             assert str(caught.value) == UNKNOWN.format(request_id)
-            await asyncio.sleep(0.005)
+            await turns()
         assert outlet.items[1].content == "first"
 
     drive(main())
@@ -953,19 +968,24 @@ def test_a_handler_that_is_late_is_no_error_of_the_caller():
             try:
                 return await ask.prompt("first", timeout=0.01)
             except TimedOut:
+                timed_out.set()
                 return await ask.prompt("second")
+
+    timed_out, answered = asyncio.Event(), asyncio.Event()
 
     async def main():
         hub = Hub().register(Patient())
 
         async def answer(request):
-            await asyncio.sleep(0.02)
+            await timed_out.wait()
+            answered.set()
             return request.request_type.message
 
         contents = []
         async for item in hub.call("patient.again", answer=answer):
             if isinstance(item, Request) and item.request_type.message == "first":
-                await asyncio.sleep(0.05)
+                await answered.wait()
+                await turns()
             contents.append(getattr(item, "content", None))
         assert contents[-2] == "second"
         await assert_nothing_left(hub)
@@ -1049,7 +1069,8 @@ def test_a_plain_generator_is_slowed_too():
     async def main():
         hub = Hub().register(Numbers())
         async for _ in hub.call("numbers.count"):
-            await asyncio.sleep(0.3)
+            await until(lambda: len(made) >= 64)  # no room is left
+            await asyncio.sleep(0.1)
             break
         assert len(made) <= 70
         await assert_nothing_left(hub)
@@ -1226,7 +1247,7 @@ def test_exactly_one_done_ends_every_stream():
                 await asyncio.sleep(0)
                 call.abort("Stop")
             await outlet.done.wait()
-            await asyncio.sleep(0.01)
+            await turns()
             assert [type(item) for item in outlet.items].count(Done) == 1
             assert isinstance(outlet.items[-1], Done)
             assert sum(isinstance(item, Error) for item in outlet.items) <= 1

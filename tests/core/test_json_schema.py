@@ -1,11 +1,14 @@
 """Schemas of strangers: what they may cost, and that one which cannot be checked is refused."""
 
 from typing import Any
+from unittest import mock
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from deep_schema import tower
-from midcall.json_schema import MAX_SCHEMA, MAX_STEPS, compiled
+from midcall.json_schema import MAX_SCHEMA, MAX_STEPS, _Cost, compiled, joined
 
 
 def test_a_small_schema_that_becomes_large_is_refused_before_it_is_compiled() -> None:
@@ -147,3 +150,85 @@ def test_a_value_that_takes_many_steps_is_only_told_not_to_fit() -> None:
 def test_usual_schemas_are_read(schema: dict[str, Any]) -> None:
     assert compiled(schema).fault(1) is None
     assert compiled(schema).fault("x") is not None
+
+
+SCHEMAS = st.recursive(
+    st.sampled_from([{"pattern": "^a"}, {"enum": [1, 2, "a"]}, True]),
+    lambda inner: (
+        st.dictionaries(
+            st.sampled_from(["items", "additionalProperties", "propertyNames", "contains", "not"]), inner
+        )
+        | st.builds(lambda given: {"properties": given}, st.dictionaries(st.sampled_from("ab"), inner))
+        | st.builds(lambda given: {"patternProperties": given}, st.dictionaries(st.sampled_from("ab"), inner))
+        | st.builds(lambda given: {"anyOf": given}, st.lists(inner, min_size=1, max_size=3))
+    ),
+    max_leaves=8,
+)
+VALUES = st.recursive(
+    st.sampled_from([1, "a" * 30]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from("abc"), inner),
+    max_leaves=12,
+)
+
+
+@example({"pattern": "^a"}, "a" * 30)
+@example({"items": {"enum": list(range(50))}}, [1, 2, 3])
+@given(SCHEMAS.filter(lambda schema: isinstance(schema, dict)), VALUES)
+def test_what_is_known_to_be_cheap_without_counting_is(schema: dict[str, Any], value: Any) -> None:
+    cost = _Cost(schema)
+    with mock.patch("midcall.json_schema.MAX_STEPS", cost.steps(value) - 1):
+        assert not cost.is_small(value)
+
+
+# --- schemas as parts of another one ----------------------------------------------------------------
+
+
+def whole_of(*schemas: Any, names: Any = ()) -> Any:
+    """One schema for a list: its n-th value fits the n-th of these."""
+    parts, defined = joined(schemas, names)
+    return {"type": "array", "prefixItems": parts, "$defs": defined}
+
+
+def referring(kind: str, key: str = "$defs", name: str = "x", reference: str = "x") -> dict[str, Any]:
+    return {"properties": {"x": {"$ref": f"#/{key}/{reference}"}}, key: {name: {"type": kind}}}
+
+
+@pytest.mark.parametrize(
+    ("schemas", "fits", "faulty"),
+    [
+        ([referring("string"), referring("string")], [{"x": "a"}, {"x": "b"}], [{"x": "a"}, {"x": 1}]),
+        ([referring("string"), referring("integer")], [{"x": "a"}, {"x": 1}], [{"x": 1}, {"x": "a"}]),
+        ([referring("string"), referring("integer", "definitions")], [{"x": "a"}, {"x": 1}], [{"x": "a"}, {"x": "a"}]),
+        ([referring("integer", name="a/b c~", reference="a~1b%20c~0")], [{"x": 1}], [{"x": "a"}]),
+        ([{"properties": {"x": {"$ref": "#/properties/y"}, "y": {"type": "integer"}}}], [{"x": 1}], [{"x": "a"}]),
+        ([{"type": "object", "properties": {"x": {"$ref": "#"}}}], [{"x": {"x": {}}}], [{"x": {"x": 1}}]),
+        ([{"$id": "urn:a", "$ref": "urn:a#/$defs/x", "$defs": {"x": {"type": "integer"}}}], [1], ["a"]),
+        (
+            # the same definition `a` twice, of a `b` that is another one
+            [{"$ref": "#/$defs/a", "$defs": {"a": {"items": {"$ref": "#/$defs/b"}}, "b": {"type": kind}}} for kind in ("string", "integer")],
+            [["a"], [1]],
+            [["a"], ["a"]],
+        ),
+        (
+            # a name, a value and a property that only look like references
+            [{"properties": {"$ref": {"const": {"$ref": "#/$defs/x"}}, "const": {"$ref": "#/$defs/x"}}, "$defs": {"x": {"type": "integer"}}}],
+            [{"$ref": {"$ref": "#/$defs/x"}, "const": 1}],
+            [{"const": "a"}],
+        ),
+    ],
+)  # fmt: skip
+def test_schemas_mean_the_same_inside_of_another_one(schemas: Any, fits: Any, faulty: Any) -> None:
+    whole = compiled(whole_of(*schemas))
+    assert whole.fault(fits) is None
+    assert whole.fault(faulty) is not None
+
+
+def test_what_is_defined_twice_in_the_same_way_is_defined_once() -> None:
+    _, defined = joined(
+        [referring("string"), referring("string"), referring("integer"), referring("integer")]
+    )
+    assert defined == {"x": {"type": "string"}, "x_2": {"type": "integer"}}
+
+
+def test_what_nothing_refers_to_is_left_out() -> None:
+    assert joined([{"type": "object", "$defs": {"x": {}}}]) == ([{"type": "object"}], {})

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from command_line import SUCCESS
+from driving import LIMIT
 from midcall.logs import JsonFormatter, TextFormatter, printable
 from peers import HERE, command
 from terminals import ENTER, midcall
@@ -87,7 +88,7 @@ def test_results_are_harmless_in_a_terminal(server: Script, options: tuple[str, 
 
 def test_results_are_untouched_where_no_terminal_reads_them(server: Script) -> None:
     argv = command("call", server(lists=tool(), says={"ask": EVIL}), "ask")
-    done = subprocess.run(argv, capture_output=True, timeout=60, check=True)
+    done = subprocess.run(argv, capture_output=True, timeout=LIMIT, check=True)
     assert done.stdout == f"{EVIL}\n".encode()
 
 
@@ -108,7 +109,7 @@ def test_lines_for_pipes_are_harmless_too(server: Script) -> None:
     target = server(lists=tool(), fails={"ask": error})
     for name in ("ask", EVIL):
         argv = command("call", target, name)
-        done = subprocess.run(argv, capture_output=True, timeout=60, text=True, check=False)
+        done = subprocess.run(argv, capture_output=True, timeout=LIMIT, text=True, check=False)
         assert done.stderr
         assert BAD.search(done.stderr) is None, repr(done.stderr)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from driving import drive
+from driving import LIMIT, drive, turns, until
 from midcall.calls import TURN, RunQueue
 
 Body = Coroutine[Any, Any, None]
@@ -49,12 +49,12 @@ def test_what_does_not_wait_shares_a_task_and_comes_in_order() -> None:
         for number in range(5):
             trail.put(f"{number}", lambda number=number: body(number))
         assert trail.notes == [], "not before the next turn"
-        await asyncio.sleep(0.01)
+        await turns()
         assert trail.notes == list(range(5))
         assert len(set(trail.tasks.values())) == 1
         assert trail.waited == []
         trail.put("later", lambda: body(5))
-        await asyncio.sleep(0.01)
+        await turns()
         assert trail.notes[-1] == 5
         assert asyncio.all_tasks() == {asyncio.current_task()}, "nothing is left"
 
@@ -68,7 +68,7 @@ def test_what_waits_keeps_its_task_and_the_others_go_on() -> None:
 
         async def waits(name: str) -> None:
             before = asyncio.current_task()
-            async with asyncio.timeout(20):  # needs to find the same task at its end
+            async with asyncio.timeout(LIMIT):  # needs to find the same task at its end
                 await gate.wait()
             assert asyncio.current_task() is before is trail.tasks[name]
             trail.notes.append(name)
@@ -78,10 +78,10 @@ def test_what_waits_keeps_its_task_and_the_others_go_on() -> None:
 
         for name, body in (("a", waits), ("b", ends), ("c", waits), ("d", ends)):
             trail.put(name, lambda name=name, body=body: body(name))
-        await asyncio.sleep(0.01)
+        await turns()
         assert (trail.notes, trail.waited) == (["b", "d"], ["a", "c"])
         gate.set()
-        await asyncio.sleep(0.01)
+        await turns()
         assert sorted(trail.notes) == ["a", "b", "c", "d"]
         assert trail.tasks["a"] is not trail.tasks["c"]
 
@@ -97,13 +97,13 @@ def test_each_has_a_context_of_its_own_also_after_it_has_waited() -> None:
             word.set(own)
             if wait:
                 await asyncio.sleep(0)
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.001)
             trail.notes.append((found, word.get()))
 
         word.set("outside")
         for name, wait in (("a", False), ("b", True), ("c", False), ("d", True)):
             trail.put(name, lambda name=name, wait=wait: body(name, wait=wait))
-        await asyncio.sleep(0.05)
+        await until(lambda: len(trail.notes) == 4)
         assert sorted(trail.notes) == [("outside", name) for name in "abcd"]
         assert word.get() == "outside"
 
@@ -117,7 +117,7 @@ def test_a_limit_of_time_stops_the_one_that_it_is_for() -> None:
         async def slow() -> None:
             try:
                 async with asyncio.timeout(0.01):
-                    await asyncio.sleep(20)
+                    await asyncio.sleep(LIMIT)
             except TimeoutError:
                 trail.notes.append("too slow")
 
@@ -128,7 +128,7 @@ def test_a_limit_of_time_stops_the_one_that_it_is_for() -> None:
 
         trail.put("slow", slow)
         trail.put("group", group)
-        await asyncio.sleep(0.05)
+        await until(lambda: len(trail.notes) == 2)
         assert sorted(trail.notes) == ["group", "too slow"]
 
     drive(main())
@@ -143,12 +143,12 @@ def test_one_that_stops_itself_stops_no_other() -> None:
             trail.notes.append("a")
 
         async def waits() -> None:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.001)
             trail.notes.append("b")
 
         trail.put("a", stops_itself)
         trail.put("b", waits)
-        await asyncio.sleep(0.05)
+        await until(lambda: len(trail.notes) == 2)
         assert trail.notes == ["a", "b"]
 
     drive(main())
@@ -160,13 +160,13 @@ def test_one_that_waits_can_be_cancelled() -> None:
 
         async def waits() -> None:
             try:
-                await asyncio.sleep(20)
+                await asyncio.sleep(LIMIT)
             except asyncio.CancelledError:
                 trail.notes.append("cancelled")
                 raise
 
         trail.put("a", waits)
-        await asyncio.sleep(0.01)
+        await turns()
         trail.tasks["a"].cancel()
         await asyncio.wait([trail.tasks["a"]])
         assert trail.tasks["a"].cancelled()
@@ -190,7 +190,7 @@ def test_an_error_ends_one_and_the_next_is_run(wait: bool) -> None:
 
         trail.put("a", fails)
         trail.put("b", ends)
-        await asyncio.sleep(0.01)
+        await turns()
         assert trail.notes == ["b"]
         with pytest.raises(ValueError, match="a fault"):
             trail.tasks["a"].result()
@@ -221,7 +221,7 @@ def test_many_that_wait_do_not_wait_for_each_other_to_begin() -> None:
         assert await turns_to_begin(30) <= 2, "it is known by now that they wait"
         assert trail.notes == list(range(70))
         gate.set()
-        await asyncio.sleep(0.01)
+        await turns()
         assert len(asyncio.all_tasks()) == 1
 
         async def ends() -> None:
@@ -234,7 +234,7 @@ def test_many_that_wait_do_not_wait_for_each_other_to_begin() -> None:
         tasks.clear()
         for number in range(30):
             trail.put(f"{number}", ends)
-        await asyncio.sleep(0.01)
+        await turns()
         assert len(set(tasks.values())) == 1, "and that they do not"
 
     drive(main())
@@ -253,7 +253,7 @@ def test_many_let_others_run() -> None:
         await asyncio.sleep(0)
         assert TURN <= len(trail.notes) < 3 * TURN
         assert len(trail) == 3 * TURN - len(trail.notes)
-        await asyncio.sleep(0.01)
+        await turns()
         assert len(trail.notes) == 3 * TURN
 
     drive(main())
@@ -274,11 +274,11 @@ def test_what_is_not_run_before_the_loop_ends_is_told_of_and_the_next_loop_runs_
         queue.put("b", loop)
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
-        await asyncio.sleep(0.01)
+        await turns()
 
     async def go_on() -> None:
         queue.put("c", asyncio.get_running_loop())
-        await asyncio.sleep(0.01)
+        await turns()
 
     drive(end_at_once())
     assert (ran, left) == ([], ["a", "b"])

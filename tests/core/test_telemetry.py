@@ -38,6 +38,14 @@ async def spans(client: Client) -> list[Any]:
     return list(json.loads(text(await client.result("tools/call", call("tools.spans")))))
 
 
+async def until_traced(client: Client) -> list[Any]:
+    """What was traced since the last time, as soon as there is something."""
+    async with asyncio.timeout(LIMIT):
+        while not (found := await spans(client)):
+            await asyncio.sleep(0.02)
+    return found
+
+
 def of_midcall(found: list[Any]) -> list[Any]:
     return [span for span in found if span["scope"] == "midcall"]
 
@@ -166,13 +174,15 @@ def test_a_span_ends_when_its_caller_leaves(server: HttpServer) -> None:
     async def run() -> None:
         async with server.client(MODERN) as client, server.client(MODERN) as other:
             await spans(other)
-            await client.start("tools/call", call("tools.slow", seconds=60))
-            await asyncio.sleep(0.2)
+            await client.start("tools/call", call("tools.hang"))
+            begun = await until_traced(other)
+            assert [span["name"] for span in begun] == ["begun"]
             await client.drop()
-            async with asyncio.timeout(LIMIT):
-                while not (found := await spans(other)):
-                    await asyncio.sleep(0.02)
-            assert found[0]["attributes"]["error.type"] == "cancelled"
+            (ended,) = await until_traced(other)
+            assert (ended["name"], ended["attributes"]["error.type"]) == (
+                "tools/call tools.hang",
+                "cancelled",
+            )
 
     drive(run())
 
@@ -316,9 +326,11 @@ def test_a_process_may_set_it_up_at_any_time() -> None:
             seen = json.loads(text(await client.result("tools/call", call("tools.look"), **SENT)))
             assert seen["span"] == "0" * 16, "nothing is traced"
             await client.result("tools/call", call("tools.set_up"))
-            await asyncio.sleep(1.1)
-            await client.result("tools/call", call("tools.look"), **SENT)
-            assert by_name(await spans(client))["tools/call tools.look"]["parent"] == PARENT
+            async with asyncio.timeout(LIMIT):
+                while not (found := of_midcall(await spans(client))):
+                    await asyncio.sleep(0.02)
+                    await client.result("tools/call", call("tools.look"), **SENT)
+            assert by_name(found)["tools/call tools.look"]["parent"] == PARENT
 
     drive(run())
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from driving import drive
+from driving import drive, turns, until
 from midcall.journal.commit import MOST, CommitTask, CommitThread
 from midcall.journal.contract import JournalError
 
@@ -17,10 +17,12 @@ class Work:
     def __init__(self) -> None:
         self.may = threading.Event()
         self.may.set()
+        self.begun = threading.Event()
         self.batches: list[int] = []
         self.done: list[str] = []
 
     def run(self, asked: Sequence[Callable[[list[str]], str]]) -> list[str]:
+        self.begun.set()
         self.may.wait()
         self.batches.append(len(asked))
         return [work(self.done) for work in asked]
@@ -40,9 +42,9 @@ def test_what_comes_while_it_works_is_the_next_batch() -> None:
         batches = CommitThread("test", work.run)
         work.may.clear()
         first = asyncio.create_task(batches.do(note("first")))
-        await asyncio.sleep(0.05)
+        await until(work.begun.is_set)
         others = [asyncio.create_task(batches.do(note(str(n)))) for n in range(MOST + 10)]
-        await asyncio.sleep(0.05)
+        await turns()
         work.may.set()
         assert await first == "first"
         assert await asyncio.gather(*others) == [str(n) for n in range(MOST + 10)]
@@ -58,9 +60,9 @@ def test_what_nobody_waits_for_any_more_is_not_begun() -> None:
         batches = CommitThread("test", work.run)
         work.may.clear()
         first = asyncio.create_task(batches.do(note("first")))
-        await asyncio.sleep(0.05)
+        await until(work.begun.is_set)
         second = asyncio.create_task(batches.do(note("second")))
-        await asyncio.sleep(0)
+        await turns()
         second.cancel()
         await asyncio.wait([second])
         work.may.set()
@@ -79,10 +81,10 @@ def test_what_was_begun_is_undone_however_often_it_is_cancelled() -> None:
         doing = asyncio.create_task(
             batches.do(note("done"), undo=lambda result: batches.do(note(f"not {result}")))
         )
-        await asyncio.sleep(0.05)
+        await until(work.begun.is_set)
         for _ in range(3):
             doing.cancel()
-            await asyncio.sleep(0.01)
+            await turns()
         assert not doing.done()
         work.may.set()
         with pytest.raises(asyncio.CancelledError):
@@ -101,12 +103,12 @@ def test_what_comes_too_late_is_refused_and_hangs_nobody() -> None:
         doing = asyncio.create_task(
             batches.do(note("done"), undo=lambda result: batches.do(note(f"not {result}")))
         )
-        await asyncio.sleep(0.05)
+        await until(work.begun.is_set)
         stopping = asyncio.create_task(batches.stop())
-        await asyncio.sleep(0.01)
+        await turns()
         late = asyncio.create_task(batches.do(note("late")))
         doing.cancel()  # it is to be undone, but the thread has been told to end
-        await asyncio.sleep(0.01)
+        await turns()
         work.may.set()
         await stopping
         for task in (doing, late):

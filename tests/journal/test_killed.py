@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import postgres_server
-from driving import drive
+from driving import LIMIT, drive
 from peers import HERE
 from talk_worker import body_of, journal_at, line_of
 
@@ -66,4 +66,4 @@ def test_what_was_said_to_be_written_is_there_and_whole_after_any_kill(place: st
                 assert list(await store.lines(name, 0)) == written
             await journal.close()
 
-    drive(main(), limit=120)
+    drive(main(), limit=2.5 * LIMIT)  # it starts many processes

@@ -5,21 +5,28 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from conversations_contract import ConversationsContract, talk
 from driving import drive
 from journal_contract import JournalContract, Store, new_call, waiting_call
 from journal_model import JournalModel, MemoryStore
 from midcall.journal import memory
+from trees_contract import TreesContract
 
 
-class TestMemoryJournal(JournalContract, ConversationsContract):
+class TestMemoryJournal(JournalContract, ConversationsContract, TreesContract):
     @asynccontextmanager
     async def store(self) -> AsyncIterator[Store]:
         yield MemoryStore()
 
     async def age_run(self, journal: Any, run: str, seconds: float) -> None:
         journal._memory.runs[run].seen -= seconds
+
+    async def age_tree(self, journal: Any, tree_id: str, seconds: float) -> None:
+        kept = journal._memory.trees.by_id[tree_id]
+        due = kept.record.due
+        kept.record = replace(kept.record, due=None if due is None else due - seconds)
 
 
 class TestMemoryAsItsOwnModel(JournalModel):

@@ -189,6 +189,7 @@ def test_who_is_gone_is_not_followed() -> None:
             await caller.leave()
             other.work.go_on.set()
             assert (await answering)["status"] == "waiting"
+            await until(lambda: other.durable.parked == 1)
             await asyncio.sleep(0.1)
             assert other.durable.parked == 1, "the call stays where it is"
             assert one.durable.parked == 0

@@ -12,11 +12,12 @@ from journal_contract import JournalContract, Store
 from journal_model import JournalModel
 from midcall.journal.seal import KeyRing
 from sqlite_store import SqliteStore
+from trees_contract import TreesContract
 
 RING = KeyRing([b"k" * 32])
 
 
-class TestSqliteJournal(JournalContract, ConversationsContract):
+class TestSqliteJournal(JournalContract, ConversationsContract, TreesContract):
     seal: KeyRing | None = None
 
     @pytest.fixture(autouse=True)
@@ -38,6 +39,11 @@ class TestSqliteJournal(JournalContract, ConversationsContract):
             lambda db: db.execute(
                 "UPDATE runs SET seen = seen - ?, begun = begun - ? WHERE id = ?", (seconds, seconds, run)
             )
+        )
+
+    async def age_tree(self, journal: Any, tree_id: str, seconds: float) -> None:
+        await journal.database.write(
+            lambda db: db.execute("UPDATE trees SET due = due - ? WHERE id = ?", (seconds, tree_id))
         )
 
 

@@ -17,7 +17,7 @@ import pytest
 from conversations_contract import changed, talk
 from driving import drive
 from journal_contract import claimed, new_call, parked, step, waiting_call, written
-from midcall.journal.contract import JournalError, Parking, RunEnd
+from midcall.journal.contract import JournalError, Notice, Parking, RunEnd
 from midcall.journal.seal import KeyRing
 from midcall.journal.sqlite import SqliteJournal
 from midcall.journal.sqlite import file as sqlite_file
@@ -107,6 +107,28 @@ def test_an_older_file_is_brought_up_to_date(path: Path, monkeypatch: pytest.Mon
         assert connection.execute("SELECT count(*) FROM more, still_more").fetchone() == (0,)
 
 
+def test_a_file_from_before_others_could_be_asked_is_brought_up_to_date(path: Path) -> None:
+    drive(filled(path, 3))
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.executescript("""
+            DROP INDEX calls_addressed;
+            ALTER TABLE calls DROP COLUMN addressed;
+            DROP TABLE notices;
+            PRAGMA user_version = 3;
+        """)
+
+    async def main() -> None:
+        async with opened(path) as journal:
+            assert await journal.count() == {"waiting": 3}
+            assert [call.addressed for call in (await journal.list()).calls] == [False] * 3
+            call = waiting_call(addressed=True)
+            await journal.create(call, [], b"asked", [Notice("n", call.id, 1.0)])
+            assert [one.id for one in (await journal.list(addressed=True)).calls] == [call.id]
+            assert [one.id for one in await journal.take_notices(10, 60)] == ["n"]
+
+    drive(main())
+
+
 def test_a_migration_that_fails_changes_nothing(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -163,7 +185,7 @@ def spoil(path: Path) -> None:
     """Write over pages in the middle, as a bad disk does."""
     pages = path.stat().st_size // 4096
     with path.open("r+b") as file:
-        for page in range(pages // 3, pages // 3 + 6):
+        for page in range(pages // 2, pages // 2 + 6):
             file.seek(page * 4096)
             file.write(b"\xa5" * 4096)
 

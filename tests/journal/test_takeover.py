@@ -4,7 +4,9 @@ import asyncio
 import contextlib
 import json
 import logging
+import os
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -255,47 +257,57 @@ def test_what_is_in_the_journal_already_is_not_brought_back(
 
 
 CRASH = """
-import asyncio, os, sys
+import asyncio, json, os, sys, threading
 from midcall.journal.sqlite import SqliteJournal, takeover
-
-at, moment = sys.argv[2], 0
 
 def trace(frame, event, _):
     global moment
     if frame.f_code.co_filename == takeover.__file__:
         moment += 1
-        if moment == int(at):
+        if moment == at:
             os.kill(os.getpid(), 9)
         return trace
 
-sys.settrace(trace)
-import threading
-threading.settrace(trace)
-
 async def main():
-    journal = SqliteJournal(sys.argv[1])
+    journal = SqliteJournal(path)
     await journal.open()
     await journal.close()
 
-asyncio.run(main())
+for line in sys.stdin:  # each time in a process of its own, which need not import it all again
+    path, at = json.loads(line)
+    moment = 0
+    child = os.fork()
+    if not child:
+        sys.settrace(trace)
+        threading.settrace(trace)
+        asyncio.run(main())
+        os._exit(0)
+    print(os.waitpid(child, 0)[1], flush=True)
 """
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked")
 def test_a_crash_at_any_moment_leaves_the_old_state_or_the_new_one(tmp_path: Path) -> None:
-    at, ended = 1, False
-    while not ended:
-        folder = tmp_path / str(at)
-        old_file(folder / "journal.db.chat", 2)
-        ran = subprocess.run([sys.executable, "-c", CRASH, folder / "journal.db", str(at)], check=False)
-        ended = ran.returncode == 0
+    async def check(folder: Path) -> None:
+        async with opened(folder / "journal.db") as journal:
+            await assert_taken(journal, 2)
+        assert not (folder / "journal.db.chat").exists()
 
-        async def main(folder: Path) -> None:
-            async with opened(folder / "journal.db") as journal:
-                await assert_taken(journal, 2)
-            assert not (folder / "journal.db.chat").exists()
-
-        drive(main(folder))
-        at += 7  # lines of the takeover
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", CRASH], stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        at, status = 1, signal.SIGKILL
+        while status == signal.SIGKILL:
+            folder = tmp_path / str(at)
+            old_file(folder / "journal.db.chat", 2)
+            process.stdin.write(json.dumps([str(folder / "journal.db"), at]) + "\n")
+            process.stdin.flush()
+            status = int(process.stdout.readline())
+            drive(check(folder))
+            at += 7  # lines of the takeover
+        assert status == 0
+        assert at > 100, "there are more of them"
 
 
 def test_a_file_that_an_older_process_still_uses_is_left_to_it(

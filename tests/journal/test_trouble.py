@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 import postgres_server
-from driving import LIMIT
+from driving import LIMIT, until
 from peers import HERE, command, environment, free_port
 from workers_chaos import post, tool
 
@@ -73,7 +73,7 @@ class Server:
     def stop(self, number: int = signal.SIGTERM) -> None:
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(number)
-            self._process.wait(20)
+            self._process.wait(LIMIT)
 
     @property
     def pid(self) -> int:
@@ -88,14 +88,14 @@ class Server:
     # --- what a caller sees ------------------------------------------------------------------
 
     async def call(self, params: dict[str, Any] = WIZARD) -> dict[str, Any]:
-        return (await post(self.port, params, None, 40))["result"]
+        return (await post(self.port, params, None, LIMIT))["result"]
 
     async def answer(self, asked: dict[str, Any], params: dict[str, Any] = WIZARD) -> dict[str, Any]:
         return await self.call(answered(asked, params))
 
     async def is_refused(self, params: dict[str, Any], *words: str) -> None:
         """The caller is told what is wrong, as an error of the protocol that may go away."""
-        response = await post(self.port, params, None, 40)
+        response = await post(self.port, params, None, LIMIT)
         assert "error" in response, response
         error = response["error"]
         assert error["code"] == -32603
@@ -178,7 +178,7 @@ def test_a_full_disk(tmp_path: Path, small_disk: Path) -> None:
         large = {"name": "work.wizard", "arguments": {"run": "r" * 300_000}}
         await server.is_refused(large, "disk is full")
         small = {"name": "work.wizard", "arguments": {"run": "s" * 3000}}
-        while "result" in await post(server.port, small, None, 10):
+        while "result" in await post(server.port, small, None, LIMIT):
             pass  # it fits into what the file of the journal has
         await server.is_refused(small, "disk is full")
         await server.is_refused(answered(asked), "disk is full")
@@ -274,17 +274,18 @@ def test_a_file_that_cannot_be_written_while_calls_wait(tmp_path: Path, how: str
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="no limits can be set on others")
 @ways
 def test_a_file_that_cannot_be_written_while_a_call_runs(tmp_path: Path, how: str) -> None:
-    journal = tmp_path / "journal.db"
-    thinking = {"name": "work.thinking", "arguments": {"run": "r", "seconds": 3}}
+    journal, hold = tmp_path / "journal.db", tmp_path / "hold"
+    thinking = {"name": "work.thinking", "arguments": {"run": "r", "hold": str(hold)}}
+    hold.touch()
 
     async def run(server: Server) -> None:
         asked = await server.call(thinking)
         answer = {**thinking, "requestState": asked["requestState"]}
         answer["inputResponses"] = {"who": {"action": "accept", "content": {"text": "Ann"}}}
         refused = asyncio.ensure_future(server.is_refused(answer, "cannot be written"))
-        while server.effects() < 1:
-            await asyncio.sleep(0.01)
+        await until(hold.with_suffix(".reached").exists)  # what it did is in the journal
         with unwritable(how, server, journal):
+            hold.unlink()
             await refused
             assert server.effects() == 1, "no step begins that the journal does not know of"
         ended = await server.call(answer)
@@ -349,7 +350,7 @@ def test_a_file_that_is_damaged_while_calls_wait(tmp_path: Path) -> None:
             file.seek(4096)
             file.write(random.Random(1).randbytes(len(sound) - 4096))
         for one, other in zip(waiting, others, strict=True):
-            response = await post(server.port, answered(one, other), None, 40)
+            response = await post(server.port, answered(one, other), None, LIMIT)
             if "error" in response:
                 break
         done = server.effects(other["arguments"]["run"])
@@ -385,7 +386,7 @@ def test_a_postgres_that_goes_away_and_comes_back(tmp_path: Path) -> None:
         await asyncio.to_thread(database.start)
         end = time.monotonic() + LIMIT
         while True:  # the first one after it may still meet a connection of before
-            response = await post(server.port, answered(asked), None, 30)
+            response = await post(server.port, answered(asked), None, LIMIT)
             if "result" in response:
                 break
             assert time.monotonic() < end, response

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from driving import drive
+from driving import drive, turns
 from midcall import Ask, Hub, TimedOut, method
 from midcall.errors import Cancelled, Fenced, JournalError
 from midcall.journal.admin import Admin
@@ -530,12 +530,6 @@ class Slow(SqliteJournal):
     async def settle(self, *args: Any, **kwargs: Any) -> None:
         await self._pass()
         await super().settle(*args, **kwargs)
-
-
-async def turns(count: int = 200) -> None:
-    """Let everything run that can."""
-    for _ in range(count):
-        await asyncio.sleep(0)
 
 
 def test_nothing_that_an_answer_led_to_leaves_before_the_answer_is_written(tmp_path: Path) -> None:

@@ -7,22 +7,18 @@ import pytest
 from msgspec.structs import replace
 from pydantic import BaseModel, field_validator
 
-from driving import drive
+from driving import drive, turns, until
 from midcall import Ask, Hub, TimedOut, method
 from midcall.errors import JournalError
-from midcall.journal import sweeper
+from midcall.journal import durable, sweeper
 from midcall.journal.contract import Entry, Gone, Parking
 from midcall.journal.dialect import Detached
-from midcall.journal.durable import LOOK
 from midcall.journal.memory import MemoryJournal
 from midcall.journal.sqlite import SqliteJournal
 from midcall.journal.state import answers_for, asked_of
 from midcall.mcp.dialects.input_required import InputRequired
 from midcall.replay import question_id
 from waiting_peers import TASKS, Peer, Worker, messages, responses, text
-
-SOON = 0.02
-"""Seconds in which everything happens that can."""
 
 
 class Gated(MemoryJournal):
@@ -32,6 +28,7 @@ class Gated(MemoryJournal):
         super().__init__(shared)
         self._gates: dict[str, asyncio.Event] = {}
         self.refuses: set[str] = set()
+        self.refused: set[str] = set()
         self.fails: set[str] = set()
         """What is held and goes wrong, once."""
         self.held: set[str] = set()
@@ -50,6 +47,7 @@ class Gated(MemoryJournal):
 
     async def _pass(self, name: str) -> None:
         if name in self.refuses:
+            self.refused.add(name)
             raise JournalError("The disk is full")
         if name in self._gates:
             self.held.add(name)
@@ -194,14 +192,18 @@ def test_two_requests_that_answer_one_question_each_are_both_answered() -> None:
                 peer.send("tools/call", peer.params("tools.pair", asked["requestState"], {key: key.upper()}))
                 for key in ("a", "b")
             ]
-            await asyncio.sleep(SOON)
+            await turns()
             tools.go_on.set()
             assert [text((await one)["result"]) for one in both] == ["A B", "A B"]
 
     drive(main())
 
 
-def test_a_request_that_is_sent_twice_is_answered_twice_however_slow_the_journal() -> None:
+def test_a_request_that_is_sent_twice_is_answered_twice_however_slow_the_journal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(durable, "LOOK", 0.02)
+
     async def main() -> None:
         journal = Gated()
         async with workshop(journal) as worker:
@@ -211,10 +213,34 @@ def test_a_request_that_is_sent_twice_is_answered_twice_however_slow_the_journal
             journal.hold("claim")
             both = [peer.send("tools/call", params) for _ in range(2)]
             await journal.reached("claim")
-            await asyncio.sleep(LOOK + 0.2)
+            await asyncio.sleep(0.1)
             assert not any(one.done() for one in both)
             journal.let_go("claim")
             assert [messages((await one)["result"]) for one in both] == [["b?"], ["b?"]]
+
+    drive(main())
+
+
+def test_who_waits_for_another_workers_call_as_this_one_stops_is_sent_there_whatever_it_is_doing() -> None:
+    async def main() -> None:
+        shared, tools = MemoryJournal(), Tools()
+        stopped = Gated(shared)
+        async with workshop(Gated(shared), tools) as first, workshop(stopped) as second:
+            state = (await first.peer().tool("tools.pair"))["requestState"]
+            peer = first.peer()
+            running = peer.send("tools/call", peer.params("tools.pair", state, {"a": "A", "b": "B"}))
+            while (await first.only()).status != "running":
+                await asyncio.sleep(0)
+            stopped.hold("claim")  # it looks whether the other worker is gone, and the journal is slow
+            waiting = second.peer().send("tools/call", peer.params("tools.pair", state))
+            await stopped.reached("claim")
+            await second.hub.close(grace=0)
+            told = (await waiting)["result"]
+            assert told["resultType"] == "input_required"
+            assert messages(told) == []
+            tools.go_on.set()
+            assert text(await peer.tool("tools.pair", told["requestState"])) == "A B"
+            assert text((await running)["result"]) == "A B"
 
     drive(main())
 
@@ -248,7 +274,7 @@ def test_an_answer_takes_the_place_of_one_that_could_not_be_written(how: str) ->
             one = peer.send(*sent[0])
             await journal.reached("claim")
             two = peer.send(*sent[1])
-            await asyncio.sleep(SOON)
+            await turns()
             assert not two.done()
             journal.fails.add("claim")
             journal.let_go("claim")
@@ -290,7 +316,7 @@ def test_of_answers_that_come_together_each_counts_that_is_still_asked_for(how: 
                         peer.send("tools/call", peer.params("tools.pair", asked["requestState"], answers))
                     )
                 await journal.reached("claim")
-                await asyncio.sleep(SOON)
+                await turns()
             journal.let_go("claim")
             assert all("result" in one for one in await asyncio.gather(*sent))
             if how == "task":
@@ -334,7 +360,7 @@ def test_a_call_that_ends_as_it_becomes_a_task_is_a_task_that_has_ended() -> Non
             beginning = peer.send("tools/call", params)
             await journal.reached("create")
             tools.go_on.set()
-            await asyncio.sleep(SOON)
+            await turns()
             journal.let_go("create")
             assert await outcome(peer, (await beginning)["result"]["taskId"]) == "done"
 
@@ -353,9 +379,9 @@ def test_a_task_that_was_about_to_ask_is_cancelled_when_that_is_in_the_journal()
             await journal.reached("settle")
             journal.hold("claim")
             aborting = asyncio.ensure_future(worker.durable.abort(task, "enough", b"{}"))
-            await asyncio.sleep(SOON)
+            await turns()
             journal.let_go("settle")
-            await asyncio.sleep(SOON)
+            await turns()
             assert not aborting.done()
             journal.let_go("claim")
             assert await aborting
@@ -391,7 +417,7 @@ def test_a_call_is_not_parked_with_a_question_whose_answer_is_just_being_written
                 worker.durable.answer(task, {front.open["a"].request_id: {"Text": "1"}})
             )
             await journal.reached("append")
-            await asyncio.sleep(SOON)
+            await turns()
             journal.let_go("append")
             await answering
             await until_task(peer, task, "b?")
@@ -408,12 +434,12 @@ def test_an_answer_stays_the_last_word_though_the_replay_came_to_its_question_me
             call_id = await peer.subscribe("tools.slow_again")
             await peer.until(lambda: peer.open(call_id))
             await run_again(worker, call_id)
-            await asyncio.sleep(SOON)
+            await turns()
             journal.hold("append")
             answering = peer.send("plexus_respond", [call_id, peer.open(call_id)["Name?"], "Ada"])
             await journal.reached("append")
             tools.go_on.set()
-            await asyncio.sleep(SOON)
+            await turns()
             journal.let_go("append")
             assert (await answering)["result"] == {"success": True}
             await peer.until(lambda: "Next?" in peer.asked(call_id))
@@ -431,12 +457,12 @@ def test_of_two_answers_to_a_call_that_is_run_again_one_is_taken() -> None:
             call_id = await peer.subscribe("tools.slow_again")
             await peer.until(lambda: peer.open(call_id))
             await run_again(worker, call_id)
-            await asyncio.sleep(SOON)
+            await turns()
             journal.hold("append")
             answer = [call_id, peer.open(call_id)["Name?"]]
             one, two = (peer.send("plexus_respond", [*answer, said]) for said in ("yes", "no"))
             await journal.reached("append")
-            await asyncio.sleep(SOON)
+            await turns()
             journal.let_go("append")
             assert (await one)["result"] == {"success": True}
             assert (await two)["error"]["message"].startswith("Unknown request ID")
@@ -549,7 +575,7 @@ def test_a_call_that_is_evicted_while_it_goes_on_alone_is_run_again() -> None:
             journal.hold("claim")
             await journal.reached("claim")
             looking = asyncio.ensure_future(worker.durable.sweeper.look())
-            await asyncio.sleep(SOON)
+            await turns()
             journal.let_go("claim")
             await looking
             assert await outcome(peer, task) == "late"
@@ -586,7 +612,7 @@ def test_a_call_that_does_not_fit_is_let_go_of_once_the_journal_is_back(tools: A
             peer = other.peer()
             params = peer.params("tools.slow_again", asked["requestState"], {"name": "x"})
             coming_back = peer.send("tools/call", params)
-            await asyncio.sleep(0.1)
+            await until(lambda: journal.refused)
             journal.refuses.clear()
             await coming_back
             while (await other.only()).status != "diverged":
@@ -652,7 +678,7 @@ def test_who_follows_a_call_that_is_lost_while_it_is_taken_back_hears_what_comes
             await posting.wait()
             await peer.until(lambda: "b?" in peer.open(call_id))
             assert await other.durable.answer(call_id, {peer.open(call_id)["b?"]: "2"})
-            await asyncio.sleep(0.1)
+            await turns()
             may_post.set()
             await peer.until(lambda: "c?" in peer.open(call_id))
 
@@ -694,7 +720,7 @@ def test_a_call_that_cannot_be_made_again_does_not_stay_claimed() -> None:
             peer = worker.peer()
             task = await peer.start_task("tools.long")
             while not messages(await peer.task(task)):
-                await asyncio.sleep(SOON)
+                await asyncio.sleep(0.01)
             kinds = worker.durable.kinds
             kept = dict(kinds)
             kinds["mcp"] = lambda record: 1 / 0  # type: ignore[assignment]

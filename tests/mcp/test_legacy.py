@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from driving import LIMIT, drive
+from driving import LIMIT, drive, until
 from mcp_oracle import SCHEMAS
 from mcp_peers import (
     FORMS,
@@ -159,8 +159,14 @@ def test_the_table_of_results(connect: Connect) -> None:
                 return await client.result("tools/call", {"name": name, "arguments": arguments})
 
             assert await call("give.nothing") == {"content": [{"type": "text", "text": "(no output)"}]}
-            assert await call("give.words", count=0) == {"content": [{"type": "text", "text": "(no output)"}]}
-            assert await call("give.word") == {"content": [{"type": "text", "text": "hello"}]}
+            assert await call("give.words", count=0) == {
+                "content": [{"type": "text", "text": "(no output)"}],
+                "structuredContent": {"result": ""},
+            }
+            assert await call("give.word") == {
+                "content": [{"type": "text", "text": "hello"}],
+                "structuredContent": {"result": "hello"},
+            }
             assert text(await call("give.number")) == "42"
             assert text(await call("give.words", count=1)) == "w0 "
             assert text(await call("give.words")) == "w0 w1 w2 "
@@ -238,9 +244,9 @@ def test_a_cancelled_call_is_aborted_and_gets_no_result(connect: Connect) -> Non
             assert withdrawn["params"]["requestId"] == question["id"]
             assert f"{name} was cancelled" in (await client.settled())["trail"]
             await client.answer(question, accept(text="too late"))
-            slow = await client.begin("give.slow", seconds=30)
-            await asyncio.sleep(0.1)
-            await client.notify("notifications/cancelled", {"requestId": slow})
+            held = await client.begin("give.held", gate="never opened")
+            await client.until_running("give.held")
+            await client.notify("notifications/cancelled", {"requestId": held})
             for odd in (
                 {"requestId": "unknown"},
                 {"requestId": id},
@@ -260,7 +266,8 @@ def test_a_cancelled_call_is_aborted_and_gets_no_result(connect: Connect) -> Non
 def test_the_reader_is_never_blocked_by_a_running_call(connect: Connect) -> None:
     async def run() -> None:
         async with connect(LATEST, FORMS) as client:
-            slow = await client.begin("give.slow", seconds=0.8)
+            gate = f"opened over {type(client).__name__}"
+            held = await client.begin("give.held", gate=gate)
             asking = await client.begin("seek.prompt", name="n")
             question = await client.message("elicitation/create")
             assert await client.result("ping") == {}
@@ -268,8 +275,8 @@ def test_the_reader_is_never_blocked_by_a_running_call(connect: Connect) -> None
             assert len((await client.result("tools/list"))["tools"]) > 30
             await client.answer(question, accept(text="w"))
             assert text((await client.response(asking))["result"]) == "n: w"
-            assert not any(m.get("id") == slow for m in client.inbox), "the slow call was faster"
-            assert text((await client.response(slow))["result"]) == "slept"
+            await client.tool("give.open", gate=gate)
+            assert text((await client.response(held))["result"]) == "worked"
 
     drive(run())
 
@@ -544,9 +551,8 @@ def test_resources_are_listed_read_and_watched(connect: Connect) -> None:
             await client.answer(question, accept(confirmed=True))
             assert (await client.response(id))["result"]["contents"][0]["text"] == "the secret of door"
 
-            if hasattr(client, "listen"):
-                client.listen()
-                await asyncio.sleep(0.1)
+            if hasattr(client, "listening"):
+                await client.listening()
             assert await client.result("resources/subscribe", {"uri": "notes://all"}) == {}
             await client.tool("admin.touch", uri="notes://other")
             await client.tool("admin.touch", uri="notes://all")
@@ -619,9 +625,8 @@ def test_arguments_are_completed(server: HttpServer) -> None:
 def test_changes_of_the_lists_are_told_to_every_session(connect: Connect) -> None:
     async def run() -> None:
         async with connect() as client:
-            if hasattr(client, "listen"):
-                client.listen()
-                await asyncio.sleep(0.1)
+            if hasattr(client, "listening"):
+                await client.listening()
             before = await client.result("tools/list")
             for _ in range(2):  # it is added, then removed
                 await client.tool("admin.change")
@@ -662,13 +667,11 @@ def test_a_session_that_was_deleted_or_never_was_is_not_found(server: HttpServer
         async with server.client(LATEST, FORMS) as client, server.client() as other:
             asking = await client.begin("seek.prompt", name="deleted")
             await client.message("elicitation/create")
-            await client.begin("give.slow", seconds=30)
-            client.listen()
-            await asyncio.sleep(0.1)
+            await client.begin("give.held", gate="never opened")
+            await client.until_running("give.held")
+            await client.listening()
             assert await client.delete() == 200
-            async with asyncio.timeout(LIMIT):
-                while client.open:
-                    await asyncio.sleep(0.01)  # all its streams end
+            await until(lambda: not client.open)  # all its streams end
             assert not any(m.get("id") == asking for m in client.inbox)
             assert "deleted was cancelled" in (await other.settled())["trail"]
             assert await client.delete() == 404
@@ -716,8 +719,7 @@ def test_the_get_stream_carries_what_belongs_to_no_request_once(server: HttpServ
     async def run() -> None:
         async with server.client() as client:
             await client.result("resources/subscribe", {"uri": "notes://all"})
-            older = client.listen()
-            await asyncio.sleep(0.1)
+            older = await client.listening()
             client.listen()  # a client that has lost its stream without our noticing comes again
             async with asyncio.timeout(LIMIT):
                 await older
@@ -738,7 +740,7 @@ def test_a_dropped_connection_is_resumed_in_the_middle_of_a_wait(server: HttpSer
             assert place is not None
             await client.drop()
             await client.answer(question, accept(text="demo"))  # the next question has nowhere to go yet
-            await asyncio.sleep(0.1)
+            await client.until_trail("resumed named demo")
             client.listen(place)
             question = await client.message("elicitation/create")
             assert question["params"]["message"] == "Template?"
@@ -802,12 +804,12 @@ def test_a_batch_is_answered_as_one_on_its_revision_and_refused_on_others(server
             ]
 
             waiting = [
-                {"jsonrpc": "2.0", "id": name, "method": "tools/call", "params": {"name": "give.slow", "arguments": {"seconds": 30}}}
+                {"jsonrpc": "2.0", "id": name, "method": "tools/call", "params": {"name": "give.held", "arguments": {"gate": "never opened"}}}
                 for name in ("a", "b")
             ]  # fmt: skip
             await client.post([*waiting, {"jsonrpc": "2.0", "id": "p", "method": "ping"}])
             client.oracle.asked({"id": "p", "method": "ping"})
-            await asyncio.sleep(0.1)
+            await client.until_running("give.held", 2)
             for name in ("a", "b"):
                 await client.notify("notifications/cancelled", {"requestId": name})
             (only,) = await client.find(lambda m: isinstance(m, list))

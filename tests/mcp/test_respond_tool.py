@@ -212,3 +212,13 @@ def test_a_client_that_never_answers_times_out_and_the_tool_goes_on(server: Http
             assert json.loads(await client.tool("give.record")) == {"a": 1}
 
     drive(run())
+
+
+def test_what_a_model_must_not_answer_is_not_asked_where_a_model_would(connect: Connect) -> None:
+    async def run() -> None:
+        async with connect("2025-03-26") as client:
+            result = await client.result("tools/call", {"name": "seek.permission", "arguments": {}})
+            assert result["isError"]
+            assert result["_meta"]["dev.midcall/code"] == "not_supported"
+
+    drive(run())

@@ -6,13 +6,16 @@ import json
 import logging
 import shutil
 import subprocess
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 from compliance.harness.install import npm_package
+from hypothesis import given
+from hypothesis import strategies as st
 
 from driving import drive
 from midcall.models import (
@@ -28,7 +31,7 @@ from midcall.models import (
 )
 from midcall.models import http_stream as streaming
 from midcall.models.anthropic import Anthropic
-from midcall.models.base import ThinkingPart, choose_model
+from midcall.models.base import ModelEvent, ThinkingPart, choose_model, without_object
 from midcall.models.openai import OpenAI
 from midcall.models.scripted import Rule, Scripted
 from peers import HERE
@@ -118,6 +121,69 @@ def test_what_a_model_thinks_is_told_apart_from_what_it_says(make: Make) -> None
     events = drive(said(make(), user("think")))
     thought = "".join(event.text for event in events if isinstance(event, ThinkingPart))
     assert (thought, text(events)) == ("Six times seven.", "42")
+
+
+EITHER = {"type": "object", "oneOf": [{"required": ["id"]}, {"required": ["other"]}]}
+
+
+def test_an_answer_that_fits_one_of_several_schemas_comes_in_pieces(make: Make) -> None:
+    model = make()
+    asked = "either by a tool" if isinstance(model, Anthropic) else "either as text"
+    events = drive(said(model, user(asked), schema=EITHER))
+    assert json.loads(text(events)) == {"id": ["a", "b"], "x": {"y": "}"}}
+    assert len([event for event in events if isinstance(event, TextPart)]) > 3
+    assert not [event for event in events if isinstance(event, ToolCall)]
+    assert events[-1].reason == "stop"
+
+
+@pytest.mark.parametrize("options", [{}, {"thinking": {"type": "enabled", "budget_tokens": 1024}}])
+def test_no_provider_is_given_alternatives_at_the_root_of_a_schema(options: dict[str, Any]) -> None:
+    asked: list[dict[str, Any]] = []
+
+    async def main() -> None:
+        async with answering("", asked=asked) as base:
+            for model in (
+                OpenAI("gpt", base=base, key=SECRET),
+                Anthropic("claude", base=base, key=SECRET, options=options),
+            ):
+                with pytest.raises(ModelError):
+                    await said(model, user("go"), schema=EITHER)
+
+    drive(main())
+    openai, anthropic = asked[0], asked[-1]
+    schema = openai["response_format"]["json_schema"]["schema"]
+    assert schema["type"] == "object"
+    assert schema["properties"]["answer"]["anyOf"] == EITHER["oneOf"]
+    if options:  # a model that thinks cannot be told to call a tool
+        assert "tools" not in anthropic
+        assert "oneOf" in anthropic["system"]
+    else:
+        assert anthropic["tools"][0]["input_schema"] == schema
+        assert anthropic["tool_choice"] == {"type": "tool", "name": "answer"}
+
+
+@given(
+    st.recursive(st.none() | st.text() | st.integers(), st.lists, max_leaves=5), st.randoms(), st.booleans()
+)
+def test_what_is_around_an_answer_is_taken_off_wherever_it_is_cut(
+    value: Any, random: Random, has_object: bool
+) -> None:
+    whole = json.dumps({"answer": value} if has_object else [value])
+    pieces = []
+    while whole:
+        size = random.randint(1, 9)
+        pieces, whole = [*pieces, whole[:size]], whole[size:]
+
+    async def events() -> AsyncGenerator[ModelEvent]:
+        for piece in pieces:
+            yield TextPart(piece)
+        yield Stopped()
+
+    async def main() -> str:
+        request = ModelRequest((user("go"),), schema=EITHER)
+        return text([event async for event in without_object(request, events())])
+
+    assert json.loads(drive(main())) == (value if has_object else [value])
 
 
 @pytest.mark.parametrize("trouble", ["busy", "broken"])
@@ -241,6 +307,22 @@ def test_calls_are_told_apart_however_a_server_counts_them(indices: tuple[dict[s
                 ("a", {"city": "Rome"}),
                 ("b", {"city": "Oslo"}),
             ]
+
+    drive(main())
+
+
+@pytest.mark.parametrize("any_schema", [False, True])
+def test_an_answer_that_must_fit_alternatives_comes_without_an_object_around_it(any_schema: bool) -> None:
+    schema = {"oneOf": [{"type": "integer"}, {"type": "boolean"}]}
+    sent = "7" if any_schema else '{"answer": 7}'
+
+    async def main() -> None:
+        asked: list[Any] = []
+        async with answering(chunks({"content": sent}, reason="stop"), asked=asked) as base:
+            model = OpenAI("llama3.2", base=base, any_schema=any_schema)
+            assert text(await said(model, user("go"), schema=schema)) == "7"
+        wanted = asked[0]["response_format"]["json_schema"]["schema"]
+        assert (wanted == schema) is any_schema
 
     drive(main())
 

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from driving import drive
+from driving import drive, until
 from midcall import connect_hub
+from midcall.client.websocket import Remote
 from midcall.errors import MidcallError
 from midcall.items import Data, Done, Error, Request
 from peers import HERE
@@ -73,6 +74,11 @@ def serving(folder: Path, *options: str) -> Iterator[Server]:
         server.stop(signal.SIGKILL)
 
 
+def attached(remote: Remote) -> bool:
+    """The connection is open again, and the call is followed over it."""
+    return remote._opened.is_set() and all(task.done() for task in remote._going_on.values())
+
+
 ANSWERS = {"Name?": "Ann", "Colour?": "red", "Sure?": True}
 
 
@@ -91,7 +97,7 @@ def test_a_durable_call_goes_on_after_the_server_was_ended_at_each_question(
                         killed.add(message)
                         await asyncio.to_thread(server.stop, end)
                         await asyncio.to_thread(server.start)
-                        await asyncio.sleep(0.5)
+                        await until(lambda: attached(remote))
                     return ANSWERS[message]
 
                 result = await remote.call("durable.wizard", answer=answer, durable=True)

@@ -3,21 +3,34 @@
 import asyncio
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any
 
 import pytest
 
-from peers import Peer, stdio_peer, websocket_peer
+from operating import Server
+from peers import Peer, socket_peer, stdio_peer
 
 Open = Callable[[], AbstractAsyncContextManager[Peer]]
 
-both = pytest.mark.parametrize("open_peer", [stdio_peer, websocket_peer], ids=["stdio", "websocket"])
 PING = {"type": "pong", "message": "pong"}
 
 
-@both
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The WebSocket of one server for all tests."""
+    with Server(tmp_path_factory.mktemp("lines"), target="lines_app:hub", journal=False) as server:
+        yield f"ws://127.0.0.1:{server.port}/ws"
+
+
+@pytest.fixture(params=["stdio", "websocket"])
+def open_peer(request: pytest.FixtureRequest) -> Open:
+    """How a client connects: on stdio to a server of its own, by WebSocket to the module's."""
+    return stdio_peer if request.param == "stdio" else partial(socket_peer, request.getfixturevalue("url"))
+
+
 def test_a_plain_request_gets_the_collected_result(open_peer: Open) -> None:
     async def run() -> None:
         async with open_peer() as peer:
@@ -35,7 +48,6 @@ def test_a_plain_request_gets_the_collected_result(open_peer: Open) -> None:
     asyncio.run(run())
 
 
-@both
 def test_errors_have_codes_and_name_what_is_wrong(open_peer: Open) -> None:
     async def run() -> None:
         async with open_peer() as peer:
@@ -83,7 +95,6 @@ BAD_MESSAGES: list[tuple[str, bytes, int]] = [
 ]  # fmt: skip
 
 
-@both
 def test_a_bad_message_gets_an_error_and_the_next_good_one_is_answered(open_peer: Open) -> None:
     async def run() -> None:
         async with open_peer() as peer:
@@ -97,7 +108,6 @@ def test_a_bad_message_gets_an_error_and_the_next_good_one_is_answered(open_peer
     asyncio.run(run())
 
 
-@both
 def test_a_batch_gets_one_array_of_responses_without_the_notifications(open_peer: Open) -> None:
     async def run() -> None:
         async with open_peer() as peer:
@@ -121,13 +131,13 @@ def test_a_batch_gets_one_array_of_responses_without_the_notifications(open_peer
     asyncio.run(run())
 
 
-@both
 def test_a_slow_call_does_not_hold_up_the_next_one(open_peer: Open) -> None:
     async def run() -> None:
         async with open_peer() as peer:
-            await peer.send(b'{"jsonrpc":"2.0","id":"slow","method":"probe.sleep","params":{"seconds":0.3}}')
+            await peer.send(b'{"jsonrpc":"2.0","id":"slow","method":"probe.held"}')
             assert await peer.result("echo.ping") == PING
-            assert (await peer.response("slow"))["result"] == "slept"
+            await peer.result("probe.open")
+            assert (await peer.response("slow"))["result"] == "worked"
 
     asyncio.run(run())
 
@@ -138,7 +148,6 @@ async def subscribe(peer: Peer, method: str, params: Any = None) -> str:
     return subscription
 
 
-@both
 def test_a_subscription_streams_items_and_ends_with_one_done(open_peer: Open) -> None:
     async def run() -> None:
         async with open_peer() as peer:
@@ -158,7 +167,6 @@ def test_a_subscription_streams_items_and_ends_with_one_done(open_peer: Open) ->
     asyncio.run(run())
 
 
-@both
 def test_the_wizard_is_answered_by_both_ways_of_responding(open_peer: Open) -> None:
     async def run() -> None:
         async with open_peer() as peer:
@@ -189,7 +197,6 @@ def test_the_wizard_is_answered_by_both_ways_of_responding(open_peer: Open) -> N
     asyncio.run(run())
 
 
-@both
 def test_wrong_unknown_late_and_second_answers_are_refused(open_peer: Open) -> None:
     async def run() -> None:
         async with open_peer() as peer:
@@ -221,7 +228,6 @@ def test_wrong_unknown_late_and_second_answers_are_refused(open_peer: Open) -> N
     asyncio.run(run())
 
 
-@both
 def test_two_calls_of_one_tool_are_answered_in_reverse(open_peer: Open) -> None:
     async def run() -> None:
         async with open_peer() as peer:
@@ -237,7 +243,6 @@ def test_two_calls_of_one_tool_are_answered_in_reverse(open_peer: Open) -> None:
     asyncio.run(run())
 
 
-@both
 def test_a_thousand_waiting_calls_each_get_their_own_answer(open_peer: Open) -> None:
     async def run() -> None:
         count = 1000
@@ -260,7 +265,6 @@ def test_a_thousand_waiting_calls_each_get_their_own_answer(open_peer: Open) -> 
     asyncio.run(run())
 
 
-@both
 def test_unsubscribing_cancels_the_call(open_peer: Open) -> None:
     async def run() -> None:
         async with open_peer() as peer:
@@ -274,7 +278,6 @@ def test_unsubscribing_cancels_the_call(open_peer: Open) -> None:
     asyncio.run(run())
 
 
-@both
 def test_a_caller_says_which_questions_it_can_answer(open_peer: Open) -> None:
     async def run() -> None:
         async with open_peer() as peer:
@@ -288,7 +291,6 @@ def test_a_caller_says_which_questions_it_can_answer(open_peer: Open) -> None:
     asyncio.run(run())
 
 
-@both
 def test_logs_reach_the_caller_beside_the_items(open_peer: Open) -> None:
     async def run() -> None:
         async with open_peer() as peer:
@@ -303,7 +305,6 @@ def test_logs_reach_the_caller_beside_the_items(open_peer: Open) -> None:
     asyncio.run(run())
 
 
-@both
 def test_a_result_without_an_end_is_stopped_and_told(open_peer: Open) -> None:
     async def run() -> None:
         async with open_peer() as peer:

@@ -18,6 +18,9 @@ mock.onMessage("both", {
 });
 mock.onMessage("think", { content: "42", reasoning: "Six times seven." });
 mock.onMessage("cut", { content: "This will be cut off in the middle of it all." }, { chunkSize: 4, latency: 50, truncateAfterChunks: 5 });
+const either = '{"answer": {"id": ["a", "b"], "x": {"y": "}"}}}';
+mock.onMessage("either as text", { content: either }, { chunkSize: 5 });
+mock.onMessage("either by a tool", { toolCalls: [{ id: "call_c", name: "answer", arguments: either }] }, { chunkSize: 5 });
 for (const [word, status] of [["busy", 429], ["broken", 500]]) {
   const error = { error: { message: `${word} now`, type: "server_error" }, status };
   mock.addFixture({ match: { userMessage: `${word} once`, sequenceIndex: 0 }, response: error });

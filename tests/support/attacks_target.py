@@ -28,6 +28,7 @@ from websockets.sync.client import ClientConnection, connect
 import midcall
 from attacks import HERE as PLACE
 from attacks import META, SESSION, Hostile, Place, Request, put, tool
+from driving import LIMIT
 from mcp_oracle import MODERN
 from peers import HERE, command, free_port, wait_for
 
@@ -48,7 +49,7 @@ CPU = 2.0
 GROWTH = 150 * 1024 * 1024
 """Bytes that the server may have grown by after an attack of a megabyte."""
 
-PATIENCE = 15.0
+PATIENCE = LIMIT
 """Seconds after which a server that does not answer counts as stopped."""
 
 HEAD = 64 * 1024
@@ -203,7 +204,7 @@ class Target:
         assert self._process is not None
         self.stop()
         try:
-            self._process.wait(timeout=20)
+            self._process.wait(timeout=LIMIT)
         finally:
             self._process.kill()
             shutil.rmtree(self.root, ignore_errors=True)

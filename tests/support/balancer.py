@@ -80,7 +80,7 @@ class Response:
         return [json.loads(line) for line in lines if line.startswith(b"{")]
 
     async def message(self, method: str) -> Any:
-        for _ in range(500):
+        for _ in range(5000):
             for one in self.messages():
                 if one.get("method") == method:
                     return one

@@ -129,7 +129,7 @@ async def serving(engine: ChatEngine, **options: Any) -> AsyncIterator[int]:
     """The port at which the engine's hub is served."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         app = engine.hub.asgi(**options)
-        server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=2))
+        server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=int(LIMIT)))
         task = asyncio.create_task(server.serve(sockets=[listener]))
         try:
             while not server.started:

@@ -149,10 +149,10 @@ class Talk:
         return {"calm": calm, "urgent": urgent}
 
     @method
-    async def impatient(self, ask: Ask, handled: bool = False) -> str:
-        """Ask, and wait for half a second."""
+    async def impatient(self, ask: Ask, handled: bool = False, seconds: float = 0.5) -> str:
+        """Ask, and wait for half a second, or for as long as is said."""
         try:
-            return await ask.prompt("Quick, your name?", timeout=0.5)
+            return await ask.prompt("Quick, your name?", timeout=seconds)
         except TimedOut:
             if not handled:
                 raise
@@ -167,14 +167,14 @@ class Talk:
             return "as you like"
 
     @method
-    async def withdrawn(self, ask: Ask) -> str:
+    async def withdrawn(self, ask: Ask, seconds: float = 0.5) -> str:
         """Ask, and find the answer oneself."""
         question = ask.prompt("Where is it?")
 
         async def look() -> None:
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(seconds)
             ask.progress("looking around")
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(seconds)
             ask.cancel_question(question, "found it")
 
         async with asyncio.TaskGroup() as group:
@@ -234,7 +234,7 @@ class Work:
     def thread(self) -> str:
         """Sleep in a thread that cannot be stopped."""
         sys.stderr.write("asleep\n")
-        time.sleep(30)
+        time.sleep(300)
         return "done"
 
 

@@ -15,7 +15,7 @@ from driving import drive, until
 from http_peers import read_request
 from mcp_peers import mcp_environment
 from midcall import Client, connect
-from peers import HERE, command
+from peers import HERE, command, free_port
 
 MODERN = "2026-07-28"
 LATEST = "2025-11-25"
@@ -26,7 +26,7 @@ def run(main: Coroutine[Any, Any, Any]) -> Any:
 
     async def checked() -> Any:
         result = await main
-        for _ in range(200):
+        for _ in range(4000):
             if len(asyncio.all_tasks()) == 2:
                 break
             await asyncio.sleep(0.005)
@@ -37,7 +37,7 @@ def run(main: Coroutine[Any, Any, Any]) -> Any:
     async def main_task() -> Any:
         return await asyncio.create_task(checked())
 
-    return drive(main_task(), 60)
+    return drive(main_task())
 
 
 def scripted(name: str, *words: str, **options: Any) -> Client:
@@ -179,8 +179,8 @@ class HttpPeer:
 
     async def start(self) -> None:
         self._open = True
+        self.port = self.port or free_port()  # nobody else has it when it is started again
         self._server = await asyncio.start_server(self._connected, "127.0.0.1", self.port, limit=2**24)
-        self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
         """Close all connections, wherever they are."""

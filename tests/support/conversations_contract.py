@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from driving import LIMIT
 from journal_contract import Store, in_store, new_call, now, parked, step
 from midcall.journal.contract import (
     KEEP_RUNS,
@@ -313,8 +314,8 @@ class ConversationsContract:
         assert isinstance(taken.call, CallRecord)
         assert taken.call.id == call.id
 
-        told = asyncio.create_task(there.wait(call.id, 0, 10))
-        heard = asyncio.create_task(here.wait(call.id, 0, 10))
+        told = asyncio.create_task(there.wait(call.id, 0, 5 * LIMIT))
+        heard = asyncio.create_task(here.wait(call.id, 0, 5 * LIMIT))
         await asyncio.sleep(0.05)
         settlement = Settlement(call.id, 0, 0, b"asked", Parking(status="waiting", questions=b"?"))
         end = RunEnd("r", 1, [b"1"])

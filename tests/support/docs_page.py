@@ -104,7 +104,7 @@ class Page:
             for server in self.servers:
                 server.terminate()
             for server in self.servers:
-                server.wait(10)
+                server.wait(LIMIT)
 
     def play_block(self, block: Block, later: list[Block]) -> None:
         match block.language:

@@ -2,7 +2,8 @@
 
 import asyncio
 import gc
-from collections.abc import Coroutine
+import traceback
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from midcall import Hub, Item, Request
@@ -24,8 +25,20 @@ def drive(main: Coroutine[Any, Any, Any], limit: float = LIMIT) -> Any:
 
     result = asyncio.run(watched())
     gc.collect()  # a future with an unread error complains when it goes
-    assert unseen == []
+    assert_no_errors(unseen)
     return result
+
+
+def assert_no_errors(unseen: list[dict[str, Any]]) -> None:
+    """Nothing is among what only an event loop heard of."""
+    assert not unseen, "\n".join(map(_shown, unseen))
+
+
+def _shown(context: dict[str, Any]) -> str:
+    """What the event loop said of an error, with the traceback of it: where it was raised, not only what it was."""
+    said = "\n".join(f"{key}: {value!r}" for key, value in context.items())
+    error = context.get("exception")
+    return f"{said}\n{''.join(traceback.format_exception(error))}" if error is not None else said
 
 
 async def assert_nothing_left(hub: Hub) -> None:
@@ -55,6 +68,23 @@ async def until(condition: Any) -> None:
     async with asyncio.timeout(LIMIT):
         while not condition():
             await asyncio.sleep(0.001)
+
+
+async def turns(count: int = 200) -> None:
+    """Let everything run that can, without a thread, a peer or a timer: a number of turns of the loop, not a time."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def with_patience(attempt: Callable[[float], Awaitable[bool]]) -> None:
+    """Try with more and more seconds until they were enough for what is to happen within them.
+
+    For limits that are to be reached by one thing and not by another: how long the other needs is up to what
+    else the machine has to do.
+    """
+    seconds = 0.3
+    while not await attempt(seconds):
+        seconds *= 3
 
 
 def kinds(items: list[Item]) -> list[str]:

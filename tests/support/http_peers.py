@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from driving import LIMIT
+from driving import LIMIT, assert_no_errors
 from midcall.http.client import HttpClient
 from midcall.http.message import Headers, HttpError, HttpUrl
 
@@ -48,7 +48,7 @@ def run_in(loop_factory: Callable[[], asyncio.AbstractEventLoop], main: Coroutin
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         result = runner.run(watched())
     gc.collect()  # an open socket complains when it goes
-    assert unseen == []
+    assert_no_errors(unseen)
     return result
 
 

@@ -35,6 +35,7 @@ from midcall.journal.contract import (
     Gone,
     Journal,
     JournalError,
+    Notice,
     Page,
     Parking,
     Settled,
@@ -604,6 +605,35 @@ class JournalContract:
             await other.append(call_id, claim.call.fence, [step("late")])
 
     @in_store
+    async def test_a_call_that_is_held_while_it_waits_is_claimed_by_its_worker_only(
+        self, store: Store
+    ) -> None:
+        holder, other = await store.worker(), await store.worker()
+        call_id = await parked(holder, owner=holder.worker)
+        assert isinstance(busy := await other.claim(call_id, 1), Busy)
+        assert (busy.call.status, busy.call.owner) == ("waiting", holder.worker)
+        fence = (await claimed(holder, call_id, 1)).fence
+        held = Parking(status="waiting", questions=b'["Sure?"]', held=True)
+        await holder.settle(call_id, fence, 1, b"asked", held)
+        assert isinstance(await other.claim(call_id, 2), Busy)
+        await holder.append(call_id, fence, [step("2")])
+        assert isinstance(await other.claim(call_id, 2), Busy)
+        await holder.append(call_id, fence, [], WAITING)
+        fence = (await claimed(other, call_id, 2)).fence
+        await other.settle(call_id, fence, 2, b"asked", WAITING)
+        await other.append(call_id, fence, [step("3")], held)
+        assert isinstance(await holder.claim(call_id, 3), Busy)
+        assert await holder.end(call_id, "aborted", b"over", time.time() + 60)
+
+    @in_store
+    async def test_a_call_that_a_dead_worker_held_can_be_claimed(self, store: Store) -> None:
+        dead, other = await store.worker(), await store.worker()
+        call_id = await parked(dead, owner=dead.worker)
+        assert isinstance(await other.claim(call_id, 1), Busy)
+        await store.die(dead)
+        assert (await claimed(other, call_id, 1)).owner == other.worker
+
+    @in_store
     async def test_a_claim_with_a_fence_is_granted_only_if_nobody_has_claimed_since(
         self, store: Store
     ) -> None:
@@ -775,8 +805,8 @@ class JournalContract:
         journal = await store.worker()
         call = new_call()
         await journal.create(call)
-        leaving = asyncio.create_task(journal.wait(call.id, 0, 10))
-        staying = asyncio.create_task(journal.wait(call.id, 0, 10))
+        leaving = asyncio.create_task(journal.wait(call.id, 0, 5 * LIMIT))
+        staying = asyncio.create_task(journal.wait(call.id, 0, 5 * LIMIT))
         await asyncio.sleep(0.05)
         leaving.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -804,7 +834,7 @@ class JournalContract:
         runner, journal = await store.worker(), await store.worker()
         call_id = await parked(runner)
         call = await claimed(runner, call_id, 1)
-        waiters = [asyncio.create_task(worker.wait(call_id, 1, 10)) for worker in (runner, journal)]
+        waiters = [asyncio.create_task(worker.wait(call_id, 1, 5 * LIMIT)) for worker in (runner, journal)]
         await asyncio.sleep(0.05)
         expires = time.time() + 99
         assert await journal.end(call_id, "aborted", b"stopped", expires)
@@ -1003,6 +1033,113 @@ class JournalContract:
         assert await found(principal="bob", name="shop.buy", status=["waiting", "failed"]) == [10, 4]
         assert await found(principal="eve") == []
         assert await found(status=["poisoned"]) == []
+
+    @in_store
+    async def test_calls_that_wait_for_others_are_listed_until_they_do_not(self, store: Store) -> None:
+        journal, other = await store.worker(), await store.worker()
+        for n in range(3):
+            await parked(journal, created=float(n))
+
+        async def found(**given: Any) -> list[str]:
+            page = await other.list(addressed=True, **given)
+            assert page.next is None
+            assert all(call.addressed for call in page.calls)
+            return [call.id for call in page.calls]
+
+        assert await found() == []
+        created = await parked(journal, created=5.0, principal="ann", name="shop.sell", addressed=True)
+        settled, amended = await parked(journal, created=4.0), await parked(journal, created=6.0)
+        asks_others = replace(WAITING, addressed=True)
+        fence = (await claimed(journal, settled, 1)).fence
+        await journal.settle(settled, fence, 1, b"asked", asks_others)
+        await journal.append(amended, 0, [], asks_others)
+        assert await found() == [amended, created, settled]
+        assert await found(principal="ann") == [created] == await found(name="shop.sell")
+        assert await found(principal="bob") == []
+        assert await found(status=["completed"]) == []
+        assert await found(status=["waiting"], limit=3) == [amended, created, settled]
+        first = await other.list(addressed=True, limit=2)
+        assert [call.id for call in (await other.list(addressed=True, after=first.next)).calls] == [settled]
+        fence = (await claimed(other, settled, 2)).fence
+        assert (await now(journal, settled)).addressed
+        await other.settle(settled, fence, 2, b"asked", WAITING)
+        await journal.append(amended, 0, [], WAITING)
+        assert await found() == [created]
+        exported = await written(journal, created)
+        assert await journal.end(created, "aborted", b"over", 0.0)
+        assert await found() == []
+        await journal.sweep()
+        assert await journal.restore(exported)
+        assert await found() == [created]
+
+    @in_store
+    async def test_notices_are_written_with_what_they_are_about_or_not_at_all(self, store: Store) -> None:
+        journal, other = await store.worker(), await store.worker()
+
+        def notice(name: str, call_id: str) -> Notice:
+            return Notice(name, call_id, time.time())
+
+        call = waiting_call()
+        await journal.create(call, [], b"asked", [notice("one", call.id)])
+        with pytest.raises(JournalError):
+            await journal.create(call, [], b"asked", [notice("never", call.id)])
+        keyed = waiting_call(idempotency_key="k")
+        await journal.create(keyed, [], b"asked", [notice("two", keyed.id)])
+        again = waiting_call(idempotency_key="k")
+        assert await journal.create(again, [], b"asked", [notice("never", again.id)]) is not None
+        fence = (await claimed(journal, call.id, 1)).fence
+        both = replace(WAITING, notices=[notice("one", call.id), notice("three", call.id)])
+        late = replace(WAITING, notices=[notice("never", call.id)])
+        with pytest.raises(Fenced):
+            await journal.settle(call.id, fence - 1, 1, b"asked", late)
+        await journal.settle(call.id, fence, 1, b"asked", both)
+        with pytest.raises(Fenced):
+            await journal.append(call.id, fence - 1, [], late)
+        await journal.append(call.id, fence, [], replace(WAITING, notices=[notice("four", call.id)]))
+        taken = await other.take_notices(10, 60)
+        assert sorted(one.id for one in taken) == ["four", "one", "three", "two"]
+        assert {one.id: one.call_id for one in taken}["two"] == keyed.id
+
+    @in_store
+    async def test_a_notice_is_taken_by_one_worker_until_it_is_told(self, store: Store) -> None:
+        journal, other = await store.worker(), await store.worker()
+        call = waiting_call()
+        soon = [Notice(f"n{n}", call.id, 100.0 - n) for n in range(5)]
+        later = Notice("later", call.id, time.time() + 3600)
+        await journal.create(call, [], b"asked", [*soon, later])
+        assert [one.id for one in await journal.take_notices(2, 60)] == ["n4", "n3"]
+        taken = await asyncio.gather(*(worker.take_notices(1, 60) for worker in (journal, other) * 3))
+        assert sorted(one.id for some in taken for one in some) == ["n0", "n1", "n2"]
+        assert {one.tries for some in taken for one in some} == {1}
+        assert await other.take_notices(10, 60) == []
+        await other.notice_told("n0")
+        await other.notice_told("unknown")
+        await journal.postpone_notice("n0", 0)
+        await journal.postpone_notice("n1", -1)
+        await other.postpone_notice("n2", 3600)
+        (again,) = await other.take_notices(10, -1)
+        assert (again.id, again.call_id, again.tries) == ("n1", call.id, 2)
+        (once_more,) = await journal.take_notices(10, 60)
+        assert (once_more.id, once_more.tries) == ("n1", 3)
+        repeated = replace(WAITING, notices=[Notice("n0", call.id, 1.0), Notice("n5", call.id, 1.0)])
+        await journal.append(call.id, 0, [], repeated)
+        assert [one.id for one in await other.take_notices(10, 60)] == ["n5"]
+        exported = await written(journal, call.id)
+        assert await journal.end(call.id, "aborted", b"over", 0.0)
+        await journal.sweep()
+        assert await journal.restore(exported)
+        await journal.append(call.id, 0, [], repeated)
+        assert sorted(one.id for one in await other.take_notices(10, 60)) == ["n0", "n5"]
+
+    @in_store
+    async def test_notices_outlive_their_workers(self, store: Store) -> None:
+        dead = await store.worker()
+        call = waiting_call()
+        await dead.create(call, [], b"asked", [Notice("n", call.id, 1.0)])
+        assert await dead.take_notices(10, -1)
+        await store.die(dead)
+        (found,) = await (await store.worker()).take_notices(10, 60)
+        assert (found.id, found.tries) == ("n", 2)
 
     @in_store
     async def test_a_page_that_never_was_is_an_error(self, store: Store) -> None:

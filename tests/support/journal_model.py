@@ -62,10 +62,16 @@ parkings = st.builds(
     wake=wakes,
     questions=values,
     expires=st.none() | expiries,
-)
+    held=st.booleans(),
+).map(lambda one: one if one.status == "waiting" else replace(one, held=False))
 
 changes = st.builds(
-    Parking, status=st.just("waiting"), wake=wakes, questions=values, expires=st.none() | expiries
+    Parking,
+    status=st.just("waiting"),
+    wake=wakes,
+    questions=values,
+    expires=st.none() | expiries,
+    held=st.booleans(),
 )
 
 

@@ -14,6 +14,7 @@ class Probe:
 
     def __init__(self) -> None:
         self.trail: list[str] = []
+        self._opened = asyncio.Event()
 
     @method
     async def state(self) -> dict[str, Any]:
@@ -50,6 +51,18 @@ class Probe:
         """Take a while."""
         await asyncio.sleep(seconds)
         return "slept"
+
+    @method
+    async def held(self) -> str:
+        """Work until `open` is called."""
+        await self._opened.wait()
+        return "worked"
+
+    @method
+    async def open(self) -> None:
+        """Let `held` end."""
+        self._opened.set()
+        self._opened = asyncio.Event()
 
     @method
     async def flood(self, count: int, size: int = 1000) -> AsyncIterator[str]:

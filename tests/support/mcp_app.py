@@ -66,8 +66,18 @@ class Order(BaseModel):
 flight = Question("pickFlight", Person)
 
 
+class Gates(dict[str, asyncio.Event]):
+    """What keeps methods at work until it is opened, by name."""
+
+    def __missing__(self, name: str) -> asyncio.Event:
+        return self.setdefault(name, asyncio.Event())
+
+
 class Give:
     """One method for each row of the table of results."""
+
+    def __init__(self, gates: Gates) -> None:
+        self._gates = gates
 
     @method
     async def nothing(self) -> None:
@@ -133,6 +143,18 @@ class Give:
         return "slept"
 
     @method
+    async def held(self, gate: str) -> str:
+        """Work until a gate is opened."""
+        await self._gates[gate].wait()
+        return "worked"
+
+    @method
+    async def open(self, gate: str) -> str:
+        """Open a gate."""
+        self._gates[gate].set()
+        return "opened"
+
+    @method
     async def narrate(self, ask: Ask, level: str = "info") -> str:
         """Report progress, also backwards, and write to the log at each level."""
         for percentage in (10, 5, 10, 60, 100):
@@ -153,13 +175,19 @@ class Give:
 class Seek:
     """Methods that ask in every way."""
 
-    def __init__(self) -> None:
+    def __init__(self, gates: Gates | None = None) -> None:
         self.trail: list[str] = []
+        self._gates = Gates() if gates is None else gates
 
     @method
     async def confirm(self, ask: Ask, default: bool | None = None) -> str:
         """Ask for a yes."""
         return f"confirmed: {await ask.confirm('Sure?', default=default)}"
+
+    @method(person_only=True)
+    async def permission(self, ask: Ask) -> str:
+        """Ask what a model must not answer."""
+        return f"permitted: {await ask.confirm('May it?')}"
 
     @method
     async def prompt(self, ask: Ask, name: str = "you", timeout: float = 30.0) -> str:
@@ -257,11 +285,21 @@ class Seek:
         return name
 
     @method
-    async def unhurried(self, ask: Ask, run: str = "", seconds: float = 0.6) -> str:
-        """Ask, work for a while, and ask again."""
+    async def held_wizard(self, ask: Ask, run: str) -> str:
+        """Ask, then work until the gate of the run is opened."""
+        name = await ask.prompt("Name?")
+        self.trail.append(f"{run} works")
+        await self._gates[run].wait()
+        ask.progress("half of it", 50)
+        self.trail.append(f"{run} worked")
+        return name
+
+    @method
+    async def unhurried(self, ask: Ask, run: str) -> str:
+        """Ask, work until the gate of the run is opened, and ask again."""
         first = await ask.prompt("First?")
         self.trail.append(f"{run} {first}")
-        await asyncio.sleep(seconds)
+        await self._gates[run].wait()
         return f"{first} {await ask.prompt('Second?')}"
 
     @method
@@ -408,6 +446,7 @@ class Admin:
             "calls": sum(not call.method.endswith(".state") for call in self._hub.calls.list()),
             "questions": self._hub.calls.open_questions,
             "tasks": len(call_tasks()),
+            "running": [call.method for call in self._hub.calls.list()],
             "trail": self._seek.trail,
         }
 
@@ -431,11 +470,10 @@ class Admin:
 
 def make_hub(**settings: Any) -> Hub:
     made = Hub("plexus", version="9.8.7")
-    seek = Seek()
-    made.register(Give()).register(seek).register(Library()).register(Admin(made, seek))
+    gates = Gates()
+    seek = Seek(gates)
+    made.register(Give(gates)).register(seek).register(Library()).register(Admin(made, seek))
     return made.with_extension(McpExtension(**settings)) if settings else made
 
 
 hub = make_hub()
-hasty = make_hub(time_limit=1.0)
-"""Its questions are forgotten after a second."""

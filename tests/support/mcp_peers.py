@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from typing import Any, TypeAlias
 
-from driving import LIMIT
+from driving import LIMIT, until
 from mcp_oracle import MODERN, Oracle
 from peers import LARGE, StdioWire, close_pipes, command, environment, free_port, wait_for
 
@@ -154,6 +154,23 @@ class Client:
             while (state := await self.state())["questions"] != count:
                 await asyncio.sleep(0.01)
             return state
+
+    async def until_running(self, method: str, count: int = 1) -> None:
+        """Wait until the server runs so many calls of a method."""
+        async with asyncio.timeout(LIMIT):
+            while (await self.state())["running"].count(method) != count:
+                await asyncio.sleep(0.01)
+
+    async def until_trail(self, *wanted: str) -> None:
+        """Wait until the methods of the server have done this."""
+        async with asyncio.timeout(LIMIT):
+            while not set(wanted) <= set((await self.state())["trail"]):
+                await asyncio.sleep(0.01)
+
+    async def taken(self) -> None:
+        """Wait until the server has seen what it was sent so far, and who has left, on any connection."""
+        for _ in range(2):  # which come after that, on connections of their own
+            await self.state()
 
     # --- legacy ------------------------------------------------------------------------------
 
@@ -306,12 +323,19 @@ async def hang_up(writer: asyncio.StreamWriter) -> None:
         await writer.wait_closed()
 
 
-async def http(port: int, verb: str, headers: dict[str, str], body: bytes = b"") -> Response:
+async def http(
+    port: int,
+    verb: str,
+    headers: dict[str, str],
+    body: bytes = b"",
+    sent: Callable[[], object] = lambda: None,
+) -> Response:
     """Send a request on a connection of its own; give the response once its head is there."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=LARGE)
     lines = {"host": f"127.0.0.1:{port}", "content-length": str(len(body)), **headers}
     head = f"{verb} /mcp HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in lines.items())
     writer.write(head.encode() + b"\r\n" + body)
+    sent()
     try:
         status = int((await reader.readline()).split()[1])
         found = {}
@@ -335,6 +359,7 @@ class HttpClient(Client):
         self.session_id: str | None = None
         self.statuses: list[int] = []
         self.open: list[Response] = []
+        self.listened: Response | None = None
         self._token = token
         self._posts: set[asyncio.Task[None]] = set()
 
@@ -355,13 +380,16 @@ class HttpClient(Client):
         return headers
 
     async def post(self, message: Any) -> None:
-        task = asyncio.ensure_future(self._post(message))
+        sent = asyncio.Event()
+        task = asyncio.ensure_future(self._post(message, sent.set))
+        task.add_done_callback(lambda _: sent.set())
         self._posts.add(task)
+        await sent.wait()
         if isinstance(message, dict) and ("id" not in message or "method" not in message):
             await task  # no response follows: it has been taken once it is acknowledged
 
-    async def _post(self, message: Any) -> None:
-        response = await http(self.port, "POST", self.headers(message), json.dumps(message).encode())
+    async def _post(self, message: Any, sent: Callable[[], object]) -> None:
+        response = await http(self.port, "POST", self.headers(message), json.dumps(message).encode(), sent)
         self.statuses.append(response.status)
         self.session_id = response.headers.get("mcp-session-id", self.session_id)
         await self.take(response)
@@ -378,13 +406,21 @@ class HttpClient(Client):
 
     def listen(self, last_event_id: str | None = None) -> "asyncio.Task[None]":
         """Open the GET stream, or resume another one."""
+        self.listened = None
         task = asyncio.ensure_future(self._get(last_event_id))
         self._posts.add(task)
         return task
 
+    async def listening(self) -> "asyncio.Task[None]":
+        """Open the GET stream; returns when it is open."""
+        task = self.listen()
+        await until(lambda: task.done() or self.listened is not None)
+        assert self.listened is not None and self.listened.status == 200
+        return task
+
     async def _get(self, last_event_id: str | None) -> None:
         headers = self.headers() | ({} if last_event_id is None else {"last-event-id": last_event_id})
-        response = await http(self.port, "GET", headers)
+        response = self.listened = await http(self.port, "GET", headers)
         self.statuses.append(response.status)
         await self.take(response)
 

@@ -55,6 +55,7 @@ async def mounted(command: Any = SERVER, namespace: str = "b", **options: Any) -
     hub = Hub("front").mount(namespace, command, **options)
     await hub.open()
     try:
+        await hub.open_mounts(driving.LIMIT)
         assert hub.mounts[0].activation.known, hub.mounts[0].failure
         yield hub
     finally:

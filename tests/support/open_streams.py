@@ -13,7 +13,7 @@ import pytest
 import uvicorn
 import uvloop
 
-from driving import LIMIT, until
+from driving import LIMIT, assert_no_errors, until
 from mcp_peers import FORMS, LATEST, META, MODERN
 from midcall import Ask, Hub, method
 from midcall.transports import http_server
@@ -261,4 +261,4 @@ def drive(way: str, main: Callable[[Visitor], Any]) -> None:
     with asyncio.Runner(loop_factory=factory) as runner:
         runner.run(watched())
     gc.collect()
-    assert unseen == []
+    assert_no_errors(unseen)

@@ -65,9 +65,9 @@ class Shop:
         return "visited"
 
     @method
-    async def hurry(self, ask: Ask) -> str:
+    async def hurry(self, ask: Ask, seconds: float) -> str:
         """Ask, and wait for a moment."""
-        return await ask.prompt("Quick?", timeout=0.3)
+        return await ask.prompt("Quick?", timeout=seconds)
 
     @method
     async def tell(self, ask: Ask) -> AsyncIterator[str]:
@@ -82,10 +82,10 @@ class Shop:
         return "done"
 
     @method
-    async def slow_after(self, ask: Ask) -> str:
+    async def slow_after(self, ask: Ask, seconds: float) -> str:
         """Take a while after the answer."""
         said = await ask.prompt("Go?")
-        await asyncio.sleep(3)
+        await asyncio.sleep(seconds)
         return said
 
     @method

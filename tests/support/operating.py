@@ -21,7 +21,7 @@ import asyncpg
 import postgres_server
 from driving import LIMIT
 from mcp_peers import FORMS, META, MODERN
-from peers import HERE, command, free_port, wait_for
+from peers import HERE, command, environment, free_port, wait_for
 
 ADMIN = "admin-0123456789abcdef"
 ADA = "ada-0123456789abcdef"
@@ -73,7 +73,7 @@ class Server:
 
     @property
     def environment(self) -> dict[str, str]:
-        return {**os.environ, "PYTHONPATH": str(HERE), "LEDGER": str(self.ledger), **self._more}
+        return {**environment(), "LEDGER": str(self.ledger), **self._more}
 
     def __enter__(self) -> Self:
         self.start()

@@ -8,7 +8,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,7 +27,9 @@ def command(*arguments: str) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(HERE)}
+    """For servers: the applications of this folder are found, and what the tests themselves are run with."""
+    places = (str(HERE), os.environ.get("PYTHONPATH"))
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))}
 
 
 class Wire(Protocol):
@@ -63,10 +65,19 @@ class Peer:
         return await self.response(id)
 
     async def response(self, id: Any) -> Any:
+        return await self._next(
+            lambda message: isinstance(message, dict) and "method" not in message and message.get("id") == id
+        )
+
+    async def _next(self, wanted: Callable[[Any], bool]) -> Any:
+        """The next message of a kind, which may have come while something else was awaited."""
+        for place, message in enumerate(self._others):
+            if wanted(message):
+                return self._others.pop(place)
         while True:
             async with asyncio.timeout(LIMIT):
                 message = json.loads(await self.wire.receive())
-            if isinstance(message, dict) and "method" not in message and message.get("id") == id:
+            if wanted(message):
                 return message
             self._others.append(message)
 
@@ -77,15 +88,7 @@ class Peer:
 
     async def item(self, subscription: str, type: str) -> Any:
         """The next item of this type of a subscription."""
-        for place, message in enumerate(self._others):
-            if _is_item(message, subscription, type):
-                return self._others.pop(place)["params"]["result"]
-        while True:
-            async with asyncio.timeout(LIMIT):
-                message = json.loads(await self.wire.receive())
-            if _is_item(message, subscription, type):
-                return message["params"]["result"]
-            self._others.append(message)
+        return (await self._next(lambda message: _is_item(message, subscription, type)))["params"]["result"]
 
     async def items(self, subscription: str) -> list[Any]:
         """All items of a subscription from now to its end."""
@@ -207,7 +210,14 @@ async def http_server(
 @asynccontextmanager
 async def websocket_peer(target: str = "lines_app:hub") -> AsyncIterator[Peer]:
     """A raw WebSocket to a server in a process of its own."""
-    async with http_server(target) as url, connect(url, max_size=None) as socket:
+    async with http_server(target) as url, socket_peer(url) as peer:
+        yield peer
+
+
+@asynccontextmanager
+async def socket_peer(url: str) -> AsyncIterator[Peer]:
+    """A raw WebSocket to a server that is there."""
+    async with connect(url, max_size=None) as socket:
         yield Peer(SocketWire(socket))
 
 

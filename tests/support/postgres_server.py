@@ -51,6 +51,8 @@ HELP = f"""There is no PostgreSQL, and none could be installed. Any of these wil
 OPTIONS = {"listen_addresses": "127.0.0.1", "max_connections": "300", "log_min_messages": "warning"}
 HASTY = {"fsync": "off", "full_page_writes": "off"}
 """Safe against everything but a crash of the machine, which no test brings about."""
+PATIENTLY = ("-w", "-t", "100")
+"""Wait until it is done, also on a machine that has other things to do."""
 GUARD = (
     'trap "" INT TERM HUP; cat >/dev/null; "$1" -D "$2/data" -m immediate stop >/dev/null 2>&1; rm -rf "$2"'
 )
@@ -141,7 +143,7 @@ class Server:
             raise RuntimeError(f"PostgreSQL cannot make a cluster: {made.stdout}")
 
     def _ctl(self, *words: Any) -> subprocess.CompletedProcess[str]:
-        return _run(self._bin / "pg_ctl", "-D", self.folder / "data", "-w", *words)
+        return _run(self._bin / "pg_ctl", "-D", self.folder / "data", *PATIENTLY, *words)
 
 
 @functools.cache

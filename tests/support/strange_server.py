@@ -7,6 +7,8 @@ import json
 import os
 import sys
 import threading
+import time
+from pathlib import Path
 from typing import Any
 
 from strange_forms import ODD_FORM
@@ -86,6 +88,12 @@ def ask(key: str, method: str, params: Any) -> Any:
         return answered.pop(key)
 
 
+def until_there(file: str) -> None:
+    """Wait for a file, by which a test says that it goes on."""
+    while not Path(file).exists():
+        time.sleep(0.01)
+
+
 def form(message: str, schema: Any = ODD_FORM) -> dict[str, Any]:
     return {"mode": "form", "message": message, "requestedSchema": schema}
 
@@ -136,14 +144,14 @@ def call(id: Any, params: Any) -> None:
             said(id, [answered.pop(f"a{id}"), answered.pop(f"b{id}")])
         case "withdraws":
             send(id=f"w{id}", method="elicitation/create", params=form("Never mind?", WORD))
-            threading.Event().wait(0.3)
+            until_there(arguments["file"])
             send(
                 method="notifications/cancelled", params={"requestId": f"w{id}", "reason": "changed my mind"}
             )
             said(id, ask(f"x{id}", "elicitation/create", form("Instead?", WORD)))
         case "ends":
             send(id=f"e{id}", method="elicitation/create", params=form("Too late?", WORD))
-            threading.Event().wait(0.3)
+            until_there(arguments["file"])
             said(id, "I did not wait")
         case "pages":
             page(id)

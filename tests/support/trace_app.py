@@ -87,6 +87,12 @@ class Tools:
         return "slept"
 
     @method
+    async def hang(self) -> None:
+        """Begin, and never end."""
+        mark("begun")
+        await asyncio.Event().wait()
+
+    @method
     async def wizard(self, ask: Ask) -> str:
         """Ask twice, with work before, between and after."""
         mark("before")

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import ConsoleMessage, Page, expect
 
+from driving import LIMIT
 from midcall.transports.web import BUILT
 from operating import Server
 
@@ -20,7 +21,7 @@ SCREENSHOTS = HERE.parent / "screenshots"
 AXE = HERE.parents[1] / "web" / "node_modules" / "axe-core" / "axe.min.js"
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-PATIENCE = 30_000
+PATIENCE = 1000 * LIMIT
 """Milliseconds for anything to appear, on a machine that has other things to do."""
 
 expect.set_options(timeout=PATIENCE)
@@ -35,12 +36,15 @@ def chromium() -> str:
     return found
 
 
-def web_server(folder: Path, *options: str, target: str = "web_app:hub", **more: str) -> Server:
+def web_server(
+    folder: Path, *options: str, target: str = "web_app:hub", journal: bool = True, **more: str
+) -> Server:
     """A server with the web client, which must have been built."""
     if not (BUILT / "index.html").is_file():
         pytest.skip("The web client is not built: make web, which needs Node.js")
     module = ("--web-module", str(HERE / "web_rating.js"))
-    return Server(folder, *module, *options, target=target, MIDCALL_STATE=str(folder / "state"), **more)
+    state = str(folder / "state")
+    return Server(folder, *module, *options, target=target, journal=journal, MIDCALL_STATE=state, **more)
 
 
 def note(message: ConsoleMessage, faults: list[str]) -> None:

@@ -1,6 +1,7 @@
 """A hub for several workers: every effect of a step is one line in the file that `LEDGER` names.
 
-It takes up to twice `PACE` seconds, so that something can fall into it. With `STORE` and `LEASE` it has a journal
+It takes up to twice `PACE` seconds, so that something can fall into it. What takes a while ends before that if there
+is a file `LEDGER.enough`, and each process that waits for a call of another one is named in `LEDGER.waits`. With `STORE` and `LEASE` it has a journal
 whose workers count as gone after that many seconds, and who look twice as often for calls of such workers, since a
 test cannot wait for as long as people do.
 """
@@ -11,6 +12,7 @@ import os
 import random
 import time
 import uuid
+from pathlib import Path
 from typing import Any
 
 from midcall import Ask, Hub, method
@@ -40,6 +42,14 @@ def effect(run: str, step: str) -> str:
     return made
 
 
+async def take_a_while(seconds: float) -> None:
+    """So long, or until there is the file that says that it was enough."""
+    end = time.monotonic() + seconds
+    enough = Path(os.environ["LEDGER"] + ".enough")
+    while time.monotonic() < end and not enough.exists():
+        await asyncio.sleep(0.01)
+
+
 class Work:
     """What the workers do."""
 
@@ -64,11 +74,15 @@ class Work:
         return {"answers": [name, colour, sure], "made": made}
 
     @method
-    async def thinking(self, run: str, seconds: float, ask: Ask) -> str:
-        """Ask, do something, take a while, and do something else."""
+    async def thinking(self, run: str, ask: Ask, seconds: float = 0.0, hold: str = "") -> str:
+        """Ask, do something, take a while, or as long as there is the file `hold`, and do something else."""
         who = await ask.prompt("Who?", key="who")
         await ask.step(effect, run, "before")
-        await asyncio.sleep(seconds)
+        await take_a_while(seconds)
+        if hold:
+            Path(hold).with_suffix(".reached").touch()
+            while Path(hold).exists():
+                await asyncio.sleep(0.02)
         await ask.step(effect, run, "after")
         return f"It is {who}"
 
@@ -78,7 +92,7 @@ class Work:
 
         async def work() -> str:
             effect(run, "begun")
-            await asyncio.sleep(seconds)
+            await take_a_while(seconds)
             return effect(run, "ended")
 
         who = await ask.prompt("Who?", key="who")
@@ -95,8 +109,9 @@ class Work:
 
     @method
     async def slow(self, seconds: float) -> int:
-        """Take a while."""
-        await asyncio.sleep(seconds)
+        """Take a while, of which the beginning is noted."""
+        effect("slow", "begun")
+        await take_a_while(seconds)
         return os.getpid()
 
     @method
@@ -118,4 +133,13 @@ if "STORE" in os.environ:
     else:
         from midcall.journal.sqlite import SqliteJournal
 
-        hub.durable = DurableCalls(hub, SqliteJournal(os.environ["STORE"], lease=lease))
+        class Journal(SqliteJournal):
+            """Says who waits."""
+
+            async def wait(self, call_id: str, segment: int, seconds: float) -> bytes | None:
+                if seconds:
+                    with Path(os.environ["LEDGER"] + ".waits").open("a") as waits:
+                        waits.write(f"{os.getpid()}\n")
+                return await super().wait(call_id, segment, seconds)
+
+        hub.durable = DurableCalls(hub, Journal(os.environ["STORE"], lease=lease))

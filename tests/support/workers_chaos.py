@@ -118,11 +118,20 @@ class Fleet:
                 process.wait()
 
     def effects(self) -> list[dict[str, str]]:
-        return (
-            [json.loads(line) for line in self.ledger.read_text().splitlines()]
-            if self.ledger.exists()
-            else []
-        )
+        return effects(self.ledger)
+
+    def waits(self, port: int) -> bool:
+        """Whether a worker waits, or has waited, for a call that another one runs."""
+        waits = Path(f"{self.ledger}.waits")
+        return waits.exists() and str(self._processes[port].pid) in waits.read_text().splitlines()
+
+    def enough(self) -> None:
+        """Have what takes a while end."""
+        Path(f"{self.ledger}.enough").touch()
+
+
+def effects(ledger: Path) -> list[dict[str, str]]:
+    return [json.loads(line) for line in ledger.read_text().splitlines()] if ledger.exists() else []
 
 
 def children(pid: int) -> list[int]:
@@ -252,11 +261,14 @@ class Caller:
         return len(self.answers) if asked is None else min(map(list(self.answers).index, asked))
 
     async def _until_told(self, request: dict[str, Any]) -> dict[str, Any]:
+        patience = 1.0
         while True:
             port = self.rng.choice(self.ports)
             try:
-                response = await post(port, request, self.run, self.rng.uniform(*self.limits))
+                response = await post(port, request, self.run, patience * self.rng.uniform(*self.limits))
             except TROUBLE as error:
+                if isinstance(error, TimeoutError):
+                    patience *= 1.5  # the machine may have other things to do
                 self.seen[f"tried again after {type(error).__name__}"] += 1
                 await asyncio.sleep(self.rng.uniform(0.02, 0.3))
                 continue
@@ -349,7 +361,7 @@ async def chaos(
         async with turns:
             assert not await caller.step()
 
-    async with asyncio.timeout(3 * seconds + 60):
+    async with asyncio.timeout(3 * seconds + LIMIT):
         await asyncio.gather(*(begin(caller) for caller in callers[:calls]))
     counted = await tool(fleet.ports[0], "work.count", {})
     assert counted == {"waiting": calls}, counted
@@ -358,7 +370,7 @@ async def chaos(
     began = time.monotonic()
     breaking = asyncio.ensure_future(trouble(fleet, rng, seen, pause))
     try:
-        async with asyncio.timeout(3 * seconds + 60), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(3 * seconds + LIMIT), asyncio.TaskGroup() as group:
             for caller in callers:
                 moments = sorted(rng.uniform(0.1, 1.0) * seconds for _ in range(3))
                 group.create_task(one(caller, moments))
@@ -377,15 +389,15 @@ async def chaos(
     await fleet.until_ready()
     await asyncio.gather(*(caller.ask_again() for caller in rng.sample(callers, min(calls, 40))))
     await asyncio.sleep(1)  # what was frozen has had time to act
-    effects: dict[str, list[dict[str, str]]] = {}
+    done: dict[str, list[dict[str, str]]] = {}
     for effect in fleet.effects():
-        effects.setdefault(effect["run"], []).append(effect)
+        done.setdefault(effect["run"], []).append(effect)
     for caller in callers:
-        caller.check(effects.get(caller.run, []))
+        caller.check(done.get(caller.run, []))
     counted = await tool(fleet.ports[0], "work.count", {})
     assert counted == {"completed": len(callers)}, counted
     log = fleet.log.read_text()
     assert "Traceback" not in log, log[-5000:]
     seen["calls completed"] = len(callers)
-    seen["effects"] = sum(len(some) for some in effects.values())
+    seen["effects"] = sum(len(some) for some in done.values())
     return seen

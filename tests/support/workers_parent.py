@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from driving import LIMIT
+from driving import LIMIT, until
 from peers import HERE, command, environment, free_port
-from workers_chaos import children, tool
+from workers_chaos import children, effects, tool
 
 
 class Parent:
@@ -50,6 +50,15 @@ class Parent:
             assert self.process.poll() is None, self.log
             assert time.monotonic() < end, self.log
             time.sleep(0.02)
+
+    async def runs_slow(self) -> int:
+        """Wait until `work.slow` has begun; gives the worker that runs it."""
+        await until(lambda: effects(self.ledger))
+        return int(effects(self.ledger)[0]["pid"])
+
+    def enough(self) -> None:
+        """Have what takes a while end."""
+        Path(f"{self.ledger}.enough").touch()
 
     def said(self, words: str) -> None:
         self.until(lambda: words in self.log)

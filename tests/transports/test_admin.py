@@ -12,7 +12,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect as open_socket
 
-from driving import drive
+from driving import LIMIT, drive
 from midcall import Hub, connect_hub
 from midcall.items import Data, Done, Error, Item, Request, RequestCancelled
 from midcall.transports.admin import is_local
@@ -152,6 +152,7 @@ def test_what_is_not_known_is_told_so(server: Server) -> None:
         ("GET", "/admin/calls/none"),
         ("POST", "/admin/calls/none/answers"),
         ("POST", "/admin/calls/none/abort"),
+        ("POST", "/admin/calls/none/fork"),
         ("GET", "/admin/calls/none/export"),
     ):
         body = None if verb == "GET" else {"answers": {"a": 1}} if "answers" in path else {}
@@ -227,7 +228,7 @@ def test_a_page_is_visited_and_a_question_is_declined(server: Server) -> None:
 
 
 def test_of_two_administrators_one_is_too_late(server: Server) -> None:
-    server.call("shop.slow_after")
+    server.call("shop.slow_after", seconds=1)
     call = server.only()
     came: list[Any] = []
     key = call["questions"][0]["key"]
@@ -288,6 +289,132 @@ def test_a_call_whose_code_has_changed_is_not_answered(server: Server) -> None:
     assert server.effects() == ["reserve tea", "pack tea", "send tea"]
 
 
+# --- forking ------------------------------------------------------------------------------------
+
+
+def fork(server: Server, call: Any, at: Any, token: str | None = None, where: str = "/admin/calls") -> Any:
+    return server.post(f"{where}/{call['id']}/fork", {"at": at}, token)
+
+
+def ended_order(server: Server, token: str | None = None) -> Any:
+    """An order that is paid and sent; its entries: step, question, step, question, step."""
+    asked = server.call("shop.order", token, item="tea")
+    to = {"address": accept(text="the harbour")}
+    asked = server.call("shop.order", token, state=asked, answers=to, item="tea")
+    paid = {"question-4": accept(confirmed=True)}
+    assert text_of(server.call("shop.order", token, state=asked, answers=paid, item="tea"))
+    return server.only(ADMIN if token else None)
+
+
+def test_a_fork_goes_on_from_the_middle_of_another_call(server: Server) -> None:
+    ended = ended_order(server)
+    before = server.get(f"/admin/calls/{ended['id']}?values=1").json
+    forked = fork(server, ended, 3).json
+    assert (forked["status"], forked["method"], forked["principal"]) == ("waiting", "shop.order", None)
+    (question,) = forked["questions"]
+    assert question["message"] == "Charge for tea?"
+    assert server.effects() == ["reserve tea", "pack tea", "send tea"], (
+        "nothing that it has done is done again"
+    )
+    done = answer(server, forked, **{question["key"]: False}).json
+    assert done["status"] == "completed"
+    outcome = server.get(f"/admin/calls/{done['id']}?values=1").json["outcome"]
+    assert outcome["contents"] == ["tea to the harbour, for free"]
+    assert server.effects() == ["reserve tea", "pack tea", "send tea", "send tea"]
+    assert server.get(f"/admin/calls/{ended['id']}?values=1").json == before, "the other stays as it is"
+
+
+@pytest.mark.parametrize(
+    ("at", "status", "asks", "effects"),
+    [
+        (0, "waiting", ["Deliver to?"], ["reserve tea"]),
+        (1, "waiting", ["Deliver to?"], []),
+        (2, "waiting", ["Charge for tea?"], ["pack tea"]),
+        (4, "completed", [], ["send tea"]),
+        (5, "completed", [], []),
+        (None, "completed", [], []),
+    ],
+)
+def test_what_is_not_kept_is_done_and_asked_anew(
+    server: Server, at: int | None, status: str, asks: list[str], effects: list[str]
+) -> None:
+    forked = fork(server, ended_order(server), at).json
+    assert (forked["status"], [one["message"] for one in forked["questions"]]) == (status, asks)
+    assert server.effects()[3:] == effects
+
+
+def test_a_fork_of_a_call_that_waits_asks_the_same_and_neither_answers_for_the_other(server: Server) -> None:
+    asked = server.call("shop.order", item="tea")
+    first = server.only()
+    forked = fork(server, first, None).json
+    (question,) = forked["questions"]
+    assert answer(server, forked, **{question["key"]: "the hill"}).json["status"] == "waiting"
+    assert server.get(f"/admin/calls/{first['id']}").json["status"] == "waiting"
+    server.kill()
+    server.start()
+    to = {"address": accept(text="the harbour")}
+    asked = server.call("shop.order", state=asked, answers=to, item="tea")
+    paid = server.call("shop.order", state=asked, answers={"question-4": accept(confirmed=True)}, item="tea")
+    assert text_of(paid) == "tea to the harbour, paid"
+    (question,) = server.get(f"/admin/calls/{forked['id']}").json["questions"]
+    assert answer(server, forked, **{question["key"]: True}).json["status"] == "completed"
+    outcome = server.get(f"/admin/calls/{forked['id']}?values=1").json["outcome"]
+    assert outcome["contents"] == ["tea to the hill, paid"], "also after its server was killed"
+
+
+def test_a_question_that_timed_out_is_asked_anew_with_its_whole_time(server: Server) -> None:
+    for seconds in (0.3, 3.0, 30.0):  # enough to hear of the question, and of the one of the fork
+        asked = server.call("shop.hurry", seconds=seconds)
+        if "inputRequests" not in asked:
+            continue
+        call = {"id": asked["_meta"]["dev.midcall/callId"]}
+        until(lambda: server.get(f"/admin/calls/{call['id']}").json["status"] == "failed")  # noqa: B023
+        forked = fork(server, call, 0).json
+        if forked["questions"]:
+            break
+    assert [one["message"] for one in forked["questions"]] == ["Quick?"]
+    (late,) = server.get(f"/admin/calls/{call['id']}").json["entries"]
+    assert late["state"] == "timed_out"
+
+
+def test_no_fork_where_there_is_none_to_be_had(server: Server) -> None:
+    ended = ended_order(server)
+    for at in (-1, 6, 10**30):
+        refused = fork(server, ended, at)
+        assert (refused.status, refused.error) == (400, "bad_fork")
+    assert fork(server, ended, "3").status == 400
+    assert fork(server, {"id": "none"}, 0).error == "unknown_call"
+    assert len(server.get("/admin/calls").json["calls"]) == 1
+    assert server.effects() == ["reserve tea", "pack tea", "send tea"]
+
+
+def test_a_caller_sees_and_forks_its_own_calls_only(guarded: Server) -> None:
+    ended = ended_order(guarded, ADA)
+    for token in (ADMIN, None):
+        status = 401 if token is None else 404
+        assert fork(guarded, ended, 3, token, "/calls").status == status
+        assert guarded.get(f"/calls/{ended['id']}", token).status == status
+    shown = guarded.get(f"/calls/{ended['id']}", ADA).json
+    assert [entry["state"] for entry in shown["entries"]] == ["done", "answered"] * 2 + ["done"]
+    forked = fork(guarded, ended, 3, ADA, "/calls").json
+    assert (forked["status"], forked["principal"]) == ("waiting", "ada")
+    assert fork(guarded, ended, 3, ADA).status == 403, "as an administrator she is none"
+    by_admin = fork(guarded, ended, 3, ADMIN).json
+    assert (by_admin["status"], by_admin["principal"]) == ("waiting", "ada")
+
+
+def test_a_fork_is_followed_on_a_websocket(server: Server) -> None:
+    forked = fork(server, ended_order(server), 3).json
+
+    async def run() -> list[Item]:
+        async with connect_hub(f"ws://127.0.0.1:{server.port}/ws") as remote:
+            following = remote.attach(forked["id"], answer=lambda _: True)
+            return [item async for item in following]
+
+    items = drive(run(), 120)
+    assert [item.content for item in items if isinstance(item, Data)] == ["tea to the harbour, paid"]
+
+
 # --- aborting -----------------------------------------------------------------------------------
 
 
@@ -304,7 +431,7 @@ def test_an_aborted_call_is_over_and_its_caller_is_told_why(server: Server) -> N
 
 
 def test_a_call_that_runs_is_aborted(server: Server) -> None:
-    server.call("shop.slow_after")
+    server.call("shop.slow_after", seconds=LIMIT)
     call = server.only()
     key = call["questions"][0]["key"]
     answering = threading.Thread(target=lambda: answer(server, call, **{key: "now"}))
@@ -317,12 +444,12 @@ def test_a_call_that_runs_is_aborted(server: Server) -> None:
 
 def test_a_call_that_another_server_runs_is_aborted_and_its_caller_is_told(tmp_path: Path) -> None:
     with Server(tmp_path) as one, Server(tmp_path, "--admin") as other:
-        asked = one.call("shop.slow_after")
+        asked = one.call("shop.slow_after", seconds=LIMIT)
         (key,) = asked["inputRequests"]
         said: list[Any] = []
-        answers = {key: accept(text="now")}
+        given = {"state": asked, "answers": {key: accept(text="now")}}
         waiting = threading.Thread(
-            target=lambda: said.append(one.call("shop.slow_after", state=asked, answers=answers))
+            target=lambda: said.append(one.call("shop.slow_after", **given, seconds=LIMIT))
         )
         waiting.start()
         call = until(lambda: other.get("/admin/calls?status=running").json["calls"])[0]
@@ -331,13 +458,13 @@ def test_a_call_that_another_server_runs_is_aborted_and_its_caller_is_told(tmp_p
         waiting.join()
         assert said[0].keys() >= {"resultType", "requestState"}, "come back: somebody else has ended it"
         with pytest.raises(AssertionError, match="Enough"):
-            one.call("shop.slow_after", state=said[0])
+            one.call("shop.slow_after", state=said[0], seconds=LIMIT)
 
 
 def test_calls_that_are_not_kept_are_listed_and_aborted(server: Server) -> None:
     said: list[Any] = []
     assert server.get("/admin/calls").json["calls"] == []
-    calling = threading.Thread(target=lambda: said.append(server.call("shop.slow", seconds=60)))
+    calling = threading.Thread(target=lambda: said.append(server.call("shop.slow", seconds=LIMIT)))
     calling.start()
     call = until(lambda: server.get("/admin/calls").json["calls"])[0]
     assert (call["method"], call["status"], call["kept"]) == ("shop.slow", "running", False)

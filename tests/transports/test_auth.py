@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jwt
@@ -26,6 +27,7 @@ from mcp_peers import http as send_http
 from mcp_peers import http_server as mcp_server
 from midcall import Hub, NotAllowed, completion, connect_hub, method, prompt, resource
 from midcall.principal import Principal, check_scopes, missing_scopes
+from midcall.transports import jwks
 from midcall.transports.auth import (
     LEEWAY,
     OAuthResourceServer,
@@ -512,17 +514,22 @@ def test_what_is_no_url_of_a_server_cannot_be_an_audience(resource: str) -> None
 # --- where the keys come from ---------------------------------------------------------------
 
 
-def test_keys_are_read_again_for_a_key_that_is_not_known_but_not_too_often(issuer: Issuer) -> None:
+def test_keys_are_read_again_for_a_key_that_is_not_known_but_not_too_often(
+    issuer: Issuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(jwks, "time", SimpleNamespace(monotonic=lambda: now))
+
     async def main() -> None:
+        nonlocal now
         keys = Keys(issuer.jwks, pause=2.0)
-        two = rsa.generate_private_key(65537, 2048)  # takes a while
         await keys.find("one", "RS256")
-        issuer.private["two"], issuer.algorithms["two"] = two, "RS256"
+        issuer.private["two"], issuer.algorithms["two"] = rsa.generate_private_key(65537, 2048), "RS256"
         for n in range(20):
             with pytest.raises(UnknownKey):
                 await keys.find(f"made-up-{n}", "RS256")
         assert issuer.fetched == 1, "too soon"
-        await asyncio.sleep(2.1)
+        now += 2.1
         assert (await keys.find("two", "RS256")).key_id == "two"
         assert issuer.fetched == 2
 

@@ -135,9 +135,12 @@ def test_a_dropped_websocket_aborts_its_calls_and_no_others() -> None:
             async with raw_connect(url) as socket:
                 await ask_in(Peer(SocketWire(socket)), "dropped")
                 socket.transport.abort()
-            while (state := await peer.result("probe.state"))["calls"] > 1:
-                await asyncio.sleep(0.02)
-            assert (state["calls"], state["questions"], state["tasks"]) == (1, 1, 1)
+            async with asyncio.timeout(LIMIT):
+                while True:
+                    state = await peer.result("probe.state")
+                    if (state["calls"], state["questions"], state["tasks"]) == (1, 1, 1):
+                        break
+                    await asyncio.sleep(0.02)
             assert {"closed was cancelled", "dropped was cancelled"} <= set(state["trail"])
             assert "kept was cancelled" not in state["trail"]
             await peer.result("plexus_unsubscribe", [kept])
@@ -228,7 +231,7 @@ def test_the_client_comes_back_after_the_server_was_restarted() -> None:
     async def run() -> None:
         async with http_server() as url:
             port = int(url.rsplit(":", 1)[1].partition("/")[0])
-            remote = connect_hub(url, give_up_after=30)
+            remote = connect_hub(url, give_up_after=LIMIT)
             await remote.__aenter__()
             _, items, _ = await first_question(remote, "lost")
         # The server is gone: what was running is lost, and told so.

@@ -264,7 +264,10 @@ def test_a_message_that_arrives_as_the_stream_closes_starts_nothing() -> None:
                 )
                 writer.write(head.encode() + body[:10])
                 await one.result("ping")
-            await asyncio.sleep(0.1)
+            while (
+                await status(port, "POST", one.endpoint, PING) != 404
+            ):  # until the end of the stream is known
+                await asyncio.sleep(0.01)
             writer.write(body[10:])
             assert b" 404 " in await reader.readline()
             await hang_up(writer)
@@ -348,10 +351,10 @@ def test_a_slow_reader_slows_its_tool_and_nobody_else() -> None:
             slow = await http(port, "GET", "/sse")
             slow._reader._limit = 1000  # asyncio reads ahead no further  # type: ignore[attr-defined]
             await post_to(port, slow, initialize(), call(1, "flood.run", count=count))
-            told = -1
-            while told != flood.told:
-                told = flood.told
-                await asyncio.sleep(0.3)
+            told = still = 0
+            while still < 100:  # so many turns of the loop in which nothing more is told
+                await asyncio.sleep(0.003)
+                told, still = flood.told, still + 1 if 0 < told == flood.told else 0
             assert 0 < told < count, "it waits"
             async with client(port) as other:
                 assert await other.tool("give.word") == "hello"

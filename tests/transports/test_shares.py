@@ -15,7 +15,7 @@ from websockets.exceptions import InvalidStatus
 
 from chatting import Person, Puppet, call
 from chatting import serving as chat_serving
-from driving import drive, until
+from driving import LIMIT, drive, until
 from journal_contract import waiting_call
 from mcp_peers import META, MODERN, Response
 from midcall import Ask, Hub, JournalFull, RateLimited, calls, connect_hub, method, resource
@@ -24,6 +24,7 @@ from midcall.chat import ChatEngine, engine
 from midcall.journal.durable import DurableCalls, Quota
 from midcall.journal.memory import MemoryJournal
 from midcall.journal.sqlite import SqliteJournal
+from midcall.journal.state import size_of_call
 from midcall.mcp import mcp_of
 from midcall.mcp import peer as mcp_peer
 from midcall.metrics import keep
@@ -484,7 +485,7 @@ def test_what_is_refused_is_counted() -> None:
 @pytest.mark.parametrize("rate", ["-1", "many", "nan", "inf"])
 def test_a_rate_that_is_none_is_refused_on_the_command_line(rate: str) -> None:
     told = subprocess.run(
-        command("serve", "--rate-limit", rate), capture_output=True, text=True, timeout=60, check=False
+        command("serve", "--rate-limit", rate), capture_output=True, text=True, timeout=LIMIT, check=False
     )
     assert told.returncode == 2
     assert f"{rate!r} is no number of calls a second" in told.stderr
@@ -668,20 +669,20 @@ def test_room_in_the_journal_is_looked_for_again_after_a_while() -> None:
     async def run() -> None:
         clock, journal = Clock(), MemoryJournal()
         await journal.open()
-        room = Quota(journal, 50_000, clock=clock)
+        room = Quota(journal.held, 50_000, clock=clock)
         call = waiting_call(principal="bob", arguments=b"x" * 40_000)
-        await room.check(call)
+        await room.check("bob", size_of_call(call))
         await journal.create(call, (), b"asked")
         for _ in range(2):
             with pytest.raises(JournalFull):
-                await room.check(call)
+                await room.check("bob", size_of_call(call))
         await journal.end(call.id, "aborted", b"", 0.0)
         await journal.sweep()
         with pytest.raises(JournalFull):
-            await room.check(call)
+            await room.check("bob", size_of_call(call))
         clock.now += 61
-        await room.check(call)
-        await room.check(waiting_call(arguments=b"x" * 90_000))  # callers without a name have all the room
+        await room.check("bob", size_of_call(call))
+        await room.check(None, 90_000)  # callers without a name have all the room
 
     drive(run())
 
