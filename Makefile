@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # Hundreds of servers start in the tests: what is compiled is kept.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test tests web web-if-there web-check lint types docs map walks bench bench-mcp bench-clients bench-chats bench-waiting compliance fuzz soak dist lowest format clean
+.PHONY: help demo test tests web web-if-there web-check lint types docs map walks bench bench-mcp bench-clients bench-chats bench-machines bench-waiting compliance fuzz soak dist lowest format clean
 
 help:            ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 22
@@ -61,12 +61,17 @@ bench-clients: $(READY)  ## Measure the client beside others; writes the figures
 bench-chats: $(READY)  ## Measure 200 chats that stream at once; writes the figures there too
 	$(BIN)/python -m bench.chats
 
+bench-machines: $(READY)  ## Measure state machines beside others; writes the figures there too
+	$(BIN)/python -m bench.machines
+
 bench-waiting: $(READY)  ## Measure what waiting calls cost (ten minutes); writes the figures to docs/topics/scale.md
 	$(BIN)/python -m bench.waiting
 
 compliance: $(READY)  ## The official MCP conformance suites, clients and servers with midcall (needs npm)
 	$(BIN)/python compliance/run.py
 	$(BIN)/python compliance/clients.py
+	$(BIN)/python compliance/agents.py
+	$(BIN)/python -m pytest tests/activations/test_claudecode.py tests/activations/test_claudecode_restart.py
 	$(BIN)/python compliance/foreign.py
 
 fuzz: $(READY)   ## Let mcp-fuzzer loose on a server, over HTTP and stdio
@@ -84,7 +89,7 @@ dist: $(READY)   ## Build the wheel and the source distribution into dist/, and 
 lowest:          ## The tests with the lowest versions that pyproject.toml allows (needs uv)
 	uv venv --quiet --clear --python $(PYTHON) .cache/lowest
 	uv pip compile --quiet --resolution lowest-direct --extra postgres --extra keyring pyproject.toml -o .cache/lowest.txt
-	uv pip install --quiet --python .cache/lowest --editable . --group dev --constraint .cache/lowest.txt
+	uv pip install --quiet --python .cache/lowest --editable . --group dev --no-binary claude-agent-sdk --constraint .cache/lowest.txt
 	.cache/lowest/bin/python -m pytest -n $(JOBS) --dist loadfile
 
 format: $(READY) ## Put the code into shape

@@ -1,4 +1,4 @@
-"""The server that the official clients are tried against: five tools, the same source for all of them.
+"""The server that the official clients are tried against: tools and a state machine, one source for all.
 
 One is the booking of the demo, which is in its chat too: `POST /chat`.
 
@@ -15,6 +15,7 @@ from midcall import Ask, Hub, method
 from midcall.activations.demo import RULES, flights_plugin
 from midcall.activations.flights import Flights
 from midcall.chat import ChatEngine
+from midcall.fsm import MachineBuilder
 from midcall.mcp import McpExtension
 from midcall.models.scripted import Scripted
 
@@ -23,6 +24,12 @@ class Sum(Struct):
     """What comes out of an addition."""
 
     total: int
+
+
+class Greeting(Struct):
+    """What the machine ends with."""
+
+    greeting: str
 
 
 class Tools:
@@ -59,7 +66,19 @@ class Tools:
         return f"In short: {(await ask.sample(f'Summarize: {text}', max_tokens=50)).text}"
 
 
-hub = Hub("pizzeria").register(Tools()).register(Flights()).with_extension(McpExtension())
+greeting = (
+    MachineBuilder("greeting", "Greets somebody, if a person agrees.")
+    .ask("agree", "Shall somebody be greeted?")
+    .ask("whom", "Who is it?")
+    .function("greet", lambda event: {"greeting": f"Hello, {event['text']}"})
+    .to("start", "agree")
+    .to("agree", "whom")
+    .to("whom", "greet", {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]})
+    .to("greet", "end", Greeting)
+)
+
+hub = Hub("pizzeria").register(Tools()).register(Flights()).register_machine(greeting)
+hub.with_extension(McpExtension())
 chat = ChatEngine(hub, Scripted(RULES), plugins=[flights_plugin()])
 
 

@@ -84,6 +84,11 @@ export async function run(client, person, cannot = {}) {
       const { structuredContent } = await client.call("flights.book_flight", ROUTE);
       return { asked: person.asked, shown: person.shown, ticket: structuredContent };
     },
+    machine: async () => {
+      person.begin();
+      const { structuredContent } = await client.call("machines.greeting", {});
+      return { asked: person.asked, event: structuredContent };
+    },
   };
   const wanted = process.env.MIDCALL_CHECKS?.split(" ") ?? Object.keys(checks);
   for (const [check, observe] of Object.entries(checks)) {

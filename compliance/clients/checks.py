@@ -118,6 +118,11 @@ async def run(client: Client, person: Person) -> None:
         result = await client.call("flights.book_flight", ROUTE)
         return {"asked": person.asked, "shown": person.shown, "ticket": result.structured}
 
+    async def machine() -> dict[str, Any]:
+        person.begin()
+        result = await client.call("machines.greeting", {})
+        return {"asked": person.asked, "event": result.structured}
+
     checks: dict[str, Callable[[], Awaitable[Any]]] = {
         "connect": client.revision,
         "list": client.tools,
@@ -128,6 +133,7 @@ async def run(client: Client, person: Person) -> None:
         "cancel": lambda: order("cancel"),
         "sample": sample,
         "book": book,
+        "machine": machine,
     }
     wanted = os.environ.get("MIDCALL_CHECKS", " ".join(checks)).split()
     for name, check in checks.items():

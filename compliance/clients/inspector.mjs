@@ -25,5 +25,6 @@ await run(
     cancel: unasked,
     sample: "declares no sampling: --cli has no model",
     book: unasked,
+    machine: unasked,
   },
 );

@@ -19,10 +19,10 @@ from harness.install import node, npm_package, python_package
 
 TRANSPORTS = ("stdio", "http", "sse")
 MODES = ("legacy", "modern", "auto")
-CHECKS = ("connect", "list", "call", "progress", "accept", "decline", "cancel", "sample", "book")
+CHECKS = ("connect", "list", "call", "progress", "accept", "decline", "cancel", "sample", "book", "machine")
 RUN_SECONDS = 120
 
-TOOLS = ["add", "count", "order", "summarize", "flights.book_flight"]
+TOOLS = ["add", "count", "order", "summarize", "flights.book_flight", "machines.greeting"]
 RESPOND_TOOL = "_plexus_respond"
 SEEN: dict[str, Any] = {
     "call": {"total": 5},
@@ -35,6 +35,10 @@ SEEN: dict[str, Any] = {
     "decline": {"asked": ["confirmed", "text"], "text": "The question was declined", "failed": True},
     "cancel": {"asked": ["confirmed", "text"], "text": "The question was cancelled", "failed": True},
     "sample": f"In short: {SAMPLED}",
+    "machine": {
+        "asked": ["confirmed", "text"],
+        "event": {"greeting": "Hello, Ada", "id": ["greet", "end"]},
+    },
 }
 
 

@@ -45,11 +45,17 @@ def npm_package(folder: Path, name: str, version: str, say: Callable[[str], None
 
 
 def python_package(
-    folder: Path, name: str, version: str, overrides: Sequence[str], say: Callable[[str], None]
+    folder: Path,
+    name: str,
+    version: str,
+    overrides: Sequence[str],
+    say: Callable[[str], None],
+    also: Sequence[str] = (),
 ) -> Path:
     """Return the Python of an environment that has this package, making it if it is not there yet.
 
-    `overrides` replace what packages require of others, which uv can do and pip cannot.
+    `overrides` replace what packages require of others, which uv can do and pip cannot. `also` are installed
+    with it.
     """
     prefix = folder / f"{name}-{version}"
     python = prefix / "bin" / "python"
@@ -62,7 +68,7 @@ def python_package(
         replaced = prefix / "overrides.txt"
         replaced.write_text("".join(f"{override}\n" for override in overrides))
         uv = [str(python), "-m", "uv", "pip", "install", "--quiet", "--python", str(python)]
-        _run([*uv, "--override", str(replaced), f"{name}=={version}"])
+        _run([*uv, "--override", str(replaced), f"{name}=={version}", *also])
     return python
 
 
