@@ -51,7 +51,8 @@ def test_a_write_outside_a_step_is_warned_of_with_its_line(tmp_path: Path) -> No
             messages.append({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params})
         lines = "".join(json.dumps(message) + "\n" for message in messages)
         said, logged = await process.communicate(lines.encode())
-        assert said.count(b"written") == 2
+        results = [json.loads(line)["result"] for line in said.splitlines()]
+        assert [result["structuredContent"] for result in results] == [{"result": "written"}] * 2
         warnings = [line for line in logged.decode().splitlines() if "outside a step" in line]
         number = APP.splitlines().index('        Path(path).write_text("outside")') + 1
         assert len(warnings) == 1, logged.decode()

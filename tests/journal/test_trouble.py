@@ -9,7 +9,6 @@ import json
 import random
 import resource
 import signal
-import socket
 import subprocess
 import time
 import urllib.error
@@ -53,7 +52,7 @@ class Server:
                 cwd=HERE, env={**environment(), "LEDGER": str(self.ledger)}, stdin=subprocess.DEVNULL, stderr=log,
             )  # fmt: skip
         end = time.monotonic() + LIMIT
-        while not reachable(self.port):
+        while not self.answers():
             assert self._process.poll() is None, self.log
             assert time.monotonic() < end, self.log
             time.sleep(0.05)
@@ -103,6 +102,14 @@ class Server:
         assert all(word in error["message"] for word in words), error
         assert self._journal not in error["message"]
 
+    def answers(self) -> bool:
+        """It takes requests: it has looked through its journal by now, where it listened before."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=LIMIT):
+                return True
+        except OSError:
+            return False
+
     def ready(self) -> int:
         """What a load balancer is told."""
         try:
@@ -122,11 +129,6 @@ class Server:
         assert not asked.get("isError"), asked
         assert asked["content"][0]["text"].startswith('{"answers":["Ann","red",true]')
         assert (await self.call(OTHER))["resultType"] == "input_required"
-
-
-def reachable(port: int) -> bool:
-    with socket.socket() as one:
-        return one.connect_ex(("127.0.0.1", port)) == 0
 
 
 def answered(asked: dict[str, Any], params: dict[str, Any] = WIZARD) -> dict[str, Any]:
