@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from conversations_contract import changed, talk
-from driving import drive
-from journal_contract import claimed, new_call, parked, step, waiting_call, written
-from midcall.journal.contract import JournalError, Notice, Parking, RunEnd
+from driving import drive, until
+from journal_contract import claimed, new_call, now, parked, step, waiting_call, written
+from midcall.journal.contract import CallRecord, Claimed, Entry, JournalError, Notice, Parking, RunEnd
 from midcall.journal.seal import KeyRing
 from midcall.journal.sqlite import SqliteJournal
 from midcall.journal.sqlite import file as sqlite_file
@@ -377,6 +377,84 @@ def test_a_file_that_others_keep_locked_is_said(path: Path) -> None:
                 other.execute("ROLLBACK")
             await parked(journal)
             assert await journal.count() == {"waiting": 2}
+
+    drive(main())
+
+
+# what need not be on the disk at once
+
+
+def test_a_claim_without_a_sync_is_in_the_file_at_once_and_soon_on_the_disk(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    sync = os.fsync
+
+    def fsync(fd: int) -> None:
+        synced.append(os.path.realpath(f"/proc/self/fd/{fd}"))
+        sync(fd)
+
+    async def main() -> None:
+        async with opened(path) as journal, opened(path) as other:
+            call = await now(journal, await parked(journal))
+            said: list[str] = []
+            journal.database.writes.use().set_trace_callback(said.append)
+            claim = await journal.claim(call.id, 1, [step("2")], call.fence, call, sync=False)
+            assert isinstance(claim, Claimed)
+            assert not said, "the thread that writes had nothing to do"
+            assert await other.load(call.id) == (claim.call, [step("1"), step("2")])
+            await until(lambda: f"{path}-wal" in synced)
+            assert not said
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    drive(main())
+
+
+async def claimed_by_the_thread(journal: SqliteJournal, call: CallRecord, answer: Entry) -> None:
+    """A claim without a sync is granted, but not at once."""
+    said: list[str] = []
+    journal.database.writes.use().set_trace_callback(said.append)
+    claim = await journal.claim(call.id, 1, [answer], call.fence, call, sync=False)
+    assert isinstance(claim, Claimed)
+    assert "COMMIT" in said
+    assert await journal.load(call.id) == (claim.call, [step("1"), answer])
+
+
+def test_a_large_answer_is_written_by_the_thread(path: Path) -> None:
+    async def main() -> None:
+        async with opened(path) as journal:
+            call = await now(journal, await parked(journal))
+            await claimed_by_the_thread(journal, call, step("2", b"x" * (1 << 16)))
+
+    drive(main())
+
+
+def test_what_comes_while_the_thread_writes_waits_its_turn(path: Path) -> None:
+    async def main() -> None:
+        async with opened(path) as journal:
+            call = await now(journal, await parked(journal))
+            await asyncio.gather(parked(journal), claimed_by_the_thread(journal, call, step("2")))
+
+    drive(main())
+
+
+def test_where_nothing_can_be_claimed_at_once_it_is_said_why_and_it_can_later(path: Path) -> None:
+    async def main() -> None:
+        async with opened(path, lease=0.3) as journal:
+            first, call, last = [await now(journal, await parked(journal)) for _ in range(3)]
+            assert isinstance(await journal.claim(first.id, 1, [], 0, first, sync=False), Claimed)
+            with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+                other.execute("BEGIN IMMEDIATE")
+                with pytest.raises(JournalError, match="locked"):
+                    await journal.claim(call.id, 1, [step("2")], 0, call, sync=False)
+                other.execute("ROLLBACK")
+            path.rename(path.with_name("away"))
+            with pytest.raises(JournalError, match="gone"):
+                await journal.claim(call.id, 1, [step("2")], 0, call, sync=False)
+            path.with_name("away").rename(path)
+            for one in (call, last):
+                assert isinstance(await journal.claim(one.id, 1, [step("2")], 0, one, sync=False), Claimed)
+                assert (await now(journal, one.id)).status == "running"
 
     drive(main())
 

@@ -266,23 +266,34 @@ class JournalContract:
     async def test_a_claim_of_a_call_that_was_parked_here_is_granted_unless_others_had_it(
         self, store: Store
     ) -> None:
+        await self._claims_what_was_parked(store, sync=True)
+
+    @in_store
+    async def test_a_claim_that_need_not_be_on_the_disk_is_seen_by_others_all_the_same(
+        self, store: Store
+    ) -> None:
+        await self._claims_what_was_parked(store, sync=False)
+
+    async def _claims_what_was_parked(self, store: Store, *, sync: bool) -> None:
         journal, other = await store.worker(), await store.worker()
         call_id = await parked(journal)
         here = await now(journal, call_id)
-        assert await journal.claim(call_id, 1, [step("2")], here.fence + 1, here) == Busy(here)
-        claim = await journal.claim(call_id, 1, [step("2")], here.fence, here)
+        assert await journal.claim(call_id, 1, [step("2")], here.fence + 1, here, sync) == Busy(here)
+        claim = await journal.claim(call_id, 1, [step("2")], here.fence, here, sync)
         assert isinstance(claim, Claimed)
         loaded = await journal.load(call_id)
         assert loaded is not None
         assert loaded == (claim.call, loaded[1] if claim.entries is None else claim.entries)
         assert list(loaded[1]) == [step("1"), step("2")]
-        assert await journal.claim(call_id, 1, [step("3")], None, here) == Busy(claim.call)
+        assert await other.load(call_id) == loaded
+        assert await other.claim(call_id, 1) == Busy(claim.call)
+        assert await journal.claim(call_id, 1, [step("3")], None, here, sync) == Busy(claim.call)
         await journal.settle(call_id, claim.call.fence, 1, b"asked", WAITING)
-        assert await journal.claim(call_id, 1, [step("3")], None, here) == Settled(b"asked")
+        assert await journal.claim(call_id, 1, [step("3")], None, here, sync) == Settled(b"asked")
         here = await now(journal, call_id)
         taken = await claimed(other, call_id, 2)
         await other.release(call_id, taken.fence)
-        again = await journal.claim(call_id, 2, [step("3")], here.fence, here)
+        again = await journal.claim(call_id, 2, [step("3")], here.fence, here, sync)
         assert isinstance(again, Busy), "another one has had it: it may have begun something"
         loaded = await journal.load(call_id)
         assert loaded is not None

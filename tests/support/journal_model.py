@@ -325,7 +325,7 @@ class Side:
             case TakeSegment(_, call, offset, answers, parked):
                 segment = await self._segment(call) + offset
                 at_hand = await self._at_hand(worker, call, parked)
-                taking = Taking(f"call {call}", segment, answers, parked=at_hand)
+                taking = Taking(f"call {call}", segment, answers, parked=at_hand, sync=offset != 0)
                 claim = await self._write(worker, taking)
                 if isinstance(claim, Claimed):
                     self.fences[worker.worker, claim.call.id] = claim.call.fence

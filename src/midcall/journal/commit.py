@@ -78,6 +78,12 @@ class CommitQueue(Generic[Ask]):
         self._later: deque[Job[Ask]] = deque()
         """What comes before `_jobs`. Only who commits looks here."""
         self._closed = False
+        self._asked = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether somebody waits for something."""
+        return self._asked > 0
 
     async def do(
         self,
@@ -97,12 +103,15 @@ class CommitQueue(Generic[Ask]):
             raise _closed()
         job = Job(ask, key, size, told, self._loop.create_future())
         self._put(job)
+        self._asked += 1
         try:
             await job.done
         except asyncio.CancelledError:
             if not job.decide() and undo is not None:
                 await _patiently(self._undo(job, undo))
             raise
+        finally:
+            self._asked -= 1
         if job.error is not None:
             raise job.error
         return job.result

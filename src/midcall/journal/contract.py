@@ -191,6 +191,7 @@ class Taking(CallWrite[Claim], frozen=True):
     answers: Sequence[Entry] = ()
     fence: int | None = None
     parked: CallRecord | None = None
+    sync: bool = True
 
 
 class Addition(CallWrite[None], frozen=True):
@@ -379,6 +380,7 @@ class Journal(Protocol):
         answers: Sequence[Entry] = (),
         fence: int | None = None,
         parked: CallRecord | None = None,
+        sync: bool = True,
     ) -> Claim:
         """Start a segment, once: of any number of claims, on any worker, one is `Claimed`.
 
@@ -386,6 +388,8 @@ class Journal(Protocol):
         a `fence`, it is granted only if that is still the call's. Else somebody has claimed it since, and
         may have written an answer before he was gone: it is `Busy`, whoever runs it. `parked` is the call as
         this worker has parked it, if it has: where nobody has claimed it since, it need not be read again.
+        Without `sync`, it need not be on the disk yet when this returns, though everybody sees it: the next
+        thing that is written brings it there, and before that nobody may be told that an answer is taken.
 
         While a call waits that is `held` by another worker, which lives, it is `Busy`.
 

@@ -275,7 +275,7 @@ class Detached:
 
     # --- answers -----------------------------------------------------------------------------
 
-    async def take_answers(self, answers: Mapping[str, Any]) -> "Detached | None":
+    async def take_answers(self, answers: Mapping[str, Any], *, sync: bool = True) -> "Detached | None":
         """Give answers to the call, whose coroutine is here; nothing if others have gone on with it.
 
         They are in the journal before the tool gets them. A call that is run again may not have come to its
@@ -290,13 +290,13 @@ class Detached:
         taken = asyncio.get_running_loop().create_future()
         self._taking.update(dict.fromkeys(answers, taken))
         try:
-            return await self._take_answers(answers)
+            return await self._take_answers(answers, sync)
         finally:
             for request_id in answers:
                 del self._taking[request_id]
             taken.set_result(None)
 
-    async def _take_answers(self, answers: Mapping[str, Any]) -> "Detached | None":
+    async def _take_answers(self, answers: Mapping[str, Any], sync: bool) -> "Detached | None":
         call = self.call
         if call is None or call.trace is None:
             return None
@@ -311,7 +311,7 @@ class Detached:
                 else:
                     (ahead[request_id],) = answers_for(self.record, call.trace.ahead, {request_id: payload})
                     entries.append(ahead[request_id])
-            has_it = await self._write_answers(entries)
+            has_it = await self._write_answers(entries, sync)
         except BaseException:
             for request_id in held:
                 call.let_go_answer(request_id)
@@ -339,12 +339,14 @@ class Detached:
             raise problem
         return self
 
-    async def _write_answers(self, answers: Sequence[Entry]) -> "Detached | None":
+    async def _write_answers(self, answers: Sequence[Entry], sync: bool) -> "Detached | None":
         """Write down answers, and have the next segment if the call was parked."""
         while True:
             if self.parked:
                 segment = self.record.segment
-                claimed = await self.durable.claim(self.record.id, segment, answers, self.record.fence)
+                claimed = await self.durable.claim(
+                    self.record.id, segment, answers, self.record.fence, sync=sync
+                )
                 if isinstance(claimed, Detached):
                     return claimed
                 if self.parked and self.record.segment == segment:

@@ -345,6 +345,7 @@ class DurableCalls:
         patience: float = PATIENCE,
         *,
         by_caller: bool = True,
+        sync: bool = True,
     ) -> Detached | Forwarded | Settled | Busy | Gone:
         """Give answers to a call, by the ids of its questions, wherever the call is, and have it go on.
 
@@ -353,7 +354,8 @@ class DurableCalls:
 
         If another worker runs it, wait up to `patience` seconds for the end of its segment; if it holds it,
         the answers go there. What is not asked any more, as it was answered or given up in this moment, does
-        not count.
+        not count. Whoever is told of them only with what the call comes to then needs no `sync`
+        (see `Journal.claim`).
 
         Gives the dialect of the call, or `Forwarded`; then the other answers are in the journal. Otherwise
         none was taken. Raises `UnknownQuestion` if nothing of it is asked, or `WrongAnswer`: then nothing is
@@ -365,7 +367,7 @@ class DurableCalls:
         while True:
             self._claiming += 1
             try:
-                answered = await self._answer(call_id, left, by_caller=by_caller)
+                answered = await self._answer(call_id, left, by_caller=by_caller, sync=sync)
                 busy_call = answered.call if isinstance(answered, Busy) else None
                 if busy_call is not None and await self.forwarding.answer(
                     busy_call, left, by_caller=by_caller
@@ -387,14 +389,14 @@ class DurableCalls:
             await self.journal.wait(call_id, answered.call.segment, LOOK)
 
     async def _answer(
-        self, call_id: str, answers: Mapping[str, Any], *, by_caller: bool
+        self, call_id: str, answers: Mapping[str, Any], *, by_caller: bool, sync: bool
     ) -> Detached | Settled | Busy | Gone:
         live = self.live.get(call_id)
         if live is not None and live.journaled:
             try:
                 if by_caller:
                     live.refuse_others(answers)
-                dialect = await live.take_answers(answers)
+                dialect = await live.take_answers(answers, sync=sync)
             except UnknownQuestion:
                 found = await self.journal.load(call_id)
                 if found is None or not self.live.yield_to(call_id, found[0].fence):
@@ -430,21 +432,29 @@ class DurableCalls:
         answers: Sequence[Entry] = (),
         fence: int | None = None,
         work: "Work | None" = None,
+        *,
+        sync: bool = True,
     ) -> Detached | Settled | Busy | Gone:
         """Begin a segment: gives the dialect of the call, with its coroutine here or run again.
 
-        It is to go on by `resume`; a call that is run again starts there. `answers` and `fence` are as in
-        `Journal.claim`; `work` is what the engine has of the segment, if it is the engine that goes on.
+        It is to go on by `resume`; a call that is run again starts there. `answers`, `fence` and `sync` are
+        as in `Journal.claim`; `work` is what the engine has of the segment, if it is the engine that goes on.
         """
         await self.open()
         self._claiming += 1
         try:
-            return await self._claim(call_id, segment, answers, fence, work)
+            return await self._claim(call_id, segment, answers, fence, work, sync)
         finally:
             self._claiming -= 1
 
     async def _claim(
-        self, call_id: str, segment: int, answers: Sequence[Entry], fence: int | None, work: "Work | None"
+        self,
+        call_id: str,
+        segment: int,
+        answers: Sequence[Entry],
+        fence: int | None,
+        work: "Work | None",
+        sync: bool,
     ) -> Detached | Settled | Busy | Gone:
         dialect: Detached | Gone | None = None
         live = self.live.get(call_id)
@@ -454,7 +464,7 @@ class DurableCalls:
             if live is None:
                 claim = await self.journal.claim(call_id, segment, answers, fence)
             else:
-                claim = await live.write(Taking(call_id, segment, answers, fence, parked))
+                claim = await live.write(Taking(call_id, segment, answers, fence, parked, sync))
             if not isinstance(claim, Claimed):
                 return claim
             live = self.live.get(call_id)

@@ -258,6 +258,7 @@ class MemoryJournal:
         answers: Sequence[Entry] = (),
         fence: int | None = None,
         parked: CallRecord | None = None,
+        sync: bool = True,
     ) -> Claim:
         memory = self._use()
         kept = memory.calls.get(call_id)

@@ -225,7 +225,9 @@ class Resumption:
         if not given.answers:
             return False
         try:
-            dialect = await self.durable.answer(waiter.call_id, given.answers, patience=0)
+            # What the call comes to is written before the caller is told; that it goes on as a task is not.
+            sync = waiter.request.caller.knows_tasks
+            dialect = await self.durable.answer(waiter.call_id, given.answers, patience=0, sync=sync)
         except (UnknownQuestion, WrongAnswer):
             given.answers.clear()  # others were faster
             return False

@@ -205,6 +205,7 @@ class PostgresJournal:
         answers: Sequence[Entry] = (),
         fence: int | None = None,
         parked: CallRecord | None = None,
+        sync: bool = True,
     ) -> Claim:
         async def undo(claim: Claim) -> None:
             if isinstance(claim, Claimed):

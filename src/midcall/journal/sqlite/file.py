@@ -5,7 +5,9 @@ do, and not where the file is (see `trouble`); a file that is damaged, or is som
 or written to.
 """
 
+import asyncio
 import contextlib
+import math
 import os
 import sqlite3
 import time
@@ -32,6 +34,9 @@ CHECKED = 64 * 1024 * 1024
 
 CHAT_FILE = "chat file"
 """The secret that says how far the journal is with the file that conversations once had (see `takeover`)."""
+
+SYNC_AFTER = 0.05
+"""Seconds after which what was written at once is brought to the disk, if nothing else has done so."""
 
 NEW, FROM_BEFORE = b"new", b"old"
 """It was there when the journal was made, or brought to the format that has conversations."""
@@ -172,7 +177,8 @@ class JournalFile:
         self.busy = busy
         """Seconds to wait while others write."""
         self._writes = writes
-        self._connection: sqlite3.Connection | None = None
+        self.connection: sqlite3.Connection | None = None
+        """As it is now, for whoever only compares it."""
         self._inode: tuple[int, int] | None = None
 
     def create(self) -> None:
@@ -188,38 +194,62 @@ class JournalFile:
 
     def use(self) -> sqlite3.Connection:
         """The connection. Raises `JournalError` if the file is not there any more, or is not sound."""
-        if self._connection is not None:
+        if self.connection is not None:
             with contextlib.suppress(OSError):
                 self.must_be_there()
-                return self._connection
+                return self.connection
             self.close()
+        connection: sqlite3.Connection | None = None
         try:
             self._inode = _inode(self._at)
-            self._connection = self._connect()
+            connection = self._connect()
             if self._writes:
-                self._prepare(self._connection)
-        except (OSError, sqlite3.Error) as error:
-            self.close()
+                self._prepare(connection)
+        except (OSError, sqlite3.Error, JournalError) as error:
+            if connection is not None:
+                connection.close()
             raise explain(error, self._path) from error
-        except JournalError:
-            self.close()
-            raise
-        return self._connection
+        self.connection = connection
+        return connection
 
     def must_be_there(self) -> None:
         """Raise if the open file is not the one at its path: what is written to a deleted file is lost."""
         if _inode(self._at) != self._inode:
             raise FileNotFoundError(self._path)
 
+    def connect_beside(self) -> sqlite3.Connection | None:
+        """Another connection to the open file, which waits neither for the disk nor for whoever writes."""
+        if self.connection is None:
+            return None
+        self.must_be_there()
+        connection = self._connect()
+        for pragma in (
+            "busy_timeout = 0",
+            "synchronous = NORMAL",
+            "wal_autocheckpoint = 0",
+            "cache_size = -500",
+        ):
+            connection.execute(f"PRAGMA {pragma}")
+        return connection
+
+    def sync(self) -> None:
+        """Bring the log to the disk, whoever has written to it."""
+        with contextlib.suppress(FileNotFoundError):  # then all of it is in the file, on the disk
+            fd = os.open(f"{self._at}-wal", os.O_RDWR)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
     def explain(self, error: Exception) -> JournalError:
         """What went wrong, in words for callers."""
         return explain(error, self._path)
 
     def close(self) -> None:
-        if self._connection is not None:
+        if self.connection is not None:
             with contextlib.suppress(sqlite3.Error):
-                self._connection.close()
-            self._connection = None
+                self.connection.close()
+            self.connection = None
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(
@@ -306,6 +336,10 @@ class Database:
         self._turn = turn
         self.writer: CommitThread[Work] | None = None
         self._reader: CommitThread[Work] | None = None
+        self._at_once: sqlite3.Connection | None = None
+        """For the event loop, beside the connection that writes: see `write_at_once`."""
+        self._beside: sqlite3.Connection | None = None
+        self._sync_at = math.inf
 
     def start(self, idle: Callable[[], float | None]) -> None:
         """Start the threads; `idle` is called between writes, in the thread that writes."""
@@ -314,6 +348,7 @@ class Database:
 
     async def stop(self) -> None:
         """Do what was asked for, and end the threads."""
+        self._close_at_once()
         writer, reader = self.writer, self._reader
         self.writer = self._reader = None
         if writer is not None and reader is not None:
@@ -341,6 +376,50 @@ class Database:
             raise _not_open()
         done: T = await self._reader.do(work)
         return done
+
+    def write_at_once(self, work: Callable[[sqlite3.Connection], T]) -> T | None:
+        """Have something small done by the event loop itself: it waits neither for the disk nor for others.
+
+        Nothing, if that cannot be, or `work` gives nothing. Whoever reads the file sees it, also if this
+        process is killed now; it is on the disk with the next write, or after `SYNC_AFTER`.
+        """
+        if self.writer is None or self.writer.busy:
+            return None
+        try:
+            if self._beside is not self.writes.connection:
+                self._close_at_once()
+                self._at_once, self._beside = self.writes.connect_beside(), self.writes.connection
+            if self._at_once is None:
+                return None
+            self.writes.must_be_there()
+            self._at_once.execute("BEGIN IMMEDIATE")
+            done = work(self._at_once)
+            self._at_once.execute("COMMIT")
+        except (
+            OSError,
+            sqlite3.Error,
+            MidcallError,
+        ) as error:  # the thread meets it too, and says what it is
+            if _code(error) != sqlite3.SQLITE_BUSY or (self._at_once and self._at_once.in_transaction):
+                self._close_at_once()
+            return None
+        if done is not None and self._sync_at == math.inf:
+            self._sync_at = time.monotonic() + SYNC_AFTER
+            asyncio.get_running_loop().call_later(SYNC_AFTER, self.writer.nudge)
+        return done
+
+    def _close_at_once(self) -> None:
+        connection, self._at_once, self._beside = self._at_once, None, None
+        if connection is not None:
+            with contextlib.suppress(sqlite3.Error):
+                connection.close()
+
+    def sync(self) -> None:
+        """In the thread that writes: bring to the disk what was written at once."""
+        if time.monotonic() >= self._sync_at:
+            self._sync_at = math.inf
+            with contextlib.suppress(OSError):  # the next commit meets it, and says so
+                self.writes.sync()
 
     def _run(self, file: JournalFile, asked: Sequence[Work]) -> list[Any]:
         """Do all of it: what came of each, or the error that it raised. Raises `JournalError`."""

@@ -1,9 +1,10 @@
 """The journal in an SQLite file: the one that needs nothing installed and nothing run beside.
 
 One thread writes, and commits what came together in one transaction; another one reads. Each write is on
-the disk when it returns (WAL, `synchronous = FULL`). Several processes may use one file: SQLite's own lock
-keeps their writes apart, `LifeSign` tells which of them are there, and who waits for another one's outcome
-looks whether the file has changed, a few dozen times a second, while somebody waits.
+the disk when it returns (WAL, `synchronous = FULL`), but for a claim without `sync`: that comes to the disk
+with the next write, of which its caller is told. Several processes may use one file: SQLite's own lock keeps
+their writes apart, `LifeSign` tells which of them are there, and who waits for another one's outcome looks
+whether the file has changed, a few dozen times a second, while somebody waits.
 
 The file must be on a disk of this machine: SQLite's locks do not work over a network.
 """
@@ -74,6 +75,9 @@ POLL = 0.025
 
 SWEPT_AT_ONCE = 100
 """How many calls are swept in one transaction, so that others need not wait long."""
+
+SMALL = 16 * 1024
+"""How many bytes of answers may be written by the event loop itself."""
 
 LOOKED_AT_ONCE = 1000
 """How many calls are looked at in one reading, so that other readings need not wait long."""
@@ -298,7 +302,15 @@ class SqliteJournal:
         answers: Sequence[Entry] = (),
         fence: int | None = None,
         parked: CallRecord | None = None,
+        sync: bool = True,
     ) -> Claim:
+        if not sync and parked is not None and sum(len(one.value) for one in answers) <= SMALL:
+            done = self.database.write_at_once(
+                lambda db: self._claim_parked(db, parked, segment, answers, fence)
+            )
+            if done is not None:
+                return done[0]
+
         def undo(claimed: tuple[Claim, Status | None]) -> Awaitable[None] | None:
             claim, before = claimed
             if not isinstance(claim, Claimed) or before is None:
@@ -684,6 +696,7 @@ class SqliteJournal:
     def _between_batches(self) -> float:
         """In the thread that writes: say that it lives, and look for what others have settled."""
         now = time.monotonic()
+        self.database.sync()
         if now >= self._next_beat:
             with contextlib.suppress(OSError):
                 self._sign.beat()
