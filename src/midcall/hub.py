@@ -111,9 +111,8 @@ class Hub(Registry):
 
         found = dict(self.activations()).get(namespace)
         machines = found if isinstance(found, Machines) else Machines(self, namespace)
-        machines.add(
-            machine, functions or {}, model=model, time_limit=time_limit, max_transitions=max_transitions
-        )
+        limits = {"time_limit": time_limit, "max_transitions": max_transitions}
+        machines.add(machine, dict(functions or {}), model, **limits)
         if machines is not found:
             self._add(namespace, machines)
         self._has_machines = True

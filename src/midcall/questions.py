@@ -539,11 +539,25 @@ def data_reader(shape: Any) -> Callable[[Any], tuple[Sampled, Any]]:
     def read(value: dict[str, Any]) -> tuple[Sampled, Any]:
         said = read_sample(value)
         try:
-            return said, shape.validate(msgspec.json.decode(json_in(said.text)))
-        except ValueError as error:  # of the decoder too
+            return said, shape.validate(read_json(said.text))
+        except ValueError as error:
             raise WrongType(f"What the model said does not fit: {error}") from None
 
     return read
+
+
+def read_json(text: str) -> Any:
+    """The value in what a model said, which may have put it in a fence, or words around it.
+
+    Raises `ValueError`.
+    """
+    try:
+        return msgspec.json.decode(json_in(text))
+    except (msgspec.DecodeError, RecursionError) as error:
+        begin, end = text.find("{"), text.rfind("}")
+        if 0 <= begin < end and text[begin : end + 1] != text:
+            return read_json(text[begin : end + 1])
+        raise ValueError(str(error)) from None
 
 
 def json_in(text: str) -> str:

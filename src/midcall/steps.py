@@ -19,7 +19,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from midcall.call import Call
+from midcall.call import Call, sendable
 from midcall.calls import Rest
 from midcall.errors import Diverged, JournalError, StepFailed, StepInterrupted, TimedOut, ToolError
 from midcall.items import to_builtins, to_json
@@ -270,9 +270,9 @@ def _typed(function: Callable[..., Any], encoded: bytes) -> Any:
 
 
 def said(error: BaseException) -> str:
-    """An error, in words."""
+    """An error, in words that JSON can carry."""
     try:
-        return str(error) or type(error).__name__
+        return sendable(str(error)) or type(error).__name__
     except Exception:  # noqa: BLE001  it was made again from what could be kept of it
         return type(error).__name__
 

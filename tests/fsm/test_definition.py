@@ -9,10 +9,8 @@ import pytest
 
 from midcall import Hub, method
 from midcall.fsm import Machine, MachineBuilder, MachineError, State, Transition, read_machine
-from midcall.fsm.checks import problems
-from midcall.fsm.definition import changes
+from midcall.fsm.checks import MOST_TRIED, never_fits, problems, samples
 from midcall.fsm.draw import to_dot, to_mermaid
-from midcall.schema_fit import MOST_TRIED, never_fits, samples
 
 LOOP: dict[str, Any] = {
     "id": "loop",
@@ -235,7 +233,7 @@ def test_what_has_changed_is_named() -> None:
     other["transitions"].append({"id": ["servicing", "end"]})
     after = read_machine(other)
     assert before.hash != after.hash
-    assert changes(before.structure(), after.structure()) == [
+    assert after.changes(json.loads(json.dumps(before.structure()))) == [
         "transition servicing -> end is new",
         "state 'servicing' has changed",
         "transition servicing -> llm has changed",

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import msgspec
 import pytest
@@ -16,12 +17,12 @@ from hypothesis import strategies as st
 from driving import assert_nothing_left, drive
 from midcall import Hub, Request, connect
 from midcall.fsm import Event, Machine, MachineBuilder, MachineError, read_machine
+from midcall.fsm.checks import never_fits
 from midcall.fsm.run import TRIES
 from midcall.fsm.serve import Machines
 from midcall.journal.durable import DurableCalls
 from midcall.journal.sqlite.journal import SqliteJournal
 from midcall.json_schema import compiled
-from midcall.schema_fit import never_fits
 from spoken import Spoken
 
 NAMES = ["a", "b", "c", "d"]
@@ -96,7 +97,8 @@ def hub_of(walk: Walk) -> tuple[Hub, Machine, Callable[[Request], Any]]:
     hub = Hub()
     machines = Machines(hub)
     machines.add(INNER, {})
-    machines.add(built, {}, model=model, max_transitions=LONGEST, checked=False)
+    with mock.patch("midcall.fsm.serve.problems", lambda *_: ()):
+        machines.add(built, {}, model=model, max_transitions=LONGEST)
     hub._add("machines", machines)
     return hub, built.build(), answer
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from midcall.cli.command import Exit, UsageError
+from midcall.cli.command import Exit, UsageError, add_command
 
 if TYPE_CHECKING:
     from midcall.fsm.actions import Action
@@ -24,14 +24,9 @@ examples:
 
 def add_parser(commands: Any) -> None:
     """Add the command to the command line."""
-    parser = commands.add_parser(
-        "fsm",
-        help="list, check, draw and run state machines",
-        description="Look at the state machines of a hub, check and draw definitions, and run one.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    about = "Look at the state machines of a hub, check and draw definitions, and run one."
+    brief = "list, check, draw and run state machines"
+    parser: Any = add_command(commands, "fsm", run, help=brief, description=about, epilog=_EXAMPLES)
     parser.set_defaults(run=lambda _: parser.print_help() or Exit.USAGE)
     actions = parser.add_subparsers(title="actions", metavar="ACTION")
     for name, help in (
@@ -41,8 +36,8 @@ def add_parser(commands: Any) -> None:
         ("draw", "draw a machine"),
         ("run", "run a machine, and be asked here"),
     ):
-        one = actions.add_parser(name, help=help, description=f"{help.capitalize()}.", allow_abbrev=False)
-        one.set_defaults(run=run, action=name, id=None)
+        one = add_command(actions, name, run, help=help, description=f"{help.capitalize()}.")
+        one.set_defaults(action=name, id=None)
         or_file = "" if name in ("list", "run") else "; or a file with a definition in JSON"
         one.add_argument("target", metavar="TARGET", help=f"where the hub is, as in app:hub{or_file}")
         if name != "list":
@@ -85,10 +80,8 @@ async def _look(args: argparse.Namespace) -> Exit:
             for path, one in by_path.items():
                 print(f"{path}  {one.description}".rstrip())  # noqa: T201
             return Exit.SUCCESS
-        if args.id is None and args.action == "check":
+        if args.id is None and (args.action == "check" or len(found) == 1):
             return max([Exit.SUCCESS, *(_show(args, one.machine, one.actions) for one in by_path.values())])
-        if args.id is None and len(found) == 1:
-            (args.id,) = found
         method = found[args.id][1] if args.id in found else by_path.get(args.id)
         if method is None:
             raise UsageError(f"There is no machine {args.id!r}: there are {', '.join(by_path) or 'none'}")
@@ -101,15 +94,14 @@ def _show(args: argparse.Namespace, machine: "Machine", actions: "dict[str, Acti
     from midcall.fsm import draw
     from midcall.fsm.checks import problems
 
-    size = f"{len(machine.states)} states, {len(machine.transitions)} transitions, no fault"
-    match args.action:
-        case "show":
-            print(json.format(machine.to_json(), indent=2).decode())  # noqa: T201
-        case "draw":
-            sys.stdout.write(draw.FORMS[args.form][0](machine))
-        case "check":
-            found = list(problems(machine, actions))
-            for told in found or [size]:
-                print(f"{machine.id}: {told}", file=sys.stderr if found else sys.stdout)
-            return Exit.FAILED if found else Exit.SUCCESS
+    if args.action == "show":
+        print(json.format(machine.to_json(), indent=2).decode())  # noqa: T201
+    elif args.action == "draw":
+        sys.stdout.write(draw.FORMS[args.form][0](machine))
+    elif found := list(problems(machine, actions)):
+        sys.stderr.writelines(f"{machine.id}: {told}\n" for told in found)
+        return Exit.FAILED
+    else:
+        size = f"{len(machine.states)} states, {len(machine.transitions)} transitions, no fault"
+        print(f"{machine.id}: {size}")  # noqa: T201
     return Exit.SUCCESS

@@ -14,7 +14,7 @@ steps and questions of its own.
 
 import inspect
 import re
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
@@ -23,8 +23,8 @@ import msgspec
 from midcall import steps
 from midcall.call import sendable
 from midcall.client.tool_call import checked_calls
+from midcall.client.toolbox import request_schema
 from midcall.errors import MidcallError, TimedOut
-from midcall.fsm.conversation import conversation, read_event, read_json
 from midcall.fsm.definition import (
     END,
     START,
@@ -34,15 +34,16 @@ from midcall.fsm.definition import (
     StateConfig,
     Transition,
     check_known,
+    check_unique,
     read,
     without,
 )
-from midcall.fsm.run import BadOutput, BailOut, Moment, Reason, going_deeper, told
+from midcall.fsm.run import BadOutput, BailOut, Moment, Reason, going_deeper
 from midcall.items import to_builtins
-from midcall.json_schema import as_text, compiled, inlined
-from midcall.models.base import ModelRequest, TextPart
+from midcall.json_schema import as_text, compiled, inlined, joined
+from midcall.models.base import Message, ModelRequest, TextPart
 from midcall.mount.within import call_within
-from midcall.questions import Option
+from midcall.questions import Option, read_json
 from midcall.registry import Resolved
 
 if TYPE_CHECKING:
@@ -59,6 +60,9 @@ MOST_TEXT = 1024 * 1024
 
 MOST_CALLS = 100
 """How many tool calls one event may have."""
+
+_CHOOSE = "Answer with one JSON object and nothing else: the event that you choose, one of these."
+_TOOLS = "These tools can be called, with the JSON Schema of their arguments."
 
 
 class Action:
@@ -116,11 +120,11 @@ class Action:
         except Exception as error:  # of an author's function, or of anybody's tool
             moment.call.check_goes_on()
             if "failure_to" in self.config:
-                return self.event({"error": told(error)}, self.config["failure_to"])
+                return self.event({"error": steps.said(error)}, self.config["failure_to"])
             if isinstance(error, BailOut):
                 raise
             reason: Reason = "timeout" if isinstance(error, TimedOut) else "action-failed"
-            raise BailOut(reason, told(error)) from error
+            raise BailOut(reason, steps.said(error)) from error
 
     async def limited(self, moment: Moment, work: Callable[[Moment], Coroutine[Any, Any, T]]) -> T:
         """What comes of it in the time that it has, counted from when it first began. Raises `TimedOut`."""
@@ -152,7 +156,11 @@ class ModelAction(Action):
             raise MachineError(f"{path}.model: {error}") from None
 
     async def choose(self, moment: Moment) -> Event:
-        return read_event(await self._say(moment, moment.ways))
+        text = await self._say(moment, moment.ways)
+        try:
+            return msgspec.convert(read_json(text), Event)
+        except ValueError as error:
+            raise BadOutput(f"This is no JSON object: {error}", text) from None
 
     async def value(self, moment: Moment) -> Any:
         text = await self._say(moment, ())
@@ -161,12 +169,8 @@ class ModelAction(Action):
         except ValueError:
             return text
 
-    async def _say(self, moment: Moment, ways: tuple[Transition, ...]) -> str:
-        ends = {way.id[1]: self.method.actions.get(way.id[1]) for way in ways}
-        tools = {
-            end: self.machines.offered(one.needs) for end, one in ends.items() if isinstance(one, ToolsAction)
-        }
-        request = conversation(moment, ways, tools, self.config)
+    async def _say(self, moment: Moment, ways: Sequence[Transition]) -> str:
+        request = self._request(moment, ways)
         model = self.machines.model(self.method, self.config.get("model"))
         if model is None:
             return await self._sample(moment, request)
@@ -181,7 +185,7 @@ class ModelAction(Action):
                     if len(text) > MOST_TEXT:
                         return {"error": f"The model has said more than {MOST_TEXT} characters"}
             except Exception as error:  # noqa: BLE001  a model of anybody's
-                return {"error": told(error)}
+                return {"error": steps.said(error)}
             return {"text": sendable(text)}
 
         say.__qualname__ = f"model in {self.state.id}"
@@ -192,17 +196,52 @@ class ModelAction(Action):
 
     async def _sample(self, moment: Moment, request: ModelRequest) -> str:
         """What the caller's model says."""
-        asking = moment.ask.sample(
-            [{"role": one.role, "content": one.content} for one in request.messages],
-            system=request.system,
-            max_tokens=request.max_tokens,
-            temperature=request.temperature,
-            key=self.state.id,
-        )
+        messages = [{"role": one.role, "content": one.content} for one in request.messages]
+        limits: Any = {"max_tokens": request.max_tokens, "temperature": request.temperature}
+        asking = moment.ask.sample(messages, system=request.system, key=self.state.id, **limits)
         try:
-            return (await asking).text
+            return str((await asking).text)
         except MidcallError as error:
-            raise BailOut("llm-fatal-error", told(error)) from error
+            raise BailOut("llm-fatal-error", steps.said(error)) from error
+
+    def _request(self, moment: Moment, ways: Sequence[Transition]) -> ModelRequest:
+        """The trail as a conversation, to choose one of `ways` after; without any, to say something."""
+        machine, state = moment.machine, moment.state
+        system = [machine.description, *machine.prompts, state.description, *state.prompts]
+        system += [_CHOOSE] if ways else []
+        fields, listed = dict[str, Any](), list[str]()
+        for way in ways:
+            schema = as_text(machine.event_schema(way))
+            words = [f'"id": {as_text(way.id)}', way.label, way.description, *way.prompts, schema]
+            system.append("- " + ". ".join(word.rstrip(".") for word in words if word))
+            action = self.method.actions.get(way.id[1])
+            if isinstance(action, ToolsAction) and (tools := self.machines.offered(action.needs)):
+                fields[way.id[1]] = _with_calls(machine.fields(way), tools)
+                listed.append(_TOOLS)
+                for one in tools:
+                    listed.append(f"- {one['name']}: {one['description']} {as_text(one['inputSchema'])}")
+        omitted = {way.id for way in machine.transitions if way.omit}
+        messages: list[Message] = []
+        for entry in moment.run.trail:
+            if (entry.begin, entry.end) not in omitted:
+                role: Any = "assistant" if entry.begin == state.id else "user"
+                messages.append(Message(role, as_text(entry.event)))
+                messages += [] if entry.error is None else [Message("user", entry.error)]
+        wanted = machine.event_schema(*ways, fields=fields) if ways else None
+        limits: Any = {key: self.config.get(key) for key in ("max_tokens", "temperature")}
+        return ModelRequest(
+            tuple(messages), (), "\n\n".join(filter(None, system + listed)), schema=wanted, **limits
+        )
+
+
+def _with_calls(fields: dict[str, Any], tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The fields of an event, with what calls of these tools look like."""
+    (fields, call), defined = joined([inlined(fields), request_schema(tools, with_id=True)])
+    properties, required = fields.get("properties", {}), fields.get("required", ())
+    declared = properties.get("tool_calls", {})  # what the machine says of them counts too, as how many
+    calls = {"minItems": 1, **declared, "type": "array", "items": call}
+    fields |= {"properties": {**properties, "tool_calls": calls}, "$defs": defined}
+    return {**fields, "required": [*dict.fromkeys([*required, "tool_calls"])]}
 
 
 class ToolsAction(Action):
@@ -227,18 +266,16 @@ class ToolsAction(Action):
             return {"tool_results": await steps.beside(trace, "tool", work)}
         return {"tool_results": [await steps.once(trace, "tool", one) for one in work]}
 
-    def accept(self, event: Event) -> list[tuple[str, str, Any, bytes]]:
+    def accept(self, event: Event) -> list[tuple[str, str, Any]]:
         given = event.get("tool_calls", event.get("calls"))
         if not isinstance(given, list) or len(given) > MOST_CALLS:
             raise BadOutput(f"tool_calls is a list of at most {MOST_CALLS} calls", event)
         try:
-            return checked_calls(given)
+            return [(call_id, name, arguments) for call_id, name, arguments, _ in checked_calls(given)]
         except ValueError as error:
             raise BadOutput(f"tool_calls: {error}", event) from None
 
-    async def _call(
-        self, moment: Moment, until: float, call_id: str, name: str, given: Any, _: bytes
-    ) -> Event:
+    async def _call(self, moment: Moment, until: float, call_id: str, name: str, given: Any) -> Event:
         async def work() -> Any:
             found = self.machines.tool(name, self.needs)
             return await call_within(moment.call, found, given or {}, moment.run.scopes)
@@ -249,7 +286,7 @@ class ToolsAction(Action):
                 result = await steps.within(moment.call.own_trace, until, late, work)
         except Exception as error:  # noqa: BLE001  whatever it is, the model is told
             moment.call.check_goes_on()
-            return {"call_id": call_id, "success": False, "error": told(error)}
+            return {"call_id": call_id, "success": False, "error": steps.said(error)}
         return {"call_id": call_id, "success": True, "result": result}
 
 
@@ -301,18 +338,15 @@ class MethodAction(Action):
 
     def check(self, path: str) -> None:
         self.needs = (self.config["method"],)
-        if self._found is None:
+        if self.machines.hub.find(*self.needs) is None:
             known = [name for name, _ in self.machines.hub.methods()]
-            check_known("unknown method", self.config["method"], known, f"{path}.method")
-
-    @property
-    def _found(self) -> Resolved | None:
-        return self.machines.hub.find(self.config["method"])
+            check_known("unknown method", *self.needs, known, f"{path}.method")
 
     def schemas(self) -> Schemas:
-        if self._found is None:  # of a mounted server it may come later
+        found = self.machines.hub.find(*self.needs)
+        if found is None:  # it was of a server that is mounted no more
             return None, None
-        method = self._found.method
+        method = found.method
         needed = set(method.params.get("required", ())) - self.config.get("arguments", {}).keys()
         taken = {**method.params, "required": sorted(needed), "additionalProperties": True}
         return taken, None if method.streaming else method.returns
@@ -333,8 +367,8 @@ class FunctionAction(Action):
         functions, path = self.method.functions, f"{path}.function"
         check_known("unknown function", self.config["function"], functions, path)
         self._function = functions[self.config["function"]]
-        self._takes = _takes(self._function)
-        if self._takes > 1 and not inspect.iscoroutinefunction(self._function):
+        self._takes_moment = _takes_moment(self._function)
+        if self._takes_moment and not inspect.iscoroutinefunction(self._function):
             raise MachineError(f"{path}: one that takes the moment too must be `async def`")
 
     async def choose(self, moment: Moment) -> Event:
@@ -347,21 +381,21 @@ class FunctionAction(Action):
 
     async def value(self, moment: Moment) -> Any:
         event = to_builtins(moment.event)  # a copy: the trail is not its to change
-        if self._takes > 1:  # it may ask, and has steps of its own
+        if self._takes_moment:  # it may ask, and has steps of its own
             here = Moment(moment.run, moment.state, event, moment.problem)
             return to_builtins(await steps.called(self._function, event, here))
         async with moment.call.own_trace.working():
             return to_builtins(await steps.called(self._function, event))  # it is kept with the state anyway
 
 
-def _takes(function: Callable[..., Any]) -> int:
-    """How many arguments it is to get: the event, and the moment if it has a place for that."""
+def _takes_moment(function: Callable[..., Any]) -> bool:
+    """Whether it is to get the moment too, beside the event."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except ValueError:  # of a built-in one
-        return 1
+        return False
     wanted = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-    return min(2, max(1, sum(one.default is one.empty for one in wanted)))
+    return sum(one.default is one.empty for one in wanted) > 1
 
 
 class MachineAction(Action):
@@ -372,12 +406,12 @@ class MachineAction(Action):
 
     def check(self, path: str) -> None:
         name, own = self.config["machine"], self.method
-        machines = {**self.machines.registered, **own.parts, own.name: own}  # it may run itself
+        machines: dict[str, Any] = {**self.machines.methods, **own.parts, own.name: own}  # it may run itself
         check_known("unknown machine", name, machines, f"{path}.machine")
         inner, self._inner = machines[name], machines[name].machine
         self._found = Resolved(f"{self.machines.namespace}.{name}", inner, ())
         if inner is not own:
-            self.needs = [name for action in inner.actions.values() for name in action.needs]
+            self.needs = inner.needs
 
     def schemas(self) -> Schemas:
         inner = self._inner
@@ -389,10 +423,9 @@ class MachineAction(Action):
         last = trail[-1]["event"]
         if last.get("bail_out"):
             raise MidcallError(f"{self._inner.id} gave up: {last['message'] or last['reason']}")
-        result = without(last, "id")
-        kept = self.config.get("trail", "omit")
         short = [[one["from"], one["to"]] for one in trail if "error" not in one]
-        return result if kept == "omit" else {**result, "trail": trail if kept == "full" else short}
+        shown = {"omit": {}, "summary": {"trail": short}, "full": {"trail": trail}}
+        return {**without(last, "id"), **shown[self.config.get("trail", "omit")]}
 
 
 class ParallelAction(Action):
@@ -424,7 +457,8 @@ class ParallelAction(Action):
                 return {"status": "success", "value": await action.limited(inner, action.value)}
         except Exception as error:  # noqa: BLE001  whatever it is, the others go on
             moment.call.check_goes_on()
-            return {"status": "timeout" if isinstance(error, TimedOut) else "error", "error": told(error)}
+            status = "timeout" if isinstance(error, TimedOut) else "error"
+            return {"status": status, "error": steps.said(error)}
 
 
 def _object(**properties: Any) -> dict[str, Any]:
@@ -464,10 +498,10 @@ def read_config(state: State, path: str, ends: Sequence[str]) -> StateConfig:
     meant = [end for end in ends if end != config.get("failure_to")]
     if len(meant) > 1 and not kind.may_try_again and "success_to" not in given:
         raise MachineError(f"{path}.success_to: which of {', '.join(meant)} is meant?")
-    names = [branch.id for branch in config.get("branches", ())]
-    for n, name in enumerate(names):
-        if name in names[:n]:
-            raise MachineError(f"{path}.branches[{n}].id: {name!r} is there already")
-    if "branches" in given and not names:
+    branches = config.get("branches", ())
+    check_unique([branch.id for branch in branches], f"{path}.branches")
+    for n, branch in enumerate(branches):
+        read_config(branch, f"{path}.branches[{n}]", ())
+    if config.get("branches") == []:
         raise MachineError(f"{path}.branches: there is none")
     return config

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from midcall.activation import digest
 from midcall.errors import RegistrationError
+from midcall.items import to_builtins
 from midcall.json_schema import JsonSchema, compiled, followed, inlined, joined
 from midcall.limits import near_matches
 
@@ -29,11 +30,7 @@ class MachineError(RegistrationError):
     """A machine that cannot be: the text says where, and what is wrong there."""
 
 
-class Definition(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What is read by `read`, and refused if there is more in it."""
-
-
-class State(Definition, frozen=True):
+class State(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """What is done there, and with which configuration (see `actions`)."""
 
     id: str
@@ -80,7 +77,7 @@ class RunLimits(Struct, frozen=True):
     max_transitions: Number = 100
 
 
-class Transition(Definition, frozen=True):
+class Transition(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A way from one state to another one. With `omit`, a model does not see that it was taken."""
 
     id: tuple[str, str]
@@ -92,7 +89,7 @@ class Transition(Definition, frozen=True):
     omit: bool = False
 
 
-class Machine(Definition, frozen=True, dict=True):
+class Machine(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, dict=True):
     """All of it. `prompts` are for every model in it; `schemas` can be referred to as `#/$defs/NAME`."""
 
     id: str
@@ -104,7 +101,7 @@ class Machine(Definition, frozen=True, dict=True):
 
     def ways_from(self, state_id: str) -> tuple[Transition, ...]:
         """The transitions that may be taken there."""
-        return self._ways[0].get(state_id, ())
+        return self._ways.get((0, state_id), ())
 
     def ends_from(self, state_id: str) -> list[str]:
         """The states that they lead to."""
@@ -112,16 +109,16 @@ class Machine(Definition, frozen=True, dict=True):
 
     def ways_to(self, state_id: str) -> tuple[Transition, ...]:
         """The transitions that lead there."""
-        return self._ways[1].get(state_id, ())
+        return self._ways.get((1, state_id), ())
 
     @functools.cached_property
-    def _ways(self) -> tuple[dict[str, tuple[Transition, ...]], ...]:
-        """The transitions by where they begin, and by where they end."""
-        found: tuple[dict[str, list[Transition]], ...] = ({}, {})
+    def _ways(self) -> dict[tuple[int, str], tuple[Transition, ...]]:
+        """The transitions by where they begin (0), and by where they end (1)."""
+        found: dict[tuple[int, str], tuple[Transition, ...]] = {}
         for way in self.transitions:
-            for ways, state_id in zip(found, way.id, strict=True):
-                ways.setdefault(state_id, []).append(way)
-        return tuple({name: tuple(one) for name, one in ways.items()} for ways in found)
+            for place in enumerate(way.id):
+                found[place] = (*found.get(place, ()), way)
+        return found
 
     def fields(self, *ways: Transition) -> dict[str, Any]:
         """The schema of what an event of one of these transitions says beside its `id`."""
@@ -132,31 +129,21 @@ class Machine(Definition, frozen=True, dict=True):
             if b'"#/$defs/' in msgspec.json.encode(schema):
                 schema["$defs"] = {**self.schemas, **schema.get("$defs", {})}
             found.append(schema)
-        return _one_of(found, "anyOf")
+        return found[0] if len(found) == 1 else one_of("anyOf", *joined(found))
 
     def event_schema(self, *ways: Transition, fields: Mapping[str, Any] = {}) -> dict[str, Any]:
         """The schema of an event that takes one of these transitions.
 
         `fields` has schemas in the place of those that ways to a state have by themselves.
         """
-        made = []
-        for way in ways:
-            (own,), defined = joined([fields.get(way.id[1]) or self.fields(way)])
-            root = {"$defs": defined} if defined else {}
-            made.append({"type": "object", **_with_id(own, way.id, root), **root})
-        return _one_of(made, "oneOf")
+        parts, shared = joined([fields.get(way.id[1]) or self.fields(way) for way in ways])
+        made = [_with_id(part, way.id, {"$defs": shared}) for part, way in zip(parts, ways, strict=True)]
+        return one_of("oneOf", made, shared)
 
     @functools.cached_property
     def checked(self) -> dict[tuple[str, str], JsonSchema]:
         """For each transition the schema of what its events say beside their `id`."""
         return {way.id: compiled(self.fields(way)) for way in self.transitions}
-
-    def fault(self, way: Transition, event: Event) -> str | None:
-        """Why the fields of an event are none of this transition. Raises `ValueError` if nobody can say."""
-        found = self.checked[way.id].fault(without(event, "id"))
-        if found is not None and b'"id"' in msgspec.json.encode(self.fields(way)):
-            return self.checked[way.id].fault(event) and found  # it may speak of the `id` itself
-        return found
 
     @property
     def input_schema(self) -> dict[str, Any]:
@@ -181,12 +168,13 @@ class Machine(Definition, frozen=True, dict=True):
             **{f"schema {name!r}": schema for name, schema in self.schemas.items()},
         }
 
-
-def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What is different between two structures, in words."""
-    gone = [f"{name} is gone" for name in before if name not in now]
-    new = [f"{name} is new" for name in now if name not in before]
-    return gone + new + [f"{name} has changed" for name in now if before.get(name, now[name]) != now[name]]
+    def changes(self, before: Mapping[str, Any]) -> list[str]:
+        """What is different from the structure that it had before, in words."""
+        now = to_builtins(self.structure())
+        gone = [f"{name} is gone" for name in before if name not in now]
+        new = [f"{name} is new" for name in now if name not in before]
+        changed = [f"{name} has changed" for name in before if now.get(name, before[name]) != before[name]]
+        return gone + new + changed
 
 
 def _with_id(schema: Any, way: tuple[str, str], root: dict[str, Any], depth: int = 3) -> Any:
@@ -194,20 +182,18 @@ def _with_id(schema: Any, way: tuple[str, str], root: dict[str, Any], depth: int
     if not isinstance(schema, dict):
         return schema
     made = without_id(followed(schema, root))
-    alternatives = {key: made[key] for key in ("allOf", "anyOf", "oneOf") if key in made and depth}
-    made = {**made, "properties": {"id": {"const": list(way)}, **made.get("properties", {})}}
+    made["properties"] = {"id": {"const": list(way)}, **made.get("properties", {})}
     made["required"] = ["id", *made.get("required", ())]
     made |= {key: made[key] + 1 for key in ("minProperties", "maxProperties") if key in made}
-    return made | {
-        key: [_with_id(one, way, root, depth - 1) for one in inner] for key, inner in alternatives.items()
-    }
+    for key in made.keys() & {"allOf", "anyOf", "oneOf"} if depth else ():
+        made[key] = [_with_id(one, way, root, depth - 1) for one in made[key]]
+    return made
 
 
-def _one_of(schemas: Sequence[dict[str, Any]], key: str) -> dict[str, Any]:
-    if len(schemas) == 1:
-        return schemas[0]
-    parts, shared = joined(schemas)
-    return {"type": "object", key: parts, **({"$defs": shared} if shared else {})}
+def one_of(key: str, parts: Sequence[dict[str, Any]], shared: dict[str, Any]) -> dict[str, Any]:
+    """The schema of an object that fits one of several, with definitions that they share (see `joined`)."""
+    whole = parts[0] if len(parts) == 1 else {key: parts}
+    return {"type": "object", **whole, **({"$defs": shared} if shared else {})}
 
 
 def without_id(schema: dict[str, Any]) -> dict[str, Any]:
@@ -269,23 +255,25 @@ def check_known(what: str, name: str, known: Collection[str], path: str) -> None
         raise MachineError(f"{path}: {what} {name!r}{did_you_mean(name, list(known))}")
 
 
+def check_unique(ids: Sequence[Any], path: str, first: int = 0) -> None:
+    """Raise `MachineError` if two have the same id; that of the first one is at `path[first].id`."""
+    taken: dict[str, int] = {}
+    for n, one in enumerate(map(repr, ids), first):
+        if taken.setdefault(one, n) != n:
+            raise MachineError(f"{path}[{n}].id: {one} is there already")
+
+
 def _check_names(machine: Machine) -> None:
     """Raise if something is named twice, or names what is not there."""
-    states = {START: 0, END: 0}
-    for n, state in enumerate(machine.states):
-        if state.id in states:
-            raise MachineError(f"states[{n}].id: {state.id!r} is there already")
-        states[state.id] = n
-    taken: set[tuple[str, str]] = set()
+    states = [START, END, *(state.id for state in machine.states)]
+    check_unique(states, "states", -2)
+    check_unique([list(way.id) for way in machine.transitions], "transitions")
     for n, way in enumerate(machine.transitions):
         path = f"transitions[{n}]"
         for end in way.id:
             check_known("unknown state", end, states, f"{path}.id")
         if way.id[0] == END or way.id[1] == START:
             raise MachineError(f"{path}.id: nothing comes after {END!r}, or before {START!r}")
-        if way.id in taken:
-            raise MachineError(f"{path}.id: {list(way.id)} is there already")
-        taken.add(way.id)
         if isinstance(way.schema, str):
             check_known("unknown schema", way.schema, machine.schemas, f"{path}.schema")
         try:

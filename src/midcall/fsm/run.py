@@ -18,9 +18,9 @@ from msgspec import Struct
 
 from midcall import steps
 from midcall.ask import Ask
-from midcall.call import Call, sendable
+from midcall.call import Call
 from midcall.errors import Diverged, MidcallError, TimedOut
-from midcall.fsm.definition import END, START, Event, Machine, State, Transition, changes, did_you_mean
+from midcall.fsm.definition import END, START, Event, Machine, State, Transition, did_you_mean, without
 from midcall.items import to_builtins, to_json
 
 if TYPE_CHECKING:
@@ -116,9 +116,7 @@ class MachineRun:
         self.call = call
         self.ask = Ask(call)
         self.trail: list[TrailEntry] = []
-        self._method = method
-        self._limits = method.limits
-        self._until = 0.0
+        self._actions, self._limits = method.actions, method.limits
 
     async def entries(self, event: Event) -> AsyncIterator[TrailEntry]:
         """The trail, as it comes about, from an event that fits; the last entry leads to `end`."""
@@ -130,36 +128,33 @@ class MachineRun:
             size += len(to_json(entry))
             yield entry
             if entry.error is None:
-                at, event, refused = str(entry.end), entry.event, 0
-                taken += 1
+                at, event, refused, taken = str(entry.end), entry.event, 0, taken + 1
             else:
                 refused += 1
             if at == END:
                 return
-            again = refused < TRIES and self.machine.ways_from(at) and self._method.actions[at].may_try_again
-            if refused and not again:
+            tries = TRIES if self.machine.ways_from(at) and self._actions[at].may_try_again else 1
+            if refused >= tries:
                 entry = _bail_out(at, "max-retries-exceeded", entry.error or "")
             elif taken >= self._limits.max_transitions or size > MOST_BYTES:
-                many = f"After {taken} transitions, with {size} bytes"
-                entry = _bail_out(at, "too-many-transitions", many)
+                entry = _bail_out(at, "too-many-transitions", f"After {taken} transitions, with {size} bytes")
             else:
                 entry = await self._next(at, event)
 
     async def _next(self, at: str, event: Event) -> TrailEntry:
         """What comes of a state: one step in the journal, whatever it does."""
-        work = partial(self._work, at, event)
-        if not self.call.own_trace.kept:
+        trace, work = self.call.own_trace, partial(self._work, at, event)
+        if not trace.kept:
             return await work()
-        return msgspec.convert(await steps.once(self.call.own_trace, f"state {at}", work), TrailEntry)
+        return msgspec.convert(await steps.once(trace, f"state {at}", work), TrailEntry)
 
     async def _work(self, at: str, event: Event) -> TrailEntry:
-        late = f"The run took longer than {self._limits.time_limit:g} s"
+        late, work = f"The run took longer than {self._limits.time_limit:g} s", partial(self._act, at, event)
         try:
             with going_deeper():
-                work = partial(self._act, at, event)
                 return await steps.within(self.call.own_trace, self._until, late, work)
         except BailOut as error:
-            return _bail_out(at, error.reason, told(error))
+            return _bail_out(at, error.reason, steps.said(error))
         except TimedOut as error:  # of all that comes here, only the limit of the run
             return _bail_out(at, "timeout", str(error))
 
@@ -168,34 +163,28 @@ class MachineRun:
         trace = self.call.own_trace
         if not trace.kept:
             return time.time() + self._limits.time_limit
-        structure = to_builtins(self.machine.structure())
-        now = [time.time(), structure, sorted(self.scopes)]
-        began = steps.value(trace, f"machine {self.machine.id}", lambda: now)
+        what = f"machine {self.machine.id}"
+        now = [time.time(), self.machine.structure(), sorted(self.scopes)]
+        began = steps.value(trace, what, lambda: now)
         self.scopes = began[2]  # what came later, and needs others, is not for this run
-        if began[1] != structure:
-            changed = "; ".join(changes(began[1], structure))
-            trace.diverged = Diverged(f"machine {self.machine.id}", changed, "")
+        if changes := self.machine.changes(began[1]):
+            trace.diverged = Diverged(f"{what} as it was", f"one where {'; '.join(changes)}", "")
             raise trace.diverged
         return max(float(began[0]), trace.created) + self._limits.time_limit  # a fork has its time anew
 
     async def _act(self, at: str, event: Event) -> TrailEntry:
         """What the state comes to; or what was refused, and why. Raises `BailOut`."""
-        action = self._method.actions[at]
+        action = self._actions[at]
         self.ask.progress(f"{self.machine.id}: {at}")
         try:
             given = await action.act(Moment(self, action.state, event, self.trail[-1].error or ""))
             event = in_pairs(self.machine, at, to_builtins(given))
             problem = check(self.machine, at, event)
             if problem is None and event["id"][1] != END:
-                self._method.actions[event["id"][1]].accept(event)
+                self._actions[event["id"][1]].accept(event)
         except BadOutput as error:
             return TrailEntry(at, None, error.output, f"{error}. {_legal_ids(self.machine, at)}")
         return TrailEntry(at, None if problem else event["id"][1], event, problem)
-
-
-def told(error: Exception) -> str:
-    """An error in words, without lone surrogates, which JSON cannot carry."""
-    return sendable(steps.said(error))
 
 
 def _bail_out(at: str, reason: Reason, message: str) -> TrailEntry:
@@ -212,8 +201,8 @@ def going_deeper() -> Iterator[None]:
     depth, left = _nesting.get((-1, [MOST_WITHIN + 1]))
     left[0] -= 1
     if depth == DEEPEST or left[0] < 0:
-        told = f"Machines may be {DEEPEST} deep, and do {MOST_WITHIN} things within"
-        raise BailOut("too-many-transitions", told)
+        most = f"Machines may be {DEEPEST} deep, and do {MOST_WITHIN} things within"
+        raise BailOut("too-many-transitions", most)
     token = _nesting.set((depth + 1, left))
     try:
         yield
@@ -226,34 +215,35 @@ def in_pairs(machine: Machine, at: str, event: Any) -> Any:
     if not isinstance(event, dict) or event.get("id") not in ("tool_calls", "tool_results"):
         return event
     key, servicing = event["id"], {one.id for one in machine.states if one.action == "tools"}
-    ends = [way.id[1] for way in machine.ways_from(at) if key == "tool_results" or way.id[1] in servicing]
+    ends = [end for end in machine.ends_from(at) if key == "tool_results" or end in servicing]
     if len(ends) != 1:
         return event
-    listed = event.get(key, event.get(key.removeprefix("tool_")))
     left = {name: one for name, one in event.items() if name not in ("calls", "results")}
-    return {**left, "id": [at, ends[0]], key: listed}
+    return {key: event.get(key.removeprefix("tool_")), **left, "id": [at, ends[0]]}
 
 
 def check(machine: Machine, at: str, event: Any) -> str | None:
     """Why something is no event that may follow here, with the ids that are; nothing if it is one."""
-    ways = machine.ways_from(at)
     if not isinstance(event, dict):
         return f"An event is an object with an id. {_legal_ids(machine, at)}"
     taken = event.get("id")
-    way = next((way for way in ways if list(way.id) == taken), None)
+    way = next((way for way in machine.ways_from(at) if list(way.id) == taken), None)
     if way is None:
         end = taken[1] if isinstance(taken, list) and len(taken) == 2 else None
-        near = did_you_mean(end, [way.id[1] for way in ways]) if isinstance(end, str) else ""
+        near = did_you_mean(end, machine.ends_from(at)) if isinstance(end, str) else ""
         return f"No transition has the id {taken!r:.200}{near}. {_legal_ids(machine, at)}"
     if "bail_out" in event:
         return "bail_out is for runs that give up, and no field of an event"
+    schema = machine.checked[way.id]
     try:
-        fault = machine.fault(way, event)
+        fault = schema.fault(without(event, "id"))
+        if fault is not None and b'"id"' in msgspec.json.encode(machine.fields(way)):
+            fault = schema.fault(event) and fault  # it may speak of the `id` itself
     except ValueError as error:
         fault = str(error)
     return None if fault is None else f"The event for {list(way.id)} does not fit its schema: {fault}"
 
 
 def _legal_ids(machine: Machine, at: str) -> str:
-    ids = ", ".join(f'["{begin}", "{end}"]' for begin, end in (way.id for way in machine.ways_from(at)))
+    ids = ", ".join(f'["{at}", "{end}"]' for end in machine.ends_from(at))
     return f"Legal ids here: {ids or 'none'}"

@@ -3,7 +3,7 @@
 import contextlib
 import fnmatch
 import re
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,13 +22,14 @@ from midcall.fsm.definition import (
     MachineBuilder,
     MachineError,
     RunLimits,
+    one_of,
     read,
     read_machine,
     without,
 )
 from midcall.fsm.run import BailedOut, MachineRun, TrailEntry, check
 from midcall.hub import Hub
-from midcall.json_schema import inlined
+from midcall.json_schema import inlined, joined
 from midcall.limits import near_matches
 from midcall.models.base import Model, choose_model
 from midcall.registry import Resolved
@@ -45,22 +46,13 @@ class MachineMethod(Method):
     """A machine, ready to run, as a method: a stream of the entries of its trail."""
 
     def __init__(
-        self,
-        machines: "Machines",
-        given: Any,
-        functions: Mapping[str, Callable[..., Any]],
-        model: Model | None = None,
-        time_limit: float | None = None,
-        max_transitions: int | None = None,
-        *,
-        checked: bool = True,
+        self, machines: "Machines", given: Any, functions: dict[str, Any], model: Model | None, **limits: Any
     ) -> None:
-        """Raises `MachineError`."""
+        """`limits` are those of `RunLimits`, if they are not nothing. Raises `MachineError`."""
         self.parts: dict[str, MachineMethod] = {}
         """Machines that only this one runs."""
         if isinstance(given, MachineBuilder):
-            options = (functions, model, time_limit, max_transitions)
-            made = [MachineMethod(machines, one, *options) for one in given.parts]
+            made = [MachineMethod(machines, one, functions, model, **limits) for one in given.parts]
             self.parts = {one.name: one for one in made}
             functions, given = {**given.functions, **functions}, given.build()
         machine = given if isinstance(given, Machine) else read_machine(given)
@@ -70,19 +62,17 @@ class MachineMethod(Method):
         self.machine = machine
         self.functions = functions
         self.model = model
-        limits = {"time_limit": time_limit, "max_transitions": max_transitions}
         self.limits = read({key: one for key, one in limits.items() if one is not None}, RunLimits, "")
-        params, returns = {"properties": {}, **machine.input_schema}, _schema_of(TrailEntry)
+        params = {"properties": {}, **machine.input_schema}
+        returns = inlined(msgspec.json.schema(TrailEntry))
         self.describe(machine.id, machine.description, params, returns, self.invoke, streaming=True)
         self.wants_source = True  # for the methods that it calls
         self.hash = digest([machine.hash, self.description, params])
-        self._scopes: tuple[str, ...] = ()
-        self._scopes_at = -1
         self.actions = {
             state.id: make_action(self, state, f"states[{n}]", machine.ends_from(state.id))
             for n, state in enumerate(machine.states)
         }
-        for problem in problems(machine, self.actions) if checked else ():
+        for problem in problems(machine, self.actions):
             raise MachineError(f"Machine {machine.id!r}: {problem}")
 
     @property
@@ -91,39 +81,37 @@ class MachineMethod(Method):
 
         What needs others, as it came later, is refused while it runs (see `call_within`).
         """
-        if self._scopes_at != self.machines.changes:
-            self._scopes_at = self.machines.changes
-            waiting: list[Method] = [self]
-            scopes, seen = set[str](), set[Method]()
+        if self not in self.machines.scopes:
+            scopes, seen, waiting = set[str](), set[Method](), list[Method]([self])
             while waiting:
                 method = waiting.pop()
                 if not isinstance(method, MachineMethod):
                     scopes.update(method.extras.get("scopes", ()))
                 elif method not in seen:
                     seen.add(method)
-                    needs = {name for action in method.actions.values() for name in action.needs}
-                    waiting += [one for name in needs for one in method.machines.named(name)]
-            self._scopes = tuple(sorted(scopes))
-        return {"scopes": self._scopes}
+                    waiting += [one for name in set(method.needs) for one in method.machines.named(name)]
+            self.machines.scopes[self] = tuple(sorted(scopes))
+        return {"scopes": self.machines.scopes[self]}
+
+    @property
+    def needs(self) -> list[str]:
+        """The names, or patterns, of the methods that it may call."""
+        return [name for action in self.actions.values() for name in action.needs]
 
     @property
     def output(self) -> dict[str, Any]:
-        ends = dict(self.machine.event_schema(*self.machine.ways_to(END)))
-        named = {"$defs": ends.pop("$defs")} if "$defs" in ends else {}
-        return {"type": "object", "anyOf": [ends, _schema_of(BailedOut)], **named}
+        ends = self.machine.event_schema(*self.machine.ways_to(END))
+        return one_of("anyOf", *joined([ends, inlined(msgspec.json.schema(BailedOut))]))
 
     def whole(self, contents: Sequence[Any]) -> Any:
         """The event that led to `end`."""
-        last = contents[-1]
-        return last.event if isinstance(last, TrailEntry) else last["event"]
+        return msgspec.to_builtins(contents[-1])["event"]
 
     def read_arguments(self, raw: bytes, name: str = "") -> Event:
         try:
-            given = msgspec.json.decode(raw or b"{}")
-        except (msgspec.DecodeError, RecursionError) as error:
+            given = msgspec.json.decode((self._by_name(raw) if raw.lstrip()[:1] == b"[" else raw) or b"{}")
+        except (ValueError, RecursionError) as error:
             raise InvalidArguments(name or self.name, [{"path": "", "message": str(error)}]) from None
-        if isinstance(given, list):
-            given = dict(zip(self._names, given, strict=False))
         return self.first_event({} if given is None else given)
 
     def first_event(self, given: Any) -> Event:
@@ -156,25 +144,21 @@ class Machines(Activation):
         self.begin(namespace, "State machines")
         self.hub = hub
         self._models: dict[str, Model | None] = {}
-        self.registered: dict[str, MachineMethod] = {}
-        self.changes = 0
-        """How often the hub has changed: its hash says nothing of scopes."""
+        self.scopes: dict[MachineMethod, tuple[str, ...]] = {}
+        """Those that a caller needs, until the hub changes."""
 
-    def add(self, given: Any, functions: Mapping[str, Callable[..., Any]], **options: Any) -> None:
-        """Take in a machine, with options of `MachineMethod`. Raises `MachineError`: nothing has changed."""
+    def add(self, given: Any, functions: dict[str, Any], model: Model | None = None, **limits: Any) -> None:
+        """Take in a machine, as `MachineMethod` takes it. Raises `MachineError`: nothing has changed."""
         try:
-            made = MachineMethod(self, given, functions, **options)
+            made = MachineMethod(self, given, functions, model, **limits)
         except RecursionError:
             raise MachineError("The machine is nested too deeply") from None
-        if made.name in self.registered:
+        if made.name in self.methods:
             raise MachineError(f"id: there is a machine {made.name!r} already")
-        if not self.registered:
-            self.hub.watch(self._note_change)
-        self.registered[made.name] = self.methods[made.name] = made
+        if not self.methods:
+            self.hub.watch(lambda _: self.scopes.clear())
+        self.methods[made.name] = made
         self.hash = digest([method.hash for method in self.methods.values()])
-
-    def _note_change(self, _: object) -> None:
-        self.changes += 1
 
     async def close(self) -> None:
         while self._models:
@@ -234,7 +218,3 @@ def _is_allowed(name: str, method: Method, allowed: Sequence[str]) -> bool:
     if allowed:
         return any(fnmatch.fnmatch(name, one) for one in allowed)
     return not isinstance(method, MachineMethod) and not method.extras.get("scopes")
-
-
-def _schema_of(kind: type[Any]) -> dict[str, Any]:
-    return inlined(msgspec.json.schema(kind))
