@@ -154,6 +154,38 @@ def test_a_run_waits_through_a_kill_and_is_answered_after_it(server: Server) -> 
     assert answer(server, run, boss="approved").json["event"] == PAID
 
 
+CHANGING = """
+import os
+from midcall import Hub
+from midcall.fsm import MachineBuilder
+
+built = MachineBuilder("m").ask("boss", "Buy it?").to("start", "boss").to("boss", "end")
+if "CHANGED" in os.environ:
+    built = built.ask("owner", "Really?").to("boss", "owner").to("owner", "end")
+hub = Hub().register_machine(built)
+"""
+
+
+def test_who_comes_back_to_a_run_of_another_definition_is_told_what_has_changed(tmp_path: Path) -> None:
+    (tmp_path / "changing.py").write_text(CHANGING)
+    with Server(tmp_path, target=f"{tmp_path / 'changing.py'}:hub") as server:
+        run = server.post("/fsm/m/run", {}).json
+        server.stop()
+        server.start(CHANGED="1")
+        told = "its code has changed since it asked: expected machine m as it was, but got one where state 'owner' is new"
+        for answered in (answer(server, run, boss=True), server.get(run["run"])):
+            assert answered.status == 409
+            assert told in answered.json["error"]
+        server.stop()
+        server.start(CHANGED="1")
+        still = server.get(run["run"])
+        assert (still.status, still.json["status"]) == (409, "diverged")
+        assert told in still.json["error"]
+        server.stop()
+        server.start()
+        assert server.get(run["run"]).json["event"] == {"id": ["boss", "end"], "confirmed": True}
+
+
 def test_a_run_is_answered_at_another_worker(tmp_path: Path) -> None:
     with own_database() as journal:
         places = [tmp_path / name for name in ("one", "two")]

@@ -404,7 +404,7 @@ class ChatCalls:
                 continue
             claimed = await durable.take_up(record)
             if claimed == Gone("diverged"):
-                raise _given_up("diverged")
+                raise ToolError(f"This call cannot go on: {durable.why_still(call_id)}")
             if isinstance(claimed, Detached):
                 durable.resume(claimed)
             else:
@@ -468,11 +468,8 @@ def _has_begun(dialect: Detached) -> bool:
 
 
 def _given_up(status: str) -> MidcallError:
-    match status:
-        case "diverged":
-            return ToolError("This call cannot go on: its code has changed since it asked")
-        case "poisoned":
-            return ToolError("This call was given up: it brought down each worker that ran it")
+    if status == "poisoned":
+        return ToolError("This call was given up: it brought down each worker that ran it")
     return SessionLost(GONE)
 
 

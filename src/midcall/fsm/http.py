@@ -25,6 +25,7 @@ from midcall.fsm import draw
 from midcall.fsm.serve import MachineMethod, machines_of
 from midcall.hub import Hub
 from midcall.journal.admin import Admin
+from midcall.journal.dialect import Detached
 from midcall.journal.durable import PATIENCE, durable_calls
 from midcall.limits import check_keys
 from midcall.mcp import CALL_KINDS
@@ -119,12 +120,15 @@ class MachinePart(AppPart):
         path, _ = self._find(request)
         call: str = request.path_params["call"]
         check_keys([call])
-        record = await durable_calls(self._hub).subscriptions.find(call, principal_of(request))
+        durable = durable_calls(self._hub)
+        record = await durable.subscriptions.find(call, principal_of(request))
         if record.name != path:
             raise UnknownCall(call)
         if request.method == "POST":
             given = await read_json(request, CallAnswers)
             await self._admin.answer(call, given.answers, lambda record, one: one.to is None)
+        elif record.status == "diverged" and isinstance(again := await durable.take_up(record), Detached):
+            durable.resume(again)  # its definition may be back; if not, it is known then what has changed
         return await self._told(request, call)
 
     async def _told(self, request: Request, call: str) -> Response:

@@ -22,6 +22,7 @@ from midcall.calls import Calls
 from midcall.errors import (
     BadExport,
     BadFork,
+    Diverged,
     MidcallError,
     NotWaiting,
     UnknownCall,
@@ -84,8 +85,6 @@ PART = 4 * 1024 * 1024
 """How many bytes of nodes are exported in one piece."""
 
 NOBODY = "Nobody here can run this call"
-
-STANDS_STILL = "The call cannot go on: its code has changed since it asked. It is kept, with the answer"
 
 MOMENT = 10.0
 """Seconds to wait for a call that was answered otherwise, and may ask the same again."""
@@ -225,7 +224,8 @@ class Admin:
         settled = await self.settled(call_id) if taken else _summary((await self._load(call_id))[0])
         status = settled["status"]
         if status == "diverged":
-            raise NotWaiting(call_id, status, STANDS_STILL)
+            why = self._durable.why_still(call_id)
+            raise NotWaiting(call_id, status, f"The call cannot go on: {why}. It is kept, with the answer")
         if not taken:
             raise NotWaiting(call_id, status, f"Somebody else was faster: the call is {status}")
         return settled
@@ -465,7 +465,10 @@ class Admin:
         return found
 
     async def _came_to(self, record: CallRecord) -> dict[str, Any]:
-        """The outcome of a call, if it has ended."""
+        """The outcome of a call, if it has ended; or why it stands still, as far as that is known."""
+        if record.status == "diverged" and self._durable is not None:
+            why = f"The call cannot go on: {self._durable.why_still(record.id)}"
+            return {"outcome": {"error": {"code": Diverged.code, "message": why}}}
         if record.status not in ENDED:
             return {}
         outcome = None

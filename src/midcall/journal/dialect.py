@@ -658,7 +658,7 @@ class Detached:
 
     async def _diverge(self, error: Diverged) -> None:
         """The call does not do again what it did: it is kept as it was, and nothing more is run."""
-        self.durable.stands_still(self.record.id)
+        self.durable.stands_still(self.record.id, error)
         log.warning("stops: %s", error, extra={"call": self.record.id, "method": self.record.name})
         for tries in itertools.count():
             if self.gone:

@@ -163,7 +163,7 @@ class DurableCalls:
         """How many segments are about to begin."""
         self._opening: asyncio.Lock | None = None
         self._is_open = False
-        self._standing: set[str] = set()
+        self._standing: dict[str, Diverged] = {}
         """The calls that the code of this process does not fit: it need not be tried again."""
 
     # --- life --------------------------------------------------------------------------------
@@ -505,7 +505,7 @@ class DurableCalls:
             )
         except Exception as error:  # its method is gone, or takes other arguments; it must not stay claimed
             reason = Diverged(f"a call of {record.name}", str(error), "")
-            self.stands_still(record.id)
+            self.stands_still(record.id, reason)
             unexpected = not isinstance(error, MidcallError | KeyError | ValueError)
             about = {"call": record.id, "method": record.name}
             log.warning("cannot go on: %s", reason, extra=about, exc_info=error if unexpected else None)
@@ -597,12 +597,19 @@ class DurableCalls:
         await asyncio.sleep(PAUSES[2])
         await self.release(call_id, fence, diverged=diverged)
 
-    def stands_still(self, call_id: str) -> None:
+    def stands_still(self, call_id: str, why: Diverged) -> None:
         """The code of this process does not fit a call: it need not be tried again here."""
         metrics.diverged()
         if len(self._standing) >= STANDING:
             self._standing.clear()
-        self._standing.add(call_id)
+        self._standing[call_id] = why
+
+    def why_still(self, call_id: str) -> str:
+        """Why a call that has diverged cannot go on, for whoever comes back to it; what has changed, if this
+        process has tried to."""
+        why = self._standing.get(call_id)
+        changed = "" if why is None else f": expected {why.expected}, but got {why.got}"
+        return f"its code has changed since it asked{changed}"
 
 
 async def _give_back(dialect: Detached) -> None:

@@ -287,7 +287,8 @@ class Resumption:
                     self._make_ready(waiter, claimed)
                     return
                 if claimed == Gone("diverged"):
-                    raise _given_up("diverged")
+                    why = self.durable.why_still(call_id)
+                    raise McpError(-32603, f"This call cannot go on: {why}")
                 if time.monotonic() > end or self.durable.stopping:
                     request.result(self.come_again(record, ticket))
                     return
@@ -484,11 +485,8 @@ async def _guarded(request: McpRequest, work: Callable[[], Awaitable[None]]) -> 
 
 
 def _given_up(status: str) -> McpError:
-    match status:
-        case "diverged":
-            return McpError(-32603, "This call cannot go on: its code has changed since it asked")
-        case "poisoned":
-            return McpError(-32603, "This call was given up: it brought down each worker that ran it")
+    if status == "poisoned":
+        return McpError(-32603, "This call was given up: it brought down each worker that ran it")
     return invalid()
 
 

@@ -452,7 +452,7 @@ class DurableSubscriptions:
                         raise NotWaiting(call_id, "running", busy)
                     await self._durable.journal.wait(call_id, record.segment, LOOK)
                 case Gone("diverged"):
-                    raise _stands_still(call_id)
+                    raise self._stands_still(call_id)
                 case _:
                     pass  # it has gone on, or has ended, in this moment: look again
 
@@ -565,7 +565,7 @@ class DurableSubscriptions:
             await tell_holder(journal, claimed.record, attached=True)
             return True
         if claimed == Gone("diverged"):
-            self._audiences.pop(call_id, Audience()).stop(call_id, _stands_still(call_id))
+            self._audiences.pop(call_id, Audience()).stop(call_id, self._stands_still(call_id))
             return True
         await journal.wait(call_id, record.segment, LOOK)
         return False
@@ -578,11 +578,9 @@ class DurableSubscriptions:
     def _is_followed(self, call_id: str) -> bool:
         return call_id in self._audiences and not self._durable.stopping
 
-
-def _stands_still(call_id: str) -> NotWaiting:
-    return NotWaiting(
-        call_id, "diverged", f"Call {call_id} cannot go on: its code has changed since it asked"
-    )
+    def _stands_still(self, call_id: str) -> NotWaiting:
+        why = self._durable.why_still(call_id)
+        return NotWaiting(call_id, "diverged", f"Call {call_id} cannot go on: {why}")
 
 
 def _tell_outcome(
