@@ -12,6 +12,7 @@ from driving import LIMIT, drive
 from loopback_model import LoopbackModel, loopback_model
 from midcall import Hub, Request
 from midcall.activations.claudecode import run as running
+from midcall.activations.claudecode.run import ALONE
 from midcall.items import Data, Item
 from midcall.questions import Form, Prompt, Select
 
@@ -157,6 +158,18 @@ def test_a_tool_is_run_when_it_is_permitted_and_as_it_is_permitted(
             assert room.lines == ["one", "three"]
             assert isinstance(room.asked[-1], Form)
             assert room.asked[-1].schema["properties"]["command"]["default"] == "echo two >> note.txt"
+
+    drive(run(), LONG)
+
+
+def test_what_is_permitted_once_runs_once_though_the_model_uses_its_id_again(
+    model: LoopbackModel, tmp_path: Path
+) -> None:
+    async def run() -> None:
+        async with opened(model, tmp_path) as room:
+            events = await room.chat("write by one id", "once")
+            assert room.lines == ["one"]
+            assert ALONE in str(events)
 
     drive(run(), LONG)
 

@@ -15,7 +15,22 @@ from typing import Any
 
 import pytest
 
-from claude_app import FOLDER, MARK, MODEL, PROGRAM, Stage, marked, recorded, staged, until_nobody_is_left
+from claude_app import (
+    FOLDER,
+    MARK,
+    MODEL,
+    PROGRAM,
+    RESULT,
+    Stage,
+    answer_of,
+    asking,
+    kinds,
+    marked,
+    recorded,
+    scripted,
+    staged,
+    until_nobody_is_left,
+)
 from driving import LIMIT, drive
 from midcall import MidcallError, Request
 from midcall.activations.claudecode import run as running
@@ -25,31 +40,6 @@ from midcall.testing import run as call
 from operating import Server, accept, text_of
 
 LONG = 2 * LIMIT
-
-
-def scripted(code: str) -> str:
-    """A program that answers the first request, and then does something."""
-    return f"""#!{sys.executable}
-import json, os, sys, time
-def say(message): print(json.dumps(message), flush=True)
-def heard():
-    line = sys.stdin.readline()
-    return json.loads(line) if line else sys.exit(0)
-first = heard()
-say({{"type": "control_response", "response": {{"subtype": "success", "request_id": first["request_id"], "response": {{"hook_on_failure_supported": True}}}}}})
-{code}
-"""
-
-
-RESULT = """
-def result(**more):
-    say({"type": "result", "subtype": "success", "is_error": False, "duration_ms": 1, "duration_api_ms": 1,
-         "num_turns": 1, "session_id": "s", "total_cost_usd": 0.5, "result": "", "usage": {}, **more})
-"""
-
-
-def kinds(events: list[Any]) -> list[str]:
-    return [event.__struct_config__.tag for event in events]
 
 
 def test_a_recorded_greeting_is_told_as_it_was_said(tmp_path: Path) -> None:
@@ -208,37 +198,6 @@ result()
             assert events[3].usage.cost_usd == 0.5
 
     drive(run(), LONG)
-
-
-def asking(tool: str, input: Any, later: Any = None, **more: Any) -> str:
-    """A program that puts a tool off, asks for a permission when it is resumed, and writes down what it got.
-
-    `later` is what is different when it asks once more."""
-    request = {"subtype": "can_use_tool", "tool_name": tool, "input": input, "tool_use_id": "t1", **more}
-    deferred = {"id": "t1", "name": tool, "input": input}
-    return scripted(
-        RESULT
-        + f"""
-if not any(argument.startswith("--resume") for argument in sys.argv):
-    heard()
-    result(stop_reason="tool_deferred", deferred_tool_use=json.loads({json.dumps(deferred)!r}))
-else:
-    request = json.loads({json.dumps(request)!r})
-    if os.path.exists("asked"):
-        request |= json.loads({json.dumps(later or {})!r})
-    open("asked", "w").close()
-    say({{"type": "control_request", "request_id": "r", "request": request}})
-    answer = heard()["response"]["response"]
-    with open("answer", "w") as file:
-        json.dump([answer, sys.argv], file)
-    result()
-"""
-    )
-
-
-def answer_of(stage: Stage) -> Any:
-    """What a program was answered that asks, and its arguments."""
-    return json.loads((stage.folder / "work" / "answer").read_text())
 
 
 @pytest.mark.parametrize(

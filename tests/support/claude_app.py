@@ -28,9 +28,9 @@ PLACES = "note.txt"
 MODEL, FOLDER, MARK, PROGRAM = (f"CLAUDE_TEST_{name}" for name in ("MODEL", "FOLDER", "MARK", "PROGRAM"))
 
 
-def write(line: str) -> Use:
+def write(line: str, id: str = "") -> Use:
     """Claude wants to add a line to a file, which needs a permission."""
-    return Use("Bash", {"command": f"echo {line} >> {PLACES}"})
+    return Use("Bash", {"command": f"echo {line} >> {PLACES}"}, id)
 
 
 QUESTIONS = [
@@ -60,6 +60,7 @@ SCRIPT: Script = {
     "take a nap": [[Use("Bash", {"command": "sleep 3"})], [Say("I have slept.")]],
     "write one": [[Say("I write."), write("one")], [Say("It is written.")]],
     "write two": [[write("two")], [Say("It is written, too.")]],
+    "write by one id": [[write("one", "t")], [write("two", "t")], [Say("It is written.")]],
     "write twice": [[write("first"), write("second")], [Say("Not all was written.")]],
     "delegate it": [
         [Use("Agent", {"description": "help", "prompt": "sub task", "subagent_type": "general-purpose"})],
@@ -215,6 +216,62 @@ def recorded(folder: Path, name: str) -> str:
         f"#!/bin/sh\nexport CLAUDE_RECORDING='{recording}' CLAUDE_PLAYED='{folder / 'played'}'\n"
         f"exec '{sys.executable}' '{recorded_claude.__file__}' \"$@\"\n"
     )
+
+
+def scripted(code: str) -> str:
+    """A program that answers the first request, and then does something."""
+    return f"""#!{sys.executable}
+import json, os, sys, time
+def say(message): print(json.dumps(message), flush=True)
+def heard():
+    line = sys.stdin.readline()
+    return json.loads(line) if line else sys.exit(0)
+first = heard()
+say({{"type": "control_response", "response": {{"subtype": "success", "request_id": first["request_id"], "response": {{"hook_on_failure_supported": True}}}}}})
+{code}
+"""
+
+
+RESULT = """
+def result(**more):
+    say({"type": "result", "subtype": "success", "is_error": False, "duration_ms": 1, "duration_api_ms": 1,
+         "num_turns": 1, "session_id": "s", "total_cost_usd": 0.5, "result": "", "usage": {}, **more})
+"""
+
+
+def kinds(events: list[Any]) -> list[str]:
+    return [event.__struct_config__.tag for event in events]
+
+
+def asking(tool: str, input: Any, later: Any = None, **more: Any) -> str:
+    """A program that puts a tool off, asks for a permission when it is resumed, and writes down what it got.
+
+    `later` is what is different when it asks once more."""
+    request = {"subtype": "can_use_tool", "tool_name": tool, "input": input, "tool_use_id": "t1", **more}
+    deferred = {"id": "t1", "name": tool, "input": input}
+    return scripted(
+        RESULT
+        + f"""
+if not any(argument.startswith("--resume") for argument in sys.argv):
+    heard()
+    result(stop_reason="tool_deferred", deferred_tool_use=json.loads({json.dumps(deferred)!r}))
+else:
+    request = json.loads({json.dumps(request)!r})
+    if os.path.exists("asked"):
+        request |= json.loads({json.dumps(later or {})!r})
+    open("asked", "w").close()
+    say({{"type": "control_request", "request_id": "r", "request": request}})
+    answer = heard()["response"]["response"]
+    with open("answer", "w") as file:
+        json.dump([answer, sys.argv], file)
+    result()
+"""
+    )
+
+
+def answer_of(stage: Stage) -> Any:
+    """What a program was answered that asks, and its arguments."""
+    return json.loads((stage.folder / "work" / "answer").read_text())
 
 
 if FOLDER in os.environ:

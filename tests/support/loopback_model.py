@@ -38,6 +38,8 @@ class Use:
 
     tool: str
     input: Mapping[str, Any] = field(default_factory=dict)
+    id: str = ""
+    """The id of the tool use; without one, it is another each time. (Not on OpenAI's wire.)"""
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,7 @@ def _named(part: Use, tools: Sequence[str]) -> Use:
     if part.tool in tools:
         return part
     found = [name for name in tools if name.endswith(("__" + part.tool, NAMESPACE + part.tool))]
-    return Use(found[0], part.input) if found else part
+    return Use(found[0], part.input, part.id) if found else part
 
 
 # --- what a request says --------------------------------------------------------------------------------
@@ -285,9 +287,9 @@ def _anthropic(parts: Sequence[Part], number: int, model: str) -> Iterator[dict[
                     {"type": "thinking_delta", "thinking": text},
                     {"type": "signature_delta", "signature": "c2lnbmVk"},
                 ]
-            case Use(tool, input):
+            case Use(tool, input, id):
                 stop = "tool_use"
-                block = {"type": "tool_use", "id": f"toolu_{number}_{index}", "name": tool, "input": {}}
+                block = {"type": "tool_use", "id": id or f"toolu_{number}_{index}", "name": tool, "input": {}}
                 deltas = [{"type": "input_json_delta", "partial_json": json.dumps(dict(input))}]
         yield {"type": "content_block_start", "index": index, "content_block": block}
         for delta in deltas:

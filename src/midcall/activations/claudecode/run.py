@@ -181,6 +181,8 @@ class ClaudeRun:
         """Whether the tool use that waited is refused, so that the prompt can come."""
         self._silence: asyncio.TimerHandle | None = None
         self._over = asyncio.Event()
+        self._answered = False
+        """Whether the decision is given: it is for one tool use, and models may use the id of one again."""
         self._used = False
         """Whether the result of the hub is given."""
         self._closed = False
@@ -370,7 +372,8 @@ class ClaudeRun:
         sdk: Any = sys.modules["claude_agent_sdk"]
         pending, decision = self.work.pending, self.work.decision
         result: PermissionResult
-        if pending is None or (context.tool_use_id, tool) != (pending.id, pending.tool):
+        waits = pending is not None and (context.tool_use_id, tool) == (pending.id, pending.tool)
+        if pending is None or not waits or self._answered:
             if context.agent_id is None:
                 self.deferred = None
                 self.asked_late.append(tool)
@@ -387,8 +390,10 @@ class ClaudeRun:
                 self._end(asked)
                 await asyncio.Event().wait()  # until the process is gone
                 raise AssertionError
+        self._answered = True
         if decision.allow:  # what was shown, whatever it is now
-            result = sdk.PermissionResultAllow(updated_input=decision.input or pending.input)
+            given = pending.input if decision.input is None else decision.input
+            result = sdk.PermissionResultAllow(updated_input=given)
         else:
             result = sdk.PermissionResultDeny(message=decision.message, interrupt=decision.stop)
         return result
