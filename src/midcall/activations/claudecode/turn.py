@@ -123,10 +123,14 @@ class ClaudeTurn:
             session = await self._sessions.begin(
                 self._principal, id, revision, permitted=permitted, fresh=work.fresh
             )
+            try:
+                self._part = TurnPart(session, self._started(session, work))
+            except BaseException:
+                await self._sessions.ends(id, self._sessions.drop(self._principal, session))
+                raise
         except BaseException:
             self._launcher.room.release()
             raise
-        self._part = TurnPart(session, self._started(session, work))
         return self._part
 
     def _started(self, session: ClaudeSession, work: RunWork) -> ClaudeRun:
