@@ -1,10 +1,19 @@
 """Claude Code, a model or a moment that means no good: nothing runs unasked, nothing hangs, nothing is left."""
 
 import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
-from claude_app import RESULT, scripted, staged
+import pytest
+
+from claude_app import RESULT, kinds, scripted, staged
 from driving import LIMIT, drive
+from midcall import MidcallError
+from midcall.activations.claudecode import process, supervisor
 
 LONG = 2 * LIMIT
 
@@ -32,3 +41,61 @@ else:
             assert json.loads((tmp_path / "work" / "answers").read_text()) == ["allow", "deny"]
 
     drive(run(), LONG)
+
+
+def test_a_program_that_others_put_in_the_place_of_the_supervisor_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder for temporary files is tidied up, and whoever has an account can make one of the same name."""
+    temporary, theirs = tmp_path / "temporary", tmp_path / "theirs"
+    temporary.mkdir()
+    theirs.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    (theirs / "claude").write_text(f"#!/bin/sh\ntouch '{tmp_path}/ran'\n")
+    (theirs / "claude").chmod(0o755)
+
+    async def run() -> None:
+        async with staged(tmp_path, scripted(RESULT + "heard()\nresult()\n")) as stage:
+            await stage.chat("go")
+            (made,) = temporary.glob("midcall-claude-*")
+            shutil.rmtree(made)
+            made.symlink_to(theirs)
+            assert kinds(await stage.chat("go")) == ["start", "complete"]
+            assert not (tmp_path / "ran").exists()
+
+    drive(run(), LONG)
+
+
+def test_a_chat_that_cannot_start_leaves_its_session_and_its_place_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    async def run() -> None:
+        script = scripted(RESULT + "heard()\nresult()\n")
+        async with staged(tmp_path, script, processes=1) as stage:
+            with monkeypatch.context() as patched, pytest.raises(MidcallError, match="No space left"):
+                patched.setattr(process.os, "mkfifo", full)
+                await stage.chat("go")
+            assert kinds(await stage.chat("go")) == ["start", "complete"]
+
+    drive(run(), LONG)
+
+
+def test_a_supervisor_whose_server_is_gone_already_starts_nothing(tmp_path: Path) -> None:
+    """The server was killed between starting it and its first look, so that it has another parent."""
+    lifeline, program = tmp_path / "lifeline", tmp_path / "claude"
+    os.mkfifo(lifeline)
+    program.write_text(f"#!/bin/sh\ntouch '{tmp_path}/ran'\nexec sleep 1000\n")
+    program.chmod(0o700)
+    gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], stdout=-1, check=True)
+    given = {
+        supervisor.LIFELINE: str(lifeline),
+        supervisor.PROGRAM: str(program),
+        supervisor.SERVER: gone.stdout.decode().strip(),
+    }
+    command = [sys.executable, "-I", "-S", supervisor.__file__]
+    ended = subprocess.run(command, env={**os.environ, **given}, timeout=LIMIT, check=False)
+    assert ended.returncode == 143
+    assert not (tmp_path / "ran").exists()

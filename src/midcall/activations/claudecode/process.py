@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import shutil
+import stat
 import sys
 import tempfile
 import weakref
@@ -126,6 +127,7 @@ class ClaudeLauncher:
             **self._env,
             supervisor.PROGRAM: self.program(),
             supervisor.LIFELINE: lifeline.path,
+            supervisor.SERVER: str(os.getpid()),
             supervisor.PASSED: ",".join(self._env),
             supervisor.CONFIG: self._env.get(CONFIG, os.environ.get(CONFIG, "")),
         }
@@ -162,7 +164,7 @@ class ClaudeLauncher:
 
     def _place(self) -> Path:
         """A folder of our own, with a program that starts the supervisor."""
-        if self._folder is None or not (self._folder / "claude").exists():  # it may have been tidied up
+        if self._folder is None or not _is_ours(self._folder / "claude"):
             self._folder = Path(tempfile.mkdtemp(prefix="midcall-claude-"))
             weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
             start = self._folder / "claude"
@@ -170,6 +172,15 @@ class ClaudeLauncher:
             start.write_text(f'#!/bin/sh\n{command} "$@"\n')
             start.chmod(0o700)
         return self._folder
+
+
+def _is_ours(program: Path) -> bool:
+    """Whether it is still the one that was made here: others may tidy up, and put theirs in its place."""
+    try:
+        folder = program.parent.lstat()
+        return folder.st_uid == os.geteuid() and stat.S_ISDIR(folder.st_mode) and program.exists()
+    except OSError:
+        return False
 
 
 def _quoted(path: str) -> str:

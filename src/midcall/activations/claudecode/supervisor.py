@@ -26,6 +26,9 @@ from typing import Any, NoReturn
 LIFELINE = "MIDCALL_LIFELINE"
 """Names a pipe: whoever has it open for writing wants Claude Code to run."""
 
+SERVER = "MIDCALL_SERVER"
+"""The process of the server: one that dies before the lifeline is opened could not be told by it."""
+
 PROGRAM = "MIDCALL_CLAUDE"
 """Names the program."""
 
@@ -103,7 +106,7 @@ class Supervisor:
 
     def __init__(self) -> None:
         self.lifeline = os.open(os.environ[LIFELINE], os.O_RDONLY | os.O_NONBLOCK)
-        self.parent = os.getppid()
+        self.parent = int(os.environ[SERVER])
         self.woken, waking = os.pipe()
         os.set_blocking(waking, False)
         signal.set_wakeup_fd(waking, warn_on_full_buffer=False)
@@ -119,6 +122,9 @@ class Supervisor:
 
     def run(self) -> int:
         """Start Claude Code, and stay until it and all others have ended; gives its exit code."""
+        if os.getppid() != self.parent:
+            self.tidy_up()
+            return 128 + signal.SIGTERM
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         self.child = os.fork()
         if not self.child:
