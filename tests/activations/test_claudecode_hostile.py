@@ -14,6 +14,7 @@ from claude_app import RESULT, kinds, scripted, staged
 from driving import LIMIT, drive
 from midcall import MidcallError
 from midcall.activations.claudecode import process, supervisor
+from midcall.activations.claudecode import run as running
 
 LONG = 2 * LIMIT
 
@@ -99,3 +100,17 @@ def test_a_supervisor_whose_server_is_gone_already_starts_nothing(tmp_path: Path
     ended = subprocess.run(command, env={**os.environ, **given}, timeout=LIMIT, check=False)
     assert ended.returncode == 143
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("code", ["", "os.close(0)\n", "os.close(1)\n"], ids=["freezes", "hears nothing", "says nothing"])
+def test_a_program_that_says_nothing_any_more_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    monkeypatch.setattr(running, "FROZEN", 0.6)
+
+    async def run() -> None:
+        async with staged(tmp_path, scripted(f"heard()\n{code}time.sleep(1000)\n")) as stage:
+            events = await stage.chat("go")
+            assert events[-1].message == "Claude Code has said nothing for 0.01 minutes"
+
+    drive(run(), LONG)

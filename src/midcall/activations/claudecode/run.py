@@ -77,6 +77,9 @@ READS: Mapping[str, str] = {"Read": "file_path", "Glob": "path", "Grep": "path",
 SILENCE = 120.0
 """Seconds in which a resumed session must have taken up the tool that waited."""
 
+FROZEN = 3600.0
+"""Seconds after which a program that says nothing is given up. A command may run for ten minutes."""
+
 MOST_WAITING = 1000
 """How many events may wait to be taken."""
 
@@ -180,6 +183,8 @@ class ClaudeRun:
         self._settled = asyncio.Event()
         """Whether the tool use that waited is refused, so that the prompt can come."""
         self._silence: asyncio.TimerHandle | None = None
+        self._goes_on = work.pending is None
+        """Whether the tool use that waited is taken up."""
         self._over = asyncio.Event()
         self._answered = False
         """Whether the decision is given: it is for one tool use, and models may use the id of one again."""
@@ -217,8 +222,7 @@ class ClaudeRun:
         try:
             sdk = await self._launcher.sdk()
             options = self._launcher.options(sdk, self, self._lifeline)
-            if self.work.pending is not None:
-                self._silence = asyncio.get_running_loop().call_later(SILENCE, self._give_up)
+            self._listen()
             async for message in sdk.query(prompt=self._prompts(), options=options):
                 await self._take(sdk, message)
         except asyncio.CancelledError:
@@ -231,17 +235,21 @@ class ClaudeRun:
                 log.warning("Claude Code failed", exc_info=True)
                 self._outcome = TurnEnded(failure=f"Claude Code failed: {cut(str(error), 2000)}")
         finally:
-            self._goes_on()
+            self._stop_listening()
             self._lifeline.cut()
             await self._tell(None)
 
-    def _goes_on(self) -> None:
-        """The tool use that waited is taken up, or the run is over."""
+    def _listen(self) -> None:
+        """Give up if nothing comes."""
+        wait, failure = SILENCE, "Claude Code did not take up the tool use that waited"
+        if self._goes_on:
+            wait, failure = FROZEN, f"Claude Code has said nothing for {FROZEN / 60:g} minutes"
+        loop = asyncio.get_running_loop()
+        self._silence = loop.call_later(wait, self._end, TurnEnded(failure=failure))
+
+    def _stop_listening(self) -> None:
         if self._silence is not None:
             self._silence.cancel()
-
-    def _give_up(self) -> None:
-        self._end(TurnEnded(failure="Claude Code did not take up the tool use that waited"))
 
     def _end(self, outcome: Outcome) -> None:
         """Kill the process: that is what it came to."""
@@ -261,14 +269,16 @@ class ClaudeRun:
         await self._over.wait()
 
     async def _take(self, sdk: Any, message: Any) -> None:
+        self._stop_listening()  # whoever wants the events may take a while
         for event in self._events_of(sdk, message):
             await self._tell(event)
         if isinstance(message, sdk.SystemMessage) and message.data.get("state") == "running":
-            self._goes_on()
+            self._goes_on = True
         elif isinstance(message, sdk.ResultMessage):
             self._take_result(message)
         elif isinstance(message, sdk.MirrorErrorMessage):
             self._end(TurnEnded(failure=f"The session could not be saved: {cut(message.error, 500)}"))
+        self._listen()
 
     async def _tell(self, event: ClaudeEvent | None) -> None:
         if not self._closed:
