@@ -114,3 +114,23 @@ def test_a_program_that_says_nothing_any_more_is_ended(
             assert events[-1].message == "Claude Code has said nothing for 0.01 minutes"
 
     drive(run(), LONG)
+
+
+def test_halves_of_characters_and_an_infinite_cost_do_not_end_a_turn(tmp_path: Path) -> None:
+    code = """
+heard()
+blocks = [{"type": "tool_use", "id": "t\\ud800", "name": "Read", "input": {"\\ud800": 1}}]
+about = {"parent_tool_use_id": "p\\ud800", "session_id": "s"}
+say({"type": "assistant", "message": {"id": "m", "role": "assistant", "model": "m", "content": blocks}, **about})
+result(total_cost_usd=1e999)
+"""
+
+    async def run() -> None:
+        async with staged(tmp_path, scripted(RESULT + code)) as stage:
+            events = await stage.chat("go")
+            assert kinds(events) == ["start", "tool_use", "complete"]
+            assert (events[1].tool_use_id, events[1].parent_tool_use_id, events[1].input) == ("t?", "p?", {"?": 1})
+            (session,) = (await stage.hub.call("claudecode.list", {})).sessions
+            assert session.cost_usd == 1e9
+
+    drive(run(), LONG)

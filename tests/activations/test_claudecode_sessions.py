@@ -200,6 +200,23 @@ def test_a_fork_has_all_that_was_said_and_goes_its_own_way(tmp_path: Path) -> No
     drive(run())
 
 
+def test_what_was_said_is_given_though_it_has_halves_of_characters_or_others_added_to_it(
+    tmp_path: Path,
+) -> None:
+    async def run() -> None:
+        hub = made(tmp_path)
+        first = (await say(hub, "create", name="first", working_dir=str(tmp_path))).session
+        project = sdk.project_key_for_directory(str(tmp_path))
+        key: Any = {"project_key": project, "session_id": first.claude_session_id}
+        strange = {**entry(2, 1), "message": "no message"}
+        await TreeSessionStore(TreeStore.of(hub), "ada").append(key, [entry(1, text="a\ud800b"), strange])
+        context = await say(hub, "render_context", session_name="first")
+        assert [one.content for one in context.messages] == [[{"type": "text", "text": "a?b"}], "no message"]
+        await hub.close()
+
+    drive(run())
+
+
 def test_of_two_workers_one_runs_a_session_until_it_is_gone(tmp_path: Path) -> None:
     async def run() -> None:
         journal = str(tmp_path / "journal.db")

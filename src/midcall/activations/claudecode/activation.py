@@ -25,6 +25,7 @@ from midcall.activations.claudecode.events import (
     ChatStarted,
     ClaudeEvent,
     ClaudeUsage,
+    whole,
 )
 from midcall.activations.claudecode.hub_tools import HubTools
 from midcall.activations.claudecode.permission import Decision, decide
@@ -307,8 +308,8 @@ class ClaudeCode:
         said = await sdk.get_session_messages_from_store(
             self._sessions.transcripts(caller), found.note.claude_id, directory=found.about.working_dir
         )
-        messages = [SessionMessage(one.type, one.message.get("content")) for one in said]
-        return SessionContext(found.id, messages[offset : offset + limit], len(messages))
+        messages = [SessionMessage(one.type, _content(one.message)) for one in said[offset : offset + limit]]
+        return SessionContext(found.id, messages, len(said))
 
     # --- chats -------------------------------------------------------------------------------
 
@@ -476,6 +477,11 @@ def _after(standing: Standing, query: str, prompt_id: str) -> RunWork:
     if standing.said:
         return RunWork(CONTINUE, str(uuid.uuid5(uuid.UUID(prompt_id), str(standing.revision))))
     return RunWork(query, prompt_id, fresh=standing.fresh)
+
+
+def _content(message: Any) -> Any:
+    """What a message says; others may have added to a tree what is none."""
+    return whole(message.get("content") if isinstance(message, Mapping) else message)
 
 
 def _end(claude_id: str, start: float, spent: Spent, ended: TurnEnded) -> ClaudeEvent:

@@ -3,6 +3,7 @@
 All of it is in the session's tree, uncut.
 """
 
+import json
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
@@ -134,7 +135,8 @@ def input_of(value: Any, depth: int = 0) -> Any:
             return "..."
         case Mapping():
             shown = {
-                str(name)[:100]: input_of(one, depth + 1) for name, one in list(value.items())[:MOST_ITEMS]
+                cut(str(name), 100): input_of(one, depth + 1)
+                for name, one in list(value.items())[:MOST_ITEMS]
             }
             return shown if len(value) <= MOST_ITEMS else {**shown, "...": f"{len(value) - MOST_ITEMS} more"}
         case list():
@@ -147,3 +149,8 @@ def cut(text: str, most: int) -> str:
     """Text without what JSON cannot carry, and with a mark where it is cut."""
     text = text.encode(errors="replace").decode()
     return text if len(text) <= most else f"{text[:most]}... ({len(text) - most} characters more)"
+
+
+def whole(value: Any) -> Any:
+    """JSON without what it cannot carry, uncut."""
+    return json.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace"))

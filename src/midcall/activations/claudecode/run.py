@@ -83,6 +83,9 @@ FROZEN = 3600.0
 MOST_WAITING = 1000
 """How many events may wait to be taken."""
 
+MOST_COST = 1e9
+"""What a session is ever said to have cost: what is infinite could not be kept."""
+
 PATIENCE = 20.0
 """Seconds in which a killed process has to be gone."""
 
@@ -285,28 +288,29 @@ class ClaudeRun:
             await self._events.put(event)
 
     def _events_of(self, sdk: Any, message: Any) -> Iterator[ClaudeEvent]:
+        above = getattr(message, "parent_tool_use_id", None) and cut(message.parent_tool_use_id, 200)
         match message:
             case sdk.StreamEvent(event=event, parent_tool_use_id=None):
                 yield from self._delta(event)
-            case sdk.AssistantMessage(content=blocks, parent_tool_use_id=parent):
-                whole = parent is None and message.message_id not in self._streamed and not message.error
+            case sdk.AssistantMessage(content=blocks):
+                whole = above is None and message.message_id not in self._streamed and not message.error
                 for block in blocks:
                     match block:
                         case sdk.ToolUseBlock(id=id, name=name, input=input):
                             self._seen.add(id)
-                            yield ToolUsed(cut(name, 200), cut(id, 200), input_of(input), parent)
+                            yield ToolUsed(cut(name, 200), cut(id, 200), input_of(input), above)
                         case sdk.TextBlock(text=text) if whole:
                             yield ClaudeText(cut(text, LONGEST_LINE))
                         case sdk.ThinkingBlock(thinking=text) if whole and text:
                             yield ClaudeThought(cut(text, LONGEST_LINE))
-            case sdk.UserMessage(content=[*blocks], parent_tool_use_id=parent):
+            case sdk.UserMessage(content=[*blocks]):
                 for block in blocks:
                     if isinstance(block, sdk.ToolResultBlock):
                         self._went_back |= block.tool_use_id not in self._seen
                         if self.deferred is not None and block.tool_use_id == self.deferred.id:
                             self.deferred = None  # Claude Code did not put it off
                         output = output_of(block.content)
-                        yield ToolGave(cut(block.tool_use_id, 200), output, bool(block.is_error), parent)
+                        yield ToolGave(cut(block.tool_use_id, 200), output, bool(block.is_error), above)
 
     def _delta(self, event: Any) -> Iterator[ClaudeEvent]:
         match event:
@@ -322,7 +326,7 @@ class ClaudeRun:
 
     def _take_result(self, result: Any) -> None:
         usage = result.usage or {}
-        cost = max(self.spent.session_cost, float(result.total_cost_usd or 0.0))
+        cost = max(self.spent.session_cost, min(float(result.total_cost_usd or 0.0), MOST_COST))
         given, said = _count(usage.get("input_tokens")), _count(usage.get("output_tokens"))
         self.spent = self.spent.plus(Spent(given, said, _count(result.num_turns), cost))
         if self.work.prompt is not None and not self._is_about_prompt(result):
