@@ -173,7 +173,12 @@ def test_a_fork_has_all_that_was_said_and_goes_its_own_way(tmp_path: Path) -> No
         assert (await say(hub, "get_tree", session_name="empty")).tree_id is None
 
         key: Any = {"project_key": project, "session_id": first.claude_session_id}
+        await store.append(key, [{"type": "queue-operation"}])
+        await say(hub, "fork", session_name="first", new_name="nothing was said")
         await store.append(key, [entry(1), entry(2, 1, "assistant", "hi")])
+        before = await hub.call("arbor.tree_list", {}, principal="ada")
+        assert "already" in await refused(hub, "fork", session_name="first", new_name="empty")
+        assert await hub.call("arbor.tree_list", {}, principal="ada") == before
         forked = (await say(hub, "fork", session_name="first", new_name="second")).session
         assert forked.claude_session_id not in (first.claude_session_id, "")
         texts = [

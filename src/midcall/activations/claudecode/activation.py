@@ -32,6 +32,7 @@ from midcall.activations.claudecode.permission import Decision, decide
 from midcall.activations.claudecode.process import ClaudeLauncher
 from midcall.activations.claudecode.run import WENT_ON, RunWork, Spent, TurnEnded
 from midcall.activations.claudecode.sessions import ClaudeSession, ClaudeSessions, SessionSetup, session_key
+from midcall.activations.claudecode.transcripts import has_messages
 from midcall.activations.claudecode.turn import CONTINUE, Chunk, ClaudeTurn, Standing
 from midcall.activations.tree_store import MAX_OWNER, TreeStore
 from midcall.ask import Ask, call_of
@@ -268,13 +269,19 @@ class ClaudeCode:
             found.about.working_dir, found.about.model, found.about.system_prompt, forked_from=found.id
         )
         transcripts = self._sessions.transcripts(caller)
+        key = session_key(found)
         claude_id = ""
-        if await transcripts.load(session_key(found)) is not None:
+        if has_messages(await transcripts.load(key) or ()):
             copied = await sdk.fork_session_via_store(
                 transcripts, found.note.claude_id, directory=found.about.working_dir
             )
             claude_id = copied.session_id
-        made = await self._sessions.create(caller, new_name, about, claude_id, found.note.pending)
+        try:
+            made = await self._sessions.create(caller, new_name, about, claude_id, found.note.pending)
+        except BaseException:
+            if claude_id:
+                await transcripts.delete({**key, "session_id": claude_id})
+            raise
         return SessionForked(made.id, _info(made))
 
     # --- what was said -----------------------------------------------------------------------

@@ -11,7 +11,7 @@ the one that it names as its parent, and is kept once, however often it comes. T
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from midcall.activations.tree_store import MOST_ADDED, NewNode, StoredNode, StoredTree, TreeStore, new_id
@@ -150,6 +150,11 @@ class TreeSessionStore:
             nodes += page
             if after is None:
                 return nodes
+
+
+def has_messages(entries: "Iterable[SessionStoreEntry]") -> bool:
+    """Whether something was said in a transcript: it may begin with other lines."""
+    return any(entry.get("type") in ("user", "assistant") for entry in entries)
 
 
 def _name(key: "SessionKey | SessionListSubkeysKey") -> str:

@@ -18,6 +18,7 @@ from midcall.activations.claudecode.permission import PendingTool, PermissionAsk
 from midcall.activations.claudecode.process import ClaudeLauncher
 from midcall.activations.claudecode.run import ClaudeRun, DeferredTool, HubCalled, RunWork, Spent, TurnEnded
 from midcall.activations.claudecode.sessions import ClaudeSession, ClaudeSessions, SessionNote, session_key
+from midcall.activations.claudecode.transcripts import has_messages
 from midcall.errors import StepInterrupted
 
 PACE = 0.2
@@ -101,7 +102,7 @@ class ClaudeTurn:
         if pending is not None and any(_answers(entry, pending.id) for entry in entries):
             pending = None
         said = any(entry.get("uuid") == prompt_id for entry in entries)
-        fresh = not any(entry.get("type") in ("user", "assistant") for entry in entries)
+        fresh = not has_messages(entries)
         note = session.note
         return Standing(id, session.name, note.revision, note.cost, pending, fresh, said)
 
