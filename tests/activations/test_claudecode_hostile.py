@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from claude_app import RESULT, kinds, scripted, staged
+from claude_app import RESULT, answer_of, asking, kinds, scripted, staged
 from driving import LIMIT, drive
 from midcall import MidcallError
 from midcall.activations.claudecode import process, supervisor
@@ -132,5 +132,28 @@ result(total_cost_usd=1e999)
             assert (events[1].tool_use_id, events[1].parent_tool_use_id, events[1].input) == ("t?", "p?", {"?": 1})
             (session,) = (await stage.hub.call("claudecode.list", {})).sessions
             assert session.cost_usd == 1e9
+
+    drive(run(), LONG)
+
+
+def test_all_that_may_be_kept_for_a_session_can_be_kept_at_once(tmp_path: Path) -> None:
+    rules = [{"toolName": "Bash", "ruleContent": f"{number} " + '"' * 1000} for number in range(40)]
+    folders = [f"/{number}" + "x" * 1000 for number in range(40)]
+    suggestions = [
+        {"type": "addRules", "rules": rules, "behavior": "allow", "destination": "session"},
+        {"type": "addDirectories", "directories": folders, "destination": "session"},
+    ]
+    script = asking("Bash", {"command": "ls"}, permission_suggestions=suggestions)
+
+    async def run() -> None:
+        async with staged(tmp_path, script) as stage:
+            about = {"name": "full", "working_dir": str(tmp_path / "work")}
+            with pytest.raises(MidcallError, match="system prompt"):
+                await stage.hub.call("claudecode.create", {**about, "system_prompt": "\x01" * 30_000})
+            await stage.hub.call("claudecode.create", {**about, "system_prompt": "x" * 32_000})
+            assert kinds(await stage.chat("go", "always", "always", session="full"))[-1] == "complete"
+            assert answer_of(stage)[0]["behavior"] == "allow"
+            kept = (await stage.hub.call("claudecode.get", {"session_name": "full"})).session.permitted
+            assert kept[-1] == folders[-1]
 
     drive(run(), LONG)

@@ -11,6 +11,7 @@ that a decision which comes after that is not taken for one about something newe
 
 import asyncio
 import contextlib
+import json
 import uuid
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
@@ -35,10 +36,10 @@ MOST_SESSIONS = 1000
 MOST_PROMPT = 32 * 1024
 """How many bytes a system prompt may have."""
 
-MOST_KEPT = 32 * 1024
+MOST_KEPT = 8 * 1024
 """How many bytes of rules, and of folders, a person may have permitted in one session; then the oldest go.
 
-Claude Code is given them on its command line."""
+With the prompt they are in one note (see `tree_store.MAX_METADATA`), and on Claude Code's command line."""
 
 
 class UnknownSession(MidcallError):
@@ -160,7 +161,7 @@ class ClaudeSessions:
         if not is_name(name):
             raise TreeError("The name of a session has 1 to 200 printable characters")
         prompt = about.system_prompt or ""
-        if "\0" in prompt or len(prompt.encode(errors="replace")) > MOST_PROMPT:
+        if "\0" in prompt or _size(prompt) > MOST_PROMPT:
             raise TreeError(f"A system prompt has {MOST_PROMPT} bytes at most, and no NUL")
         about = replace(about, working_dir=str(self.check_folder(about.working_dir)))
         if len(await self.list(principal)) >= MOST_SESSIONS:
@@ -308,11 +309,16 @@ def _newest(kept: Iterable[str]) -> list[str]:
     """As many of the last ones as there may be, each of them once."""
     found, left = list[str](), MOST_KEPT
     for one in reversed(dict.fromkeys(kept)):
-        left -= len(one.encode(errors="replace"))
+        left -= _size(one)
         if left < 0:
             break
         found.insert(0, one)
     return found
+
+
+def _size(text: str) -> int:
+    """How many bytes a text has in a note."""
+    return len(json.dumps(text, ensure_ascii=False).encode(errors="replace"))
 
 
 def _session(tree: StoredTree) -> ClaudeSession:

@@ -27,7 +27,7 @@ PACE = 0.2
 CHUNK = 64 * 1024
 """How many bytes of events one chunk has, about."""
 
-MOST_DEFERRED = 100
+MOST_DEFERRED = 20
 """How many tools are remembered that asked though they were thought not to."""
 
 CONTINUE = "Continue from where you left off."
