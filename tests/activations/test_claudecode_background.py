@@ -1,5 +1,6 @@
 """Chats with Claude Code in the background: started, polled, asked about, by whoever started them and nobody else."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,11 @@ import pytest
 from claude_app import Stage, recorded
 from driving import LIMIT, drive
 from midcall import Hub, MidcallError, Request
+from midcall.items import to_json
 from midcall.journal.choose import choose_journal
 from midcall.journal.durable import DurableCalls
+from midcall.principal import Principal
+from midcall.questions import KINDS
 
 LONG = 2 * LIMIT
 
@@ -84,6 +88,27 @@ def test_a_chat_in_the_background_is_polled_and_whoever_polls_is_asked(tmp_path:
         assert (again.read_position, again.total_events, again.has_more) == (3, 6, True)
         named = {"session_name": "another"}
         assert (await hub.call("claudecode.streams", named, principal="ada")).streams == []
+        await hub.close()
+
+    drive(run(), LONG)
+
+
+def test_a_poll_that_asks_keeps_no_more_of_a_chat_than_it_was_asked_for(tmp_path: Path) -> None:
+    async def run() -> None:
+        stage = Stage(tmp_path, recorded(tmp_path, "permission"))
+        hub = hub_of(stage, tmp_path)
+        chat = await begun(hub, stage)
+        await chat.until("awaiting_permission")
+        polled = to_json({"stream_id": chat.stream_id, "limit": 1})
+        ada = Principal("ada", frozenset(["claudecode"]))
+        durable = hub.durable
+        poll = await durable.subscriptions.start("claudecode.poll", polled, KINDS, ada)
+        while (found := await durable.journal.load(poll))[0].status != "waiting":
+            await asyncio.sleep(0.02)
+        kept = str(found[1])
+        assert '"type":"start"' in kept
+        assert '"type":"content"' not in kept
+        await chat.until("complete", "once")
         await hub.close()
 
     drive(run(), LONG)

@@ -424,16 +424,16 @@ class ClaudeCode:
             wait: for how many seconds it waits for something new
         """
         place, method = self._background, _chat_of(ask)
-        seen = await ask.step(place.look, caller, method, stream_id, from_seq, wait, retry_safe=True)
+        seen = await ask.step(place.look, caller, method, stream_id, from_seq, limit, wait, retry_safe=True)
         events = list(seen.events)
         if seen.asked and (question := RelayedQuestion.of(ask, seen.asked)).answerable:
             given = {seen.asked["request_id"]: await question}
             await ask.step(place.answer, caller, method, stream_id, given, retry_safe=True)
-            after = from_seq + len(events)
-            seen = await ask.step(place.look, caller, method, stream_id, after, wait, retry_safe=True)
+            left = limit - len(events)
+            seen = await ask.step(place.look, caller, method, stream_id, seen.total, left, wait, retry_safe=True)
             events += seen.events
-        told = [NumberedEvent(from_seq + n, event) for n, event in enumerate(events[:limit])]
-        total, position = from_seq + len(events), from_seq + len(told)
+        told = [NumberedEvent(number, event) for number, event in enumerate(events, from_seq)]
+        total, position = seen.total, from_seq + len(told)
         return StreamPolled(stream_id, seen.status, told, position, total, position < total, seen.error)
 
     @method(scopes=SCOPES, annotations={"readOnlyHint": True})

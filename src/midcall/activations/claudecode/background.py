@@ -86,6 +86,8 @@ class Seen(Struct, frozen=True):
     """What a look at a chat has brought."""
 
     events: Sequence[Any]
+    total: int
+    """How many there are, with those before and after these."""
     status: StreamStatus
     asked: dict[str, Any] | None = None
     """The question that it waits with: its `request_id`, `key` and `question`, as on the wire."""
@@ -155,11 +157,16 @@ class BackgroundChats:
         finally:
             self._durable.subscriptions.detach(peer)
 
-    async def look(self, caller: str | None, method: str, id: str, after: int, wait: float) -> Seen:
-        """What has happened after so many events; waits for something new. Raises `UnknownCall`."""
+    async def look(
+        self, caller: str | None, method: str, id: str, after: int, limit: int, wait: float
+    ) -> Seen:
+        """What has happened after so many events, not more than a limit; waits for something new.
+
+        Raises `UnknownCall`.
+        """
         record = await self._record(caller, method, id)
         if record.status == "running" and self._durable.live.get(id) is None:
-            return Seen((), "running")  # at another worker
+            return Seen((), after, "running")  # at another worker
         follower = Follower(caller)
         peer = cast("Connection", follower)
         until = time.monotonic() + wait
@@ -179,7 +186,8 @@ class BackgroundChats:
             self._durable.subscriptions.detach(peer)
         asked = next((_asked(request) for request in follower.asked.values()), None)
         status = _status(record) if asked is None else "awaiting_permission"
-        return Seen(follower.contents, status, asked, follower.error)
+        events = follower.contents
+        return Seen(events[:limit], after + len(events), status, asked, follower.error)
 
     async def answer(self, caller: str | None, method: str, id: str, given: dict[str, Any]) -> None:
         """Pass an answer on. Nothing happens if the question is answered already."""
