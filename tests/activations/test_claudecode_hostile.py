@@ -1,5 +1,7 @@
 """Claude Code, a model or a moment that means no good: nothing runs unasked, nothing hangs, nothing is left."""
 
+import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -7,14 +9,18 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from claude_app import RESULT, answer_of, asking, kinds, scripted, staged
 from driving import LIMIT, drive
-from midcall import MidcallError
+from midcall import Hub, MidcallError
 from midcall.activations.claudecode import process, supervisor
 from midcall.activations.claudecode import run as running
+from midcall.activations.tree_store import TreeStore
+from midcall.journal.choose import choose_journal
+from midcall.journal.durable import DurableCalls
 
 LONG = 2 * LIMIT
 
@@ -102,7 +108,9 @@ def test_a_supervisor_whose_server_is_gone_already_starts_nothing(tmp_path: Path
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("code", ["", "os.close(0)\n", "os.close(1)\n"], ids=["freezes", "hears nothing", "says nothing"])
+@pytest.mark.parametrize(
+    "code", ["", "os.close(0)\n", "os.close(1)\n"], ids=["freezes", "hears nothing", "says nothing"]
+)
 def test_a_program_that_says_nothing_any_more_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
 ) -> None:
@@ -129,7 +137,11 @@ result(total_cost_usd=1e999)
         async with staged(tmp_path, scripted(RESULT + code)) as stage:
             events = await stage.chat("go")
             assert kinds(events) == ["start", "tool_use", "complete"]
-            assert (events[1].tool_use_id, events[1].parent_tool_use_id, events[1].input) == ("t?", "p?", {"?": 1})
+            assert (events[1].tool_use_id, events[1].parent_tool_use_id, events[1].input) == (
+                "t?",
+                "p?",
+                {"?": 1},
+            )
             (session,) = (await stage.hub.call("claudecode.list", {})).sessions
             assert session.cost_usd == 1e9
 
@@ -155,5 +167,58 @@ def test_all_that_may_be_kept_for_a_session_can_be_kept_at_once(tmp_path: Path) 
             assert answer_of(stage)[0]["behavior"] == "allow"
             kept = (await stage.hub.call("claudecode.get", {"session_name": "full"})).session.permitted
             assert kept[-1] == folders[-1]
+
+    drive(run(), LONG)
+
+
+def test_a_chat_that_is_cancelled_as_it_takes_its_session_leaves_it_to_other_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written, later, add = asyncio.Event(), asyncio.Event(), TreeStore.add
+
+    async def slowly(self: TreeStore, *args: Any, **more: Any) -> Any:
+        done = await add(self, *args, **more)
+        written.set()
+        await later.wait()
+        return done
+
+    async def chat(hub: Hub) -> Any:
+        return await hub.call("claudecode.chat", {"session_name": "shared", "query": "go"})
+
+    async def run() -> None:
+        async with staged(tmp_path, scripted(RESULT + "heard()\nresult()\n")) as stage:
+            here, there = stage.make_hub(), stage.make_hub()
+            for hub in (here, there):
+                hub.durable = DurableCalls(hub, choose_journal(str(tmp_path / "journal.db"), "plexus"))
+            await here.call("claudecode.create", {"name": "shared", "working_dir": str(tmp_path / "work")})
+            monkeypatch.setattr(TreeStore, "add", slowly)
+            chatting = asyncio.ensure_future(chat(here))
+            await written.wait()
+            chatting.cancel()
+            later.set()
+            with contextlib.suppress(asyncio.CancelledError):
+                await chatting
+            assert kinds(await chat(there)) == ["start", "complete"]
+            for hub in (here, there):
+                await hub.close()
+
+    drive(run(), LONG)
+
+
+def test_a_session_that_is_being_deleted_is_not_chatted_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        async with staged(tmp_path, scripted(RESULT + "heard()\nresult()\n")) as stage:
+            unname = TreeStore.unname
+
+            async def meanwhile(*args: Any) -> None:
+                with pytest.raises(MidcallError, match="already"):
+                    await stage.chat("go")
+                await unname(*args)
+
+            monkeypatch.setattr(TreeStore, "unname", meanwhile)
+            await stage.hub.call("claudecode.delete", {"session_name": "first"})
+            await stage.create()
 
     drive(run(), LONG)

@@ -280,7 +280,8 @@ class ClaudeCode:
             made = await self._sessions.create(caller, new_name, about, claude_id, found.note.pending)
         except BaseException:
             if claude_id:
-                await transcripts.delete({**key, "session_id": claude_id})
+                key["session_id"] = claude_id
+                await transcripts.delete(key)
             raise
         return SessionForked(made.id, _info(made))
 
@@ -430,7 +431,9 @@ class ClaudeCode:
             given = {seen.asked["request_id"]: await question}
             await ask.step(place.answer, caller, method, stream_id, given, retry_safe=True)
             left = limit - len(events)
-            seen = await ask.step(place.look, caller, method, stream_id, seen.total, left, wait, retry_safe=True)
+            seen = await ask.step(
+                place.look, caller, method, stream_id, seen.total, left, wait, retry_safe=True
+            )
             events += seen.events
         told = [NumberedEvent(number, event) for number, event in enumerate(events, from_seq)]
         total, position = seen.total, from_seq + len(told)

@@ -203,10 +203,13 @@ class ClaudeSessions:
 
     async def delete(self, principal: str | None, session: ClaudeSession) -> None:
         """Forget a session and what was said in it. Raises `SessionBusy`."""
-        await self._check_idle(session)
-        await self._trees.unname(principal, session.id)
-        await self._trees.release(principal, session.id, OWNER)
-        await self.transcripts(principal).delete(session_key(session))
+        await self._take(principal, session, session.note)
+        try:
+            await self.transcripts(principal).delete(session_key(session))
+            await self._trees.unname(principal, session.id)
+            await self._trees.release(principal, session.id, OWNER)
+        finally:
+            await self.ends(session.id, self.drop(principal, session.id))
 
     def transcripts(self, principal: str | None) -> TreeSessionStore:
         """Where what was said in a caller's sessions is kept."""
@@ -248,25 +251,34 @@ class ClaudeSessions:
             raise SessionMoved(
                 f"Session {session.name} has gone on meanwhile: this chat cannot go on with it"
             )
-        await self._check_idle(session)
         self.check_folder(session.about.working_dir)
-        note = replace(session.note.permitting(permitted), worker=self._journal().worker)
+        note = session.note.permitting(permitted)
         if fresh and note.revision:
             note = replace(note, claude_id=str(uuid.uuid4()))  # Claude Code may remember the other one
-        self._running.add(id)
+        return await self._take(principal, session, note)
+
+    async def _take(self, principal: str | None, session: ClaudeSession, note: SessionNote) -> ClaudeSession:
+        await self._check_idle(session)
+        self._running.add(session.id)
         try:
-            return await self.change(principal, session, note)
+            return await self.change(principal, session, replace(note, worker=self._journal().worker))
         except Conflict:
-            self._running.discard(id)
+            self._running.discard(session.id)
             raise SessionBusy(f"Session {session.name} was changed in this moment: try again") from None
         except BaseException:
-            self._running.discard(id)
+            await self.ends(session.id, self.drop(principal, session.id))
             raise
 
     async def change(self, principal: str | None, session: ClaudeSession, note: SessionNote) -> ClaudeSession:
-        """Write down how a session stands. Raises `Conflict` if somebody else has."""
+        """Write down how a session stands; all of it, or nothing. Raises `Conflict` if somebody else has."""
         written = msgspec.to_builtins(note)
-        _, version = await self._trees.add(principal, session.id, note=written, version=session.version)
+        add = self._trees.add(principal, session.id, note=written, version=session.version)
+        writing = asyncio.ensure_future(add)
+        try:
+            _, version = await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            await asyncio.wait({writing})  # so that whoever lets go of the session sees what it came to
+            raise
         return replace(session, note=note, version=version)
 
     async def end(self, principal: str | None, session: ClaudeSession, note: SessionNote) -> ClaudeSession:
@@ -279,15 +291,17 @@ class ClaudeSessions:
     async def ends(self, id: str, work: Coroutine[Any, Any, None]) -> None:
         """End the run of a session. This is not cut off, whatever happens to whoever waits for it."""
         task = self._ending[id] = asyncio.ensure_future(work)
-        task.add_done_callback(lambda _: self._ending.pop(id))
+        task.add_done_callback(lambda _: self._ending.pop(id, None))
         await asyncio.shield(task)
 
-    async def drop(self, principal: str | None, session: ClaudeSession) -> None:
+    async def drop(self, principal: str | None, id: str) -> None:
         """Let go of a session, however it stands, if one has it."""
-        if session.id in self._running:
+        if id in self._running:
             with contextlib.suppress(MidcallError):  # then another one takes it from a worker that is gone
-                await self.end(principal, session, session.note)
-            self._running.discard(session.id)
+                session = _session(await self._trees.load(principal, id))
+                if session.note.worker == self._journal().worker:
+                    await self.end(principal, session, session.note)
+            self._running.discard(id)
 
     async def _check_idle(self, session: ClaudeSession) -> None:
         """Raise `SessionBusy` if somebody runs it: this process, or another one that is alive."""

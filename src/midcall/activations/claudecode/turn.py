@@ -127,7 +127,7 @@ class ClaudeTurn:
             try:
                 self._part = TurnPart(session, self._started(session, work))
             except BaseException:
-                await self._sessions.ends(id, self._sessions.drop(self._principal, session))
+                await self._sessions.ends(id, self._sessions.drop(self._principal, id))
                 raise
         except BaseException:
             self._launcher.room.release()
@@ -184,7 +184,7 @@ class ClaudeTurn:
             await part.run.close()
         finally:
             self._launcher.room.release()
-            await self._sessions.drop(self._principal, part.session)
+            await self._sessions.drop(self._principal, part.session.id)
 
 
 def _answers(entry: object, tool_use_id: str) -> bool:
