@@ -303,6 +303,7 @@ def test_what_is_asked_cannot_look_like_something_else(tmp_path: Path) -> None:
 
 def test_always_keeps_what_was_shown_and_nothing_else(tmp_path: Path) -> None:
     rules = [{"toolName": "Bash", "ruleContent": "npm test *"}, {"toolName": "Read", "ruleContent": "a\n\nb"}]
+    rules.append({"toolName": "Bash", "ruleContent": "ls" + " " * 500 + "*"})
     suggestions = [
         {"type": "addRules", "rules": rules, "behavior": "allow", "destination": "session"},
         {"type": "addRules", "rules": [{"toolName": "Bash"}], "behavior": "deny", "destination": "session"},
@@ -319,16 +320,18 @@ def test_always_keeps_what_was_shown_and_nothing_else(tmp_path: Path) -> None:
                 "    Use without asking: this tool, with exactly this input",
                 "    Use without asking: Bash(npm test *)",
                 "    Use without asking: Read(a\\n\\nb)",
+                "    Use without asking: Bash(ls [500 blank characters] *)",
                 "    Work in this folder too: /srv",
                 "",
                 "In a rule, * stands for anything.",
             ]
             _, arguments = answer_of(stage)
             given = json.loads(arguments[arguments.index("--settings") + 1])["permissions"]
-            assert given["allow"] == ["Bash(npm test *)", "Read(a\n\nb)"]
+            kept = ["Bash(npm test *)", "Read(a\n\nb)", f"Bash(ls{' ' * 500}*)"]
+            assert given["allow"] == kept
             assert (given["additionalDirectories"], given["defaultMode"]) == (["/srv"], "default")
             info = (await stage.hub.call("claudecode.get", {"session_name": "first"})).session
-            assert info.permitted == ["Bash(npm test *)", "Read(a\n\nb)", "/srv"]
+            assert info.permitted == [*kept, "/srv"]
 
     drive(run(), LONG)
 

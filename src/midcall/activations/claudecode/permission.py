@@ -200,7 +200,7 @@ def _listed(input: Mapping[str, Any]) -> str:
     lines = []
     for name, value in input.items():
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)
-        shown = BLANK.sub(lambda found: f" [{len(found[0])} blank characters] ", printable(text))
+        shown = _unhidden(text)
         lines.append(f"{_line(name)}:" + (f"\n{_indented(shown)}" if "\n" in shown else f" {shown}"))
     return "\n".join(lines) or "(no input)"
 
@@ -211,7 +211,12 @@ def _indented(text: str) -> str:
 
 def _line(text: str) -> str:
     """Text of others, in one line."""
-    return printable(text).replace("\n", "\\n")
+    return _unhidden(text).replace("\n", "\\n")
+
+
+def _unhidden(text: str) -> str:
+    """Text of others, with nothing in it that hides."""
+    return BLANK.sub(lambda found: f" [{len(found[0])} blank characters] ", printable(text))
 
 
 def _editable(input: Mapping[str, Any]) -> dict[str, Any]:
