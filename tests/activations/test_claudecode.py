@@ -311,3 +311,17 @@ def test_a_method_of_the_hub_is_called_by_the_chat_which_puts_its_questions(
             assert (tmp_path / "greeted").read_text() == "Ada by grace\nBob by grace\nEve by grace\n"
 
     drive(run(), LONG)
+
+
+def test_a_hub_may_have_any_name(
+    model: LoopbackModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLAUDE_TEST_FOLDER", str(tmp_path))
+
+    async def run() -> None:
+        async with opened(model, tmp_path, name="Our Hüb", hub_tools=["greeter"]) as room:
+            events = await room.chat("use the hub", "once", "Ada")
+            assert "mcp__Our_H_b__greeter_greet" in room.asked[0].message
+            assert events[-3].output == "Good morning, Ada!"
+
+    drive(run(), LONG)

@@ -125,7 +125,7 @@ def environment(model: LoopbackModel, folder: Path) -> dict[str, str]:
     return {MODEL: model.url, FOLDER: str(folder), MARK: f"CLAUDE-{uuid.uuid4()}", PROGRAM: program}
 
 
-def make_hub(env: Mapping[str, str], **more: Any) -> Hub:
+def make_hub(env: Mapping[str, str], name: str = "plexus", **more: Any) -> Hub:
     folder = Path(env[FOLDER])
     given = {
         "ANTHROPIC_BASE_URL": env[MODEL],
@@ -136,7 +136,7 @@ def make_hub(env: Mapping[str, str], **more: Any) -> Hub:
         MARK: env[MARK],
     }
     claude = ClaudeCode(folders=[folder / "work"], cli_path=env.get(PROGRAM), env=given, **more)
-    return Hub("plexus").register(claude).register(Arbor()).register(Greeter())
+    return Hub(name).register(claude).register(Arbor()).register(Greeter())
 
 
 def marked(mark: str) -> list[str]:

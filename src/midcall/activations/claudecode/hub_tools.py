@@ -7,6 +7,7 @@ steps, answers and results are in the journal.
 """
 
 import logging
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -48,8 +49,8 @@ class HubTools:
 
     @property
     def server(self) -> str:
-        """What Claude Code calls the server."""
-        return self._hub.root.name
+        """What Claude Code calls the server: it puts _ in the place of other characters."""
+        return re.sub(r"[^A-Za-z0-9_-]", "_", self._hub.root.name)
 
     def config(self, sdk: Any, call: Callable[[str, dict[str, Any]], Awaitable[HubResult]]) -> dict[str, Any]:
         """The server, for the SDK; nothing if no methods are given."""
