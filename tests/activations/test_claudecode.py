@@ -240,7 +240,7 @@ def test_what_claude_code_does_not_ask_about_is_not_asked(model: LoopbackModel, 
 def test_what_claude_code_does_not_ask_about_may_take_long(
     model: LoopbackModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "SILENCE", 2.0)
+    monkeypatch.setattr(running, "SILENCE", 10.0)
 
     async def run() -> None:
         async with opened(model, tmp_path) as room:

@@ -57,7 +57,7 @@ QUESTIONS = [
 SCRIPT: Script = {
     "greet me": [[Think("Somebody is there."), Say("Hello.\nWhat is it?")]],
     "look around": [[Use("Bash", {"command": "ls"})], [Say("I have looked.")]],
-    "take a nap": [[Use("Bash", {"command": "sleep 3"})], [Say("I have slept.")]],
+    "take a nap": [[Use("Bash", {"command": "sleep 12"})], [Say("I have slept.")]],
     "write one": [[Say("I write."), write("one")], [Say("It is written.")]],
     "write two": [[write("two")], [Say("It is written, too.")]],
     "write by one id": [[write("one", "t")], [write("two", "t")], [Say("It is written.")]],
