@@ -33,6 +33,7 @@ def race(journal: str, *, killed: int | None) -> None:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=environment(),
+            bufsize=0,  # a line that is read takes none of the next ones from what is read at the end
         )
         for number in range(WORKERS)
     ]
