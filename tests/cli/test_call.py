@@ -189,7 +189,7 @@ def test_a_reader_that_goes_away_ends_the_call_quietly() -> None:
     process.stdout.close()
     assert process.stderr.read() == b""
     process.stderr.close()
-    assert process.wait(30) == FAILED
+    assert process.wait(LIMIT) == FAILED
 
 
 # --- failing --------------------------------------------------------------------------------
