@@ -197,7 +197,7 @@ def _with_base64(core: Any) -> Any:
 
 
 def _has_own_bytes(core: dict[str, Any]) -> bool:
-    """Whether its author has said how bytes are written: for a whole model, or by pydantic's types for that."""
+    """Whether an author has said how bytes are written: of a whole model, or by a type for that."""
     function = core.get("function")
     decoder = function.get("function") if isinstance(function, dict) else None
     configuration = core.get("config") or {}

@@ -10,15 +10,17 @@ if TYPE_CHECKING:
     from midcall.cli.output import Screen
     from midcall.hub import Hub
 
-_OPTIONS = ("--help", "--params", "--yes", "--answer", "--json", "--timeout", "--log-level")
+_OPTIONS = ("--help", "--params", "--yes", "--answer", "--json", "--output", "--timeout", "--log-level")
 _EXAMPLES = """\
-The parameters of METHOD are flags: `midcall call TARGET METHOD --help` shows them.
+The parameters of METHOD are flags: `midcall call TARGET METHOD --help` shows them. One that is a file takes
+@path, or @- for standard input; @@ stands for a value that begins with an @.
 
 examples:
   midcall call app:hub files.delete --ids a --ids b
   midcall call app:hub files.delete --params '{"ids": ["a", "b"]}' --yes
   midcall call app:hub setup.wizard --answer name=demo --answer select=full --answer 3=yes
   midcall call app:hub files.list --json | jq .content
+  midcall call app:hub scans.read --file @page.png --output results
   midcall call "npx -y @modelcontextprotocol/server-everything" echo --message hello
 
 In a terminal, questions are asked there, and Ctrl-C cancels the call; pressed twice, it leaves at
@@ -59,6 +61,12 @@ def _add_options(parser: argparse._ActionsContainer) -> None:
         "prompt, select, form, url, custom); VALUE is text or JSON. May be repeated",
     )
     parser.add_argument("--json", action="store_true", help="print items as JSON, one a line")
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="DIR",
+        help="save pictures, sound and files that the method gives in this folder",
+    )
     parser.add_argument(
         "--timeout",
         type=seconds,
@@ -137,17 +145,16 @@ async def _call(hub: "Hub", args: argparse.Namespace, params: Any) -> Exit:
     time_limit = ATTACHED_TIME_LIMIT if args.timeout is None else args.timeout or None
     person = has_person()
     supports = PERSON_KINDS if person else answers.kinds
+    screen = _screen(args, person)
     invocation = hub.call(args.method, params, supports=supports, time_limit=time_limit)
-    return await InteractiveCall(invocation, _screen(args, person), answers, person=person).run()
+    return await InteractiveCall(invocation, screen, answers, person=person).run()
 
 
 def _screen(args: argparse.Namespace, person: bool) -> "Screen":
-    from midcall.cli.output import JsonLines, Plain
+    from midcall.cli.content import Folder
+    from midcall.cli.output import JsonLines, Plain, Terminal
 
+    folder = None if args.output is None else Folder(args.output)
     if args.json:
-        return JsonLines()
-    if not person:
-        return Plain()
-    from midcall.cli.output import Terminal
-
-    return Terminal()
+        return JsonLines(folder)
+    return Terminal(folder) if person else Plain(folder)
