@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from midcall.cli.command import UsageError
+from midcall.content import Content
 from midcall.items import to_builtins
 
 Protocol = Literal["kitty", "iterm2", ""]
@@ -46,14 +47,16 @@ class Block(NamedTuple):
 
 def parts_of(content: Any) -> list[Any]:
     """What a call gave, as blocks and values: one, unless it is a list with content in it."""
-    value = to_builtins(content)
-    listed = value if isinstance(value, list) else [value]
+    listed = content if isinstance(content, list | tuple) else [content]
     parts = [_part(one, number) for number, one in enumerate(listed, 1)]
-    return parts if any(new is not old for new, old in zip(parts, listed, strict=True)) else [value]
+    is_plain = len(listed) > 1 and all(new is old for new, old in zip(parts, listed, strict=True))
+    return [content] if is_plain else parts
 
 
 def _part(value: Any, number: int) -> Any:
-    match value:
+    if isinstance(value, bytes):
+        return Block("file", f"file-{number}.bin", "application/octet-stream", value)
+    match to_builtins(value) if isinstance(value, Content) else value:
         case {"type": "image" | "audio" as kind, "data": str(data), **more}:
             mime_type = _mime_type(more, "image/png" if kind == "image" else "audio/wav")
             decoded = _decoded(data)

@@ -30,7 +30,7 @@ from midcall.mcp import messages, revisions, tasks
 from midcall.mcp.calls import McpCalls
 from midcall.mcp.catalog import Catalog, Readable, Template, for_legacy
 from midcall.mcp.dialects import respond_tool
-from midcall.mcp.elicitation import read_any_answer
+from midcall.mcp.elicitation import read_any_answer, unaskable
 from midcall.mcp.messages import Meta
 from midcall.mcp.peer import LISTENER, Listeners, McpPeer, hears, size_of
 from midcall.mcp.request import (
@@ -87,6 +87,7 @@ class McpExtension:
         self._hub: Hub | None = None
         self.server_info: dict[str, Any] = {}
         self._catalog: Catalog | None = None
+        self._warned: set[tuple[str, str]] = set()
         self._resumption: Resumption | None = None
         self._listeners = Listeners()
         self.calls = McpCalls(self)
@@ -96,6 +97,18 @@ class McpExtension:
         self._hub = hub
         self.server_info = {"name": hub.name, "version": hub.version}
         hub.watch(self._changed)
+        self._warn_of_forms()
+
+    def _warn_of_forms(self) -> None:
+        """Tell an author which of the questions that a method declares no MCP client can be asked."""
+        from midcall.schema import shape_of  # noqa: PLC0415  slow to import: only where one is declared
+
+        for name, method in self.hub.methods():
+            for key, question in method.elicits.items():
+                reason = unaskable(shape_of(question.answer_type).schema)
+                if reason is not None and (name, key) not in self._warned:
+                    self._warned.add((name, key))
+                    log.warning("%s asks %s, which MCP clients cannot show. %s", name, key, reason)
 
     def connect(self, connection: Connection) -> McpPeer:
         """Speak MCP on a line."""
@@ -243,6 +256,7 @@ class McpExtension:
         elif part is not None:
             self._relisted(part, principals)
         else:
+            self._warn_of_forms()
             before, self._catalog = self._catalog, None
             for changed in () if before is None else self.catalog.changed_since(before):
                 self._relisted(changed, None)

@@ -5,6 +5,8 @@ person of a client without elicitation is asked by notifications instead (see `r
 cannot be asked, as a modern one cannot in this way, is not asked.
 """
 
+from typing import Any
+
 import msgspec
 
 from midcall import jsonrpc
@@ -14,7 +16,7 @@ from midcall.items import Done, Item, Request, RequestCancelled, to_json
 from midcall.jsonrpc import Envelope
 from midcall.mcp import revisions
 from midcall.mcp.dialects import respond_tool
-from midcall.mcp.elicitation import QUESTION_KEY, answer_from, inexpressible, request_for
+from midcall.mcp.elicitation import QUESTION_KEY, answer_from, inexpressible, rounds_for, together
 from midcall.mcp.request import McpRequest, Session
 from midcall.mcp.results import Finish, McpReply
 from midcall.questions import PERSON_KINDS
@@ -68,14 +70,25 @@ class Attached(McpReply):
         if reason is not None:
             self._fail(asked, NotSupported(reason))
             return
-        method, params = request_for(asked.request_type)
+        self._ask_rounds(asked, rounds_for(asked.request_type), {})
+
+    def _ask_rounds(
+        self, asked: Request, rounds: dict[str, tuple[str, dict[str, Any]]], results: dict[str, Any]
+    ) -> None:
+        """Ask the first round of a question that has no result yet."""
+        if self.request is None:
+            return
+        path = next(path for path in rounds if path not in results)
+        method, params = rounds[path]
         if self.request.caller.revision < revisions.URL_ELICITATION:
             params.pop("mode", None)
         elif params.get("mode") == "url":
             params["elicitationId"] = asked.request_id
         if asked.key is not None:
             params["_meta"] = {QUESTION_KEY: asked.key}
-        id = self._session.requests.add(lambda response: self._answered(asked, response))
+        id = self._session.requests.add(
+            lambda response: self._answered(asked, response, path, rounds, results)
+        )
         self._waiting[asked.request_id] = id
         self.request.stream.send(jsonrpc.request(id, method, to_json(params)))
 
@@ -84,7 +97,14 @@ class Attached(McpReply):
         if id is not None and self._session.requests.take(id) is not None and self.request is not None:
             self.request.notify("notifications/cancelled", {"requestId": id, "reason": reason})
 
-    def _answered(self, asked: Request, response: Envelope) -> None:
+    def _answered(
+        self,
+        asked: Request,
+        response: Envelope,
+        path: str,
+        rounds: dict[str, tuple[str, dict[str, Any]]],
+        results: dict[str, Any],
+    ) -> None:
         self._waiting.pop(asked.request_id, None)
         if self.call is None:
             return
@@ -92,8 +112,13 @@ class Attached(McpReply):
             self._fail(asked, Cancelled(response.error.message))
             return
         try:
-            result = msgspec.json.decode(response.result)
-            self.call.answer(asked.request_id, answer_from(asked.request_type, result))
+            result = results[path] = msgspec.json.decode(response.result)
+            accepted = isinstance(result, dict) and result.get("action") == "accept"
+            if accepted and len(results) < len(rounds):
+                self._ask_rounds(asked, rounds, results)
+                return
+            given = together(asked.request_type, results)
+            self.call.answer(asked.request_id, answer_from(asked.request_type, given))
         except WrongAnswer as error:
             self._fail(asked, WrongType(f"The client's answer does not fit: expected {error.expected}"))
         except (msgspec.DecodeError, RecursionError):
