@@ -49,7 +49,7 @@ def parts_of(content: Any) -> list[Any]:
     """What a call gave, as blocks and values: one, unless it is a list with content in it."""
     listed = content if isinstance(content, list | tuple) else [content]
     parts = [_part(one, number) for number, one in enumerate(listed, 1)]
-    is_plain = len(listed) > 1 and all(new is old for new, old in zip(parts, listed, strict=True))
+    is_plain = all(new is old for new, old in zip(parts, listed, strict=True))
     return [content] if is_plain else parts
 
 
