@@ -432,8 +432,8 @@ class SubscribeParams(Struct, forbid_unknown_fields=True):
     supports: list[Name] | None = None
     durable: bool = False
     time_limit: Annotated[float, Meta(gt=0)] | None = ATTACHED_TIME_LIMIT
-    """Seconds that a question waits if the tool does not say, or null for no limit: a person is there. A durable
-    call has its own."""
+    """Seconds that a question waits if the tool does not say, or null for no limit: a person is there. A
+    durable call has its own."""
 
 
 class _SubscribeList(SubscribeParams, array_like=True):
