@@ -121,6 +121,7 @@ class MailBox:
         self.mails: list[Mail] = []
         self.refused: dict[str, str] = {}
         self.tried: list[str] = []
+        self.refuses_data = ""
         self.logins: list[tuple[bytes, bytes]] = []
 
     async def handle_RCPT(  # noqa: N802  aiosmtpd calls it so
@@ -134,6 +135,8 @@ class MailBox:
 
     async def handle_DATA(self, server: SMTP, session: Session, envelope: Envelope) -> str:  # noqa: N802
         assert isinstance(envelope.content, bytes)
+        if self.refuses_data:
+            return self.refuses_data
         self.mails.append(Mail(list(envelope.rcpt_tos), envelope.content))
         return "250 OK"
 
@@ -142,7 +145,7 @@ class MailBox:
     ) -> AuthResult:
         assert isinstance(given, LoginPassword)
         self.logins.append((given.login, given.password))
-        return AuthResult(success=given.password == b"the password")
+        return AuthResult(success=given.password == b"the password", handled=False)
 
 
 @contextlib.contextmanager

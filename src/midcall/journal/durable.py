@@ -155,10 +155,8 @@ class DurableCalls:
         """The calls whose coroutine is in this process."""
         self.trouble = Trouble(log, "write to the journal")
         self.sweeper = Sweeper(self)
-        self.notices: Notices | None = None
+        self.notices = None if notify is None else Notices(self, notify)
         """Tells people of questions, if that is wanted."""
-        if notify is not None:
-            self.notify_by(notify)
         self.stopping = False
         """Whether the process is about to end: no call is taken over any more."""
         self._period = 0.0
