@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from midcall.call import Call
 from midcall.calls import Calls, end_all
@@ -277,6 +277,9 @@ class Hub(Registry):
         metrics: bool = False,
         rate_limit: float | None = None,
         web_modules: Sequence[str | Path] = (),
+        public_url: str | None = None,
+        notify: Any = None,
+        respond_tool: Literal["always", "declared", "never"] | None = None,
     ) -> Any:
         """This hub as an ASGI application: `/mcp`, `/ws`, `/health`, `/ready`, and a page at `/`.
 
@@ -286,6 +289,9 @@ class Hub(Registry):
         `metrics` adds `/metrics` for both. A hub with a chat (`midcall.chat.ChatEngine`) has `/chat` and
         `/agui` too; `web_modules` are files of JavaScript that its page loads, with components for questions.
         `rate_limit` is how many calls a second each caller may start, 0 for no limit (see `midcall.calls`).
+        `public_url` is where people reach it, for links to questions; `notify` tells people of questions
+        that wait (see `midcall.notify`). `respond_tool` says which MCP clients before 2026-07-28 that have no
+        elicitation get a tool to answer with: all, those that declare it, or none (default: all).
 
         Mounted in another application, it does not see that one's start and end: call
         `await hub.open()` and `await hub.close()` there.
@@ -302,6 +308,9 @@ class Hub(Registry):
             rate_limit=rate_limit,
             parts=self.parts(),
             web_modules=web_modules,
+            public_url=public_url,
+            notify=notify,
+            respond_tool=respond_tool,
         )
 
 

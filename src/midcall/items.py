@@ -58,6 +58,8 @@ class Request(Struct, frozen=True, tag_field="type", tag="request", omit_default
     """When it was first asked."""
     to: str | None = None
     """Who is asked in place of the caller (see `principal.is_addressed`)."""
+    link: str | None = None
+    """Where it can be answered too, by a caller that cannot show questions; not sent with it."""
 
 
 class RequestCancelled(Struct, frozen=True, tag_field="type", tag="request_cancelled"):

@@ -10,7 +10,7 @@ from source import SOURCE, modules
 ROOMS = [
     "version", "errors", "limits", "telemetry", "principal", "docstrings", "questions", "metrics", "decorators", "content", "items", "json_schema", "schema", "open_questions", "replay", "logs", "call", "calls", "steps", "dev", "branch", "ask", "dependencies", "activation",
     "registry", "invocation", "hub", "testing", "jsonrpc", "http",
-    "journal", "plexus", "mcp", "transports", "client", "mount", "models", "chat", "fsm", "activations", "cli",
+    "journal", "plexus", "mcp", "transports", "notify", "client", "mount", "models", "chat", "fsm", "activations", "cli",
 ]  # fmt: skip
 
 # The doors that open upwards, each inside a function: conveniences that the design asks for.

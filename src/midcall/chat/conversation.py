@@ -195,6 +195,8 @@ class ElicitRequest(_Told, frozen=True, tag="plugin_elicit_request"):
     """The component that shows it, `name` and `props`; without one the page makes a form from the schema."""
     mode: str | None = None
     url: str | None = None
+    until: str | None = None
+    """When it is too late for an answer."""
 
 
 class SessionStatus(_Told, frozen=True, tag="plugin_session_status"):

@@ -40,6 +40,7 @@ from midcall.chat.runs import Run
 from midcall.client.toolbox import MOST_LETTERS, native_name
 from midcall.errors import Conflict, JournalError, MethodNotFound, MidcallError, NotAllowed, TooManyCalls
 from midcall.items import to_json
+from midcall.journal.admin import timestamp
 from midcall.journal.state import Waiting
 from midcall.mcp.catalog import Tool
 from midcall.mcp.elicitation import read_context, request_for, without_context
@@ -399,6 +400,7 @@ class TurnCalls:
             context=read_context(message, schema) or None,
             mode="url" if "url" in params else None,
             url=params.get("url"),
+            until=None if one.until is None else timestamp(one.until, "milliseconds"),
         )
 
     def take_at_once(self, response: ElicitResponse) -> bool:

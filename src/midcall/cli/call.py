@@ -71,7 +71,8 @@ def _add_options(parser: argparse._ActionsContainer) -> None:
         "--timeout",
         type=seconds,
         metavar="SECONDS",
-        help="how long a question waits if the tool does not say (default 30, 0 for no limit)",
+        help="how long a question waits if the tool does not say, 0 for no limit (default: no limit in a "
+        "terminal, else 30)",
     )
     parser.add_argument(
         "--log-level",
@@ -142,8 +143,9 @@ async def _call(hub: "Hub", args: argparse.Namespace, params: Any) -> Exit:
     from midcall.questions import PERSON_KINDS
 
     answers = GivenAnswers(args.answer or (), yes=args.yes)
-    time_limit = ATTACHED_TIME_LIMIT if args.timeout is None else args.timeout or None
     person = has_person()
+    default = None if person else ATTACHED_TIME_LIMIT
+    time_limit = default if args.timeout is None else args.timeout or None
     supports = PERSON_KINDS if person else answers.kinds
     screen = _screen(args, person)
     invocation = hub.call(args.method, params, supports=supports, time_limit=time_limit)

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from midcall.cli.command import Exit, UsageError, add_command, with_details, work_in
 from midcall.cli.listening import announce, listen
+from midcall.cli.notify_options import notify_from
 from midcall.cli.serve_options import add_options, prepare_chat, public_url
 
 if TYPE_CHECKING:
@@ -96,6 +97,13 @@ def serve(args: argparse.Namespace, load: "Callable[[], Hub]") -> int:
         links = hub.durable.links
         links.base = links.base or public_url(args)
         hosts += [] if links.base is None else [urlsplit(links.base).netloc]
+        notify = notify_from(args)
+        if notify is not None:
+            hub.durable.notify_by(notify)
+    if args.respond_tool is not None:
+        from midcall.mcp import mcp_of
+
+        mcp_of(hub).respond_tool = args.respond_tool
     if not args.stdio:
         prepare_chat(args.model, hub)
     serving: Coroutine[Any, Any, None]
@@ -171,6 +179,7 @@ def _run_workers(args: argparse.Namespace, folder: str) -> int:
 
     refuse_workers(stdio=args.stdio, journal=args.journal)
     _check_engine(args)
+    notify_from(args)
     _checked_authenticator(args, "", args.named)
     with tempfile.TemporaryDirectory(prefix="midcall-", ignore_cleanup_errors=True) as figures:
         if args.metrics:

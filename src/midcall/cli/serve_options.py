@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from midcall.cli.command import UsageError, seconds
 from midcall.cli.listening import port_number
+from midcall.cli.notify_options import add_notify
 
 if TYPE_CHECKING:
     from midcall.hub import Hub
@@ -94,6 +95,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add_model(parser)
     _add_journal(parser)
+    add_notify(parser)
     _add_protection(parser)
 
 
@@ -133,6 +135,13 @@ def _add_journal(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="where people reach this server, for the links to questions, as https://tools.example.com "
         "(default: MIDCALL_PUBLIC_URL, or the address that it listens on)",
+    )
+    group.add_argument(
+        "--respond-tool",
+        choices=("always", "declared", "never"),
+        default=None,
+        help="which MCP clients before 2026-07-28 that cannot show questions get the tool _plexus_respond to "
+        "answer them: all, those that declare plexus.bidir, or none (default: always)",
     )
     group.add_argument(
         "--dev",

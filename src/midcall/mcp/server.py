@@ -30,6 +30,7 @@ from midcall.mcp import messages, revisions, tasks
 from midcall.mcp.calls import McpCalls
 from midcall.mcp.catalog import Catalog, Readable, Template, for_legacy
 from midcall.mcp.dialects import respond_tool
+from midcall.mcp.dialects.respond_tool import Offered
 from midcall.mcp.elicitation import read_any_answer, unaskable
 from midcall.mcp.messages import Meta
 from midcall.mcp.peer import LISTENER, Listeners, McpPeer, hears, size_of
@@ -79,8 +80,11 @@ class McpExtension:
         instructions: str | None = None,
         keys: KeyRing | None = None,
         time_limit: float | None = None,
+        respond_tool: Offered = "always",
     ) -> None:
         self.instructions = instructions
+        self.respond_tool: Offered = respond_tool
+        """Which legacy clients that are not elicited have the tool to answer with."""
         self.sessions: WeakSet[Session] = WeakSet()
         self._keys = keys
         self._time_limit = time_limit
@@ -287,10 +291,22 @@ class McpExtension:
         if session.open:
             raise McpError(jsonrpc.INVALID_REQUEST, "This session is initialized already")
         session.begin(params)
+        session.caller = msgspec.structs.replace(
+            session.caller,
+            responds=respond_tool.is_offered(self.respond_tool, session.caller),
+            gets_links=self._gives_links(request),
+        )
         self.sessions.add(session)
         revision = session.caller.revision
         about = self._about(modern=False)
         request.result({"protocolVersion": revision, "serverInfo": self.server_info, **about})
+
+    def _gives_links(self, request: McpRequest) -> bool:
+        """Whether the person of a client can answer at a page of this server."""
+        durable, came_by = self.hub.durable, request.came_by
+        if durable is None or durable.links.base is None or came_by is None:
+            return False
+        return not isinstance(came_by, RequestInfo) or came_by.transport != "stdio"
 
     def _discover(self, request: McpRequest, params: Any, session: Session) -> None:
         versions = list(revisions.MODERN)
@@ -316,7 +332,7 @@ class McpExtension:
         shown = [tool.shown for tool in self.catalog.tools.values()]
         if not request.caller.modern:
             shown = [for_legacy(one) for one in shown]
-            if not request.caller.elicits:
+            if request.caller.responds:
                 shown.append(respond_tool.DEFINITION)
         self.calls.list(request, "tools", shown, params.cursor, session)
 
