@@ -6,8 +6,9 @@ dialects sit above it and hand it names, raw arguments and an outlet.
 """
 
 import asyncio
+import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -19,10 +20,13 @@ from midcall.items import Metadata, Outlet, to_json
 from midcall.principal import CallSource, Principal, RequestInfo, Sender
 from midcall.questions import KINDS
 from midcall.registry import Registry, Resolved
+from midcall.selection import checked_tags
 
 if TYPE_CHECKING:
     from midcall.chat.engine import ChatEngine
     from midcall.journal.durable import DurableCalls
+
+log = logging.getLogger("midcall.hub")
 
 ATTACHED_TIME_LIMIT = 30.0
 """Seconds that a question waits by default when the caller is on the line."""
@@ -65,7 +69,7 @@ class Hub(Registry):
         `target` and most options are those of `connect`: `headers` and `auth` for a URL, `env`,
         `inherit_env` and `cwd` for a command, `era`, `revision`, `log_level`. `timeout` is for how many
         seconds the server may say nothing about a call; `scopes` are those that a caller needs for all of
-        it; `sample` and `roots` answer here what the server asks of a model, or of folders.
+        it, `tags` those that all of it has; `sample` and `roots` answer here what the server asks of a model, or of folders.
 
         The server is connected when the hub is opened. While it cannot be reached, its methods stay, and
         raise `Unreachable`.
@@ -100,6 +104,7 @@ class Hub(Registry):
         model: Any = None,
         time_limit: float | None = None,
         max_transitions: int | None = None,
+        tags: Collection[str] = (),
     ) -> Self:
         """Make a state machine a method: `hub.register_machine(machine)` gives `machines.{id}`.
 
@@ -109,10 +114,10 @@ class Hub(Registry):
         """
         from midcall.fsm.serve import Machines  # noqa: PLC0415  a step up the rooms
 
-        found = dict(self.activations()).get(namespace)
+        found = dict(self._children).get(namespace)
         machines = found if isinstance(found, Machines) else Machines(self, namespace)
         limits = {"time_limit": time_limit, "max_transitions": max_transitions}
-        machines.add(machine, dict(functions or {}), model, **limits)
+        machines.add(machine, dict(functions or {}), model, checked_tags(tags), **limits)
         if machines is not found:
             self._add(namespace, machines)
         self._has_machines = True
@@ -225,6 +230,8 @@ class Hub(Registry):
         until = time.monotonic() + patience
         for mount in self.mounts:
             await mount.ready(until - time.monotonic())
+        if self.mounts and (unmatched := self.unmatched()):
+            log.warning("No method, resource or prompt matches %s", " or ".join(map(repr, unmatched)))
 
     def _begin_mounts(self) -> None:
         self._mounting = True
@@ -248,7 +255,7 @@ class Hub(Registry):
         if self.durable is not None:
             await self.durable.close(grace)
         await self.calls.close(reason)
-        for _, activation in self.activations():
+        for _, activation in self._all_activations():
             await activation.close()
         await self.close_mounts()
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from midcall.cli.command import Exit, UsageError, add_command, with_details, work_in
+from midcall.cli.command import Exit, UsageError, add_command, restrict, with_details, work_in
 from midcall.cli.listening import announce, listen
 from midcall.cli.serve_options import add_options, prepare_chat, public_url
 
@@ -86,6 +86,7 @@ def serve(args: argparse.Namespace, load: "Callable[[], Hub]") -> int:
     hub = load()
     if args.named:
         _add_named(args.named, hub)
+    restrict(hub, args)
     if args.dev:
         from midcall.dev import watch
 
