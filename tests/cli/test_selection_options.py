@@ -1,18 +1,16 @@
 """`--only` and `--without`: the same for every command, and over every transport."""
 
 import json
-import subprocess
-from pathlib import Path
+import sys
 
 import pytest
 
 from command_line import SUCCESS, USAGE, midcall
-from driving import LIMIT, drive
-from http_peers import serving
+from driving import drive
 from midcall import connect
-from midcall.client.websocket import connect_websocket
+from midcall.client.websocket import connect_hub
 from midcall.errors import MidcallError
-from peers import HERE, command, environment
+from peers import HERE, http_server
 
 APP = "tagged_app:hub"
 
@@ -42,3 +40,34 @@ def test_a_pattern_that_matches_nothing_is_refused_with_what_there_is(words: tup
     refused = midcall(*words, "--without", "tag:admn")
     assert refused.returncode == USAGE
     assert refused.stderr.startswith("midcall: --without: 'tag:admn' matches nothing. Tags: admin, danger,")
+
+
+def test_a_server_neither_lists_nor_calls_it_over_mcp_or_its_websocket() -> None:
+    async def tried() -> None:
+        async with http_server(APP, options=("--without", "tag:admin", "--journal", "memory")) as url:
+            async with connect(url.replace("ws://", "http://").replace("/ws", "/mcp")) as client:
+                found = [one["name"] for one in await client.tools()]
+                assert found == ["files.show", "knock", "inner.more.show"]
+                with pytest.raises(MidcallError):
+                    await client.call("files.wipe")
+            async with connect_hub(url) as remote:
+                assert await remote.call("files.show") == "a, b"
+                with pytest.raises(MidcallError):
+                    await remote.call("files.wipe")
+                assert "wipe" not in str(await remote.call("tagged.schema"))
+
+    drive(tried())
+
+
+def test_a_proxy_leaves_out_a_part_of_the_server_behind() -> None:
+    behind = [sys.executable, "-m", "midcall", "serve", APP, "--stdio", "--mcp-only"]
+    front = [sys.executable, "-m", "midcall", "proxy", "--stdio", "--inherit-env", "--journal", "memory"]
+
+    async def tried() -> None:
+        async with connect([*front, "--only", "tag:read", "--", *behind], inherit_env=True, cwd=HERE) as client:
+            assert [one["name"] for one in await client.tools()] == ["knock"]
+            assert (await client.call("knock")).structured == {"result": "who?"}
+            with pytest.raises(MidcallError):
+                await client.call("files.show")
+
+    drive(tried())
