@@ -474,9 +474,7 @@ def check_namespace(namespace: str) -> None:
         )
 
 
-def read_methods(
-    source: object, kind: Kind = "method", tags: Collection[str] = ()
-) -> dict[str, Method]:
+def read_methods(source: object, kind: Kind = "method", tags: Collection[str] = ()) -> dict[str, Method]:
     """The marked functions of an object, in the order in which they are written, by name.
 
     `tags` are those that all of them have.

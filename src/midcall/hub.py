@@ -7,6 +7,7 @@ dialects sit above it and hand it names, raw arguments and an outlet.
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -69,7 +70,8 @@ class Hub(Registry):
         `target` and most options are those of `connect`: `headers` and `auth` for a URL, `env`,
         `inherit_env` and `cwd` for a command, `era`, `revision`, `log_level`. `timeout` is for how many
         seconds the server may say nothing about a call; `scopes` are those that a caller needs for all of
-        it, `tags` those that all of it has; `sample` and `roots` answer here what the server asks of a model, or of folders.
+        it, `tags` those that all of it has; `sample` and `roots` answer here what the server asks of a
+        model, or of folders.
 
         The server is connected when the hub is opened. While it cannot be reached, its methods stay, and
         raise `Unreachable`.
@@ -94,6 +96,33 @@ class Hub(Registry):
         self._changed()
         for mount in gone:
             await mount.close()
+
+    def from_openapi(
+        self,
+        document: Mapping[str, Any] | str | os.PathLike[str],
+        *,
+        namespace: str = "api",
+        **options: Any,
+    ) -> Self:
+        """Make the operations of an OpenAPI 3.0 or 3.1 document methods: `hub.from_openapi("pets.json")`.
+
+        It is a URL, a file (JSON, or YAML with `midcall[yaml]`), or the document itself. A method is named by
+        its `operationId`; `names` gives others, as in `{"GET /pets": "list_pets"}`. `only` and `without` are
+        patterns: a name, `tag:NAME` by the tags of the document, or `"DELETE *"`; `tags` adds tags to all.
+
+        Requests go to `base_url`, or to the first of the document's `servers`; a document that was fetched
+        cannot name another origin than its own. `headers` are credentials: a mapping, or a function, plain or
+        async, that is given the caller's name; `query` is for keys that go there. Callers cannot change them.
+
+        `confirm="unsafe"` asks the caller before POST, PUT, PATCH and DELETE; a list of patterns says which
+        others. Each request is a step: one that may change something is not sent twice after a crash.
+        `scopes` are those that a caller needs. What is not as the document says is an error, unless
+        `check_results` is false. `timeout` is in seconds. Raises `RegistrationError`: nothing was changed.
+        """
+        from midcall.openapi.methods import OpenApi  # noqa: PLC0415  a step up the rooms
+
+        self._add(namespace, OpenApi(document, namespace=namespace, **options))
+        return self
 
     def register_machine(
         self,

@@ -239,10 +239,7 @@ class Registry:
         """The patterns of `restrict` that match nothing of what is registered by now."""
         there = [named for path, one in self._all_activations() for named in _named_below(path, one)]
         return [
-            pattern
-            for chosen in self._selections
-            if not chosen.prefix
-            for pattern in chosen.unmatched(there)
+            pattern for chosen in self._selections if not chosen.prefix for pattern in chosen.unmatched(there)
         ]
 
     def named(self) -> list[Selectable]:

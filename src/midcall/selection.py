@@ -89,7 +89,7 @@ def known(there: Iterable[Selectable]) -> str:
 
 
 def checked_tags(tags: Any) -> tuple[str, ...]:
-    """Tags in order, each once. Raises `TypeError` for a text, whose letters would be tags, and for others."""
+    """Tags in order, each once. Raises `TypeError` for a text, whose letters would be tags, and the like."""
     if isinstance(tags, str):
         raise TypeError(f'tags={tags!r}: tags are several, as in tags={{"{tags}"}}')
     found = sorted(set(tags))

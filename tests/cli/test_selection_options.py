@@ -64,7 +64,9 @@ def test_a_proxy_leaves_out_a_part_of_the_server_behind() -> None:
     front = [sys.executable, "-m", "midcall", "proxy", "--stdio", "--inherit-env", "--journal", "memory"]
 
     async def tried() -> None:
-        async with connect([*front, "--only", "tag:read", "--", *behind], inherit_env=True, cwd=HERE) as client:
+        async with connect(
+            [*front, "--only", "tag:read", "--", *behind], inherit_env=True, cwd=HERE
+        ) as client:
             assert [one["name"] for one in await client.tools()] == ["knock"]
             assert (await client.call("knock")).structured == {"result": "who?"}
             with pytest.raises(MidcallError):
