@@ -138,7 +138,9 @@ def test_a_path_parameter_cannot_lead_to_another_path(side: Side, value: str) ->
     assert side.shop.seen == []
 
 
-@pytest.mark.parametrize("value", ["a/b", "a?x=1#y", "%2e%2e", "a b", "ü", "a;b", "{orderId}", "@evil.example"])
+@pytest.mark.parametrize(
+    "value", ["a/b", "a?x=1#y", "%2e%2e", "a b", "ü", "a;b", "{orderId}", "@evil.example"]
+)
 def test_a_path_parameter_is_escaped(side: Side, value: str) -> None:
     side.call("products_get", {"productId": value})
     assert side.last["query"] == ""
@@ -193,7 +195,9 @@ def test_an_answer_that_is_not_as_the_document_says_is_an_error_unless_nobody_ch
     assert 'not as its document says: "id" is a required property. It said: {"name":5}' in error
     assert side.call("products_get", {"productId": "odd"}, check_results=False).result == {"name": 5}
     side.shop.answers = [Response(PNG, 201, media_type="image/png")]
-    error = str(side.call("createProduct", {"name": "x", "price": {"amount": "1.00", "currency": "EUR"}}).error)
+    error = str(
+        side.call("createProduct", {"name": "x", "price": {"amount": "1.00", "currency": "EUR"}}).error
+    )
     assert "it is a file. It was done." in error
 
 
@@ -207,7 +211,9 @@ def test_redirects_are_followed_within_the_api_and_never_with_a_body(side: Side)
     assert "which is not followed" in str(error)
     side.shop.answers = [Response(status_code=307, headers={"Location": "/v2/products/2"})]
     assert "307" in str(side.call("deleteProduct", {"productId": "1"}).error)
-    side.shop.answers = [Response(status_code=302, headers={"Location": "/v2/products/1"}) for _ in range(5)] * 3
+    side.shop.answers = [
+        Response(status_code=302, headers={"Location": "/v2/products/1"}) for _ in range(5)
+    ] * 3
     assert "on and on" in str(side.call("products_get", {"productId": "1"}).error)
 
 

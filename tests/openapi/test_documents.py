@@ -58,7 +58,9 @@ def test_a_sizeable_document_becomes_methods_with_checkable_schemas() -> None:
     assert listed["$defs"]["Status"]["enum"] == ["open", "paid", "sent", None]
     assert hub.schema("shop.changeProduct")["returns"]["anyOf"][1] == {"type": "null"}
     assert hub.schema("shop.getPhoto")["returns"] is None
-    assert hub.schema("shop.listProducts")["description"] == "List products\n\nNewest first, a page at a time."
+    assert (
+        hub.schema("shop.listProducts")["description"] == "List products\n\nNewest first, a page at a time."
+    )
     assert hub.schema("shop.getCustomer")["description"] == "GET /customers/{id}"
 
 
@@ -110,7 +112,9 @@ def test_operations_are_chosen_by_tag_name_or_path() -> None:
     ]  # fmt: skip
     tagged = hub_of(DOCUMENT, tags={"shop"}, scopes=["buy"]).resolve("api.getOrder").method
     assert (tagged.tags, tagged.extras["scopes"]) == (("orders", "shop"), ("buy",))
-    with pytest.raises(RegistrationError, match=r"'tag:order' matches nothing. Tags: admin, customers, orders"):
+    with pytest.raises(
+        RegistrationError, match=r"'tag:order' matches nothing. Tags: admin, customers, orders"
+    ):
         hub_of(DOCUMENT, only="tag:order")
 
 
@@ -169,14 +173,24 @@ def test_an_operation_that_is_left_out_may_be_wrong() -> None:
     assert names(hub_of(document(paths), without="b")) == ["api.a"]
 
 
-@pytest.mark.parametrize("path", ["x", "/a/../b", "/a/%2e%2E/b", "/a?x=1", "/a#b", "/a b", "/{a", "/a\\b", "/./a"])
+@pytest.mark.parametrize(
+    "path", ["x", "/a/../b", "/a/%2e%2E/b", "/a?x=1", "/a#b", "/a b", "/{a", "/a\\b", "/./a"]
+)
 def test_a_path_that_leads_elsewhere_is_refused(path: str) -> None:
     with pytest.raises(RegistrationError, match="no path|leads out"):
         hub_of(document({path: {"get": {"operationId": "x"}}}))
 
 
 def test_headers_that_would_change_the_request_are_no_parameters() -> None:
-    declared = ["Host", "Content-Length", "Transfer-Encoding", "cookie", "AUTHORIZATION", "Connection", "Fine"]
+    declared = [
+        "Host",
+        "Content-Length",
+        "Transfer-Encoding",
+        "cookie",
+        "AUTHORIZATION",
+        "Connection",
+        "Fine",
+    ]
     parameters = [{"name": name, "in": "header", "schema": {}} for name in declared]
     hub = hub_of(operation(parameters=parameters))
     assert list(hub.schema("api.x")["params"]["properties"]) == ["Fine", "id"]
@@ -240,7 +254,10 @@ def test_many_operations_over_many_schemas_do_not_multiply() -> None:
     """A thousand operations, each of which refers to all of a thousand schemas."""
     count = 1000
     schemas = {
-        f"S{n}": {"type": "object", "properties": {"next": {"$ref": f"#/components/schemas/S{(n + 1) % count}"}}}
+        f"S{n}": {
+            "type": "object",
+            "properties": {"next": {"$ref": f"#/components/schemas/S{(n + 1) % count}"}},
+        }
         for n in range(count)
     }
     paths = {

@@ -19,7 +19,13 @@ from driving import LIMIT
 
 DOCUMENT = Path(__file__).parent / "fixtures" / "shop.yaml"
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(20)
-HAMMER = {"id": "1", "name": "Hammer", "price": {"amount": "9.50", "currency": "EUR"}, "note": None, "maker": None}
+HAMMER = {
+    "id": "1",
+    "name": "Hammer",
+    "price": {"amount": "9.50", "currency": "EUR"},
+    "note": None,
+    "maker": None,
+}
 
 
 class Shop:
@@ -31,7 +37,9 @@ class Shop:
         """Given first, one for each request."""
         self.held = False
         """Whether it lets everybody wait."""
-        self.app = Starlette(routes=[Route("/{path:path}", self._answer, methods=["GET", "POST", "PUT", "PATCH", "DELETE"])])
+        self.app = Starlette(
+            routes=[Route("/{path:path}", self._answer, methods=["GET", "POST", "PUT", "PATCH", "DELETE"])]
+        )
 
     async def _answer(self, request: Request) -> Response:
         seen = {
@@ -59,7 +67,9 @@ class Shop:
                 problem = {"title": "No such product", "status": 404}
                 return JSONResponse(problem, 404, media_type="application/problem+json")
             case "GET", ["products", "large"]:
-                return StreamingResponse((b"x" * 65536 for _ in range(200)), 200, media_type="application/json")
+                return StreamingResponse(
+                    (b"x" * 65536 for _ in range(200)), 200, media_type="application/json"
+                )
             case "GET", ["products", "moved"]:
                 return RedirectResponse("/v2/products/1", 302)
             case "GET", ["products", "elsewhere"]:
@@ -68,7 +78,7 @@ class Shop:
                 return JSONResponse({"name": 5})
             case "GET", ["products", _, "photo"]:
                 return Response(PNG, media_type="image/png")
-            case ("GET" | "PUT"), ["products", _]:
+            case (("GET" | "PUT"), ["products", _]):
                 return JSONResponse(HAMMER)
             case "PATCH", ["products", _]:
                 return Response(status_code=204)
@@ -87,7 +97,14 @@ class Shop:
             case "GET", ["customers", _]:
                 return JSONResponse({"kind": "person", "name": "Ada"})
             case "GET", ["openapi.json"]:
-                return JSONResponse({"openapi": "3.1.0", "info": {"title": "t", "version": "1"}, "servers": [{"url": "/v2"}], "paths": {"/products": {"get": {"operationId": "all", "responses": {}}}}})
+                return JSONResponse(
+                    {
+                        "openapi": "3.1.0",
+                        "info": {"title": "t", "version": "1"},
+                        "servers": [{"url": "/v2"}],
+                        "paths": {"/products": {"get": {"operationId": "all", "responses": {}}}},
+                    }
+                )
         return JSONResponse({"title": "Nothing here"}, 404)
 
 
