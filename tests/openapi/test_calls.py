@@ -304,7 +304,7 @@ def test_a_document_is_fetched_and_its_server_is_where_it_is(side: Side) -> None
     assert drive(inside_a_loop())["items"] == [HAMMER]
     assert side.last["path"] == "/v2/products"
     side.shop.answers = [JSONResponse({"openapi": "3.1.0", "servers": [{"url": "https://evil.example"}]})]
-    with pytest.raises(RegistrationError, match="sent to https://evil.example/: if that is right"):
+    with pytest.raises(RegistrationError, match=r"sent to https://evil\.example/: if that is right"):
         Hub().from_openapi(f"{side.url}/openapi.json")
     side.shop.answers = [PlainTextResponse("no", 500)]
     with pytest.raises(RegistrationError, match="answered with 500"):

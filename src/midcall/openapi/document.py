@@ -19,9 +19,11 @@ from midcall.http.message import HttpError, HttpUrl
 
 MAX_DOCUMENT = 16 * 1024 * 1024
 """Bytes of a document."""
-MAX_NODES = 2_000_000
+MAX_NODES = 1_000_000
 """Values in a document, each counted as often as an alias of YAML repeats it."""
 MAX_DEPTH = 100
+MAX_USED = 100_000
+"""How many definitions the schemas of all operations have together."""
 FETCHING = 30.0
 """Seconds in which a document at a URL has to come."""
 
@@ -58,6 +60,7 @@ class Document:
         self._old = version.startswith("3.0")
         self._names: dict[str, str] = {}
         self._counts: dict[str, int] = {}
+        self._used = 0
         self._definitions: dict[tuple[str, Use], _Definition] = {}
 
     def part(self, key: str) -> dict[str, Any]:
@@ -113,6 +116,11 @@ class Document:
                 found = self._definition(reference, use)
                 defined[name] = found.schema
                 waiting += found.refers
+        self._used += len(defined)
+        if self._used > MAX_USED:
+            raise RegistrationError(
+                f"{self.place} is too large with all that its operations refer to: choose some with `only`"
+            )
         return made, dict(sorted(defined.items()))
 
     def _definition(self, reference: str, use: Use) -> _Definition:
