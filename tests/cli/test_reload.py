@@ -143,6 +143,9 @@ def test_an_application_that_is_broken_at_first_is_served_when_it_is_mended(fold
     assert "nothing_of_that_name" in server.log.read_text()
     server.write(APP.format(version=5))
     assert server.ask("version") == 5
+    os.kill(server.process.pid, signal.SIGHUP)
+    server.wait("Reloading: SIGHUP")
+    server.wait("Reloaded")
     assert server.stop() == 0
 
 
@@ -156,9 +159,6 @@ def test_a_server_that_has_ended_by_itself_is_started_after_a_change(folder: Pat
     server.wait("The server has ended, and is started again after a change")
     server.write(APP.format(version=2))
     assert server.ask("version") == 2
-    os.kill(server.process.pid, signal.SIGHUP)
-    server.wait("Reloading: SIGHUP")
-    server.wait("Reloaded")
     assert server.stop() == 0
 
 
@@ -168,6 +168,12 @@ def test_it_is_refused_where_it_makes_no_sense(words: tuple[str, ...], fault: st
     assert refused.returncode == USAGE
     assert refused.stderr.startswith("midcall: --reload is for")
     assert fault in refused.stderr
+
+
+def test_a_journal_that_cannot_be_is_refused_at_once(folder: Path) -> None:
+    refused = midcall("dev", "app:hub", "--port", "0", "--journal", str(folder / "no" / "j.db"), cwd=folder)
+    assert refused.returncode == USAGE
+    assert "there is no folder" in refused.stderr
 
 
 def test_python_files_are_watched_and_others_are_not(tmp_path: Path) -> None:

@@ -82,9 +82,9 @@ class Reloading(Workers):
             if new is not None:
                 slot.worker = new
                 if old is not None:
-                    log.info("Reloaded")
                     await old.stop(self.limit)
                     self.running.discard(old)
+                    log.info("Reloaded")
                 elif self.is_ready is not None:
                     await asyncio.to_thread(self.is_ready)
             elif old is None:

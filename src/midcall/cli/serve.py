@@ -183,11 +183,15 @@ def _run_reloading(args: argparse.Namespace, folder: str) -> int:
 
     from midcall.cli.load_target import split_target
     from midcall.cli.reload import run_reloading
-    from midcall.journal.choose import place_of
+    from midcall.journal.choose import choose_journal, place_of
     from midcall.models.base import VARIABLE
 
     _check_engine(args)
     _checked_authenticator(args, "", args.named)
+    try:
+        choose_journal(args.journal, args.target)
+    except ValueError as error:  # no change of a file would mend that
+        raise UsageError(f"--journal: {error}") from None
     where, _ = split_target(args.target)
     beside = Path(where).resolve().parent if where.endswith(".py") else Path.cwd()
     here = Path.cwd()
