@@ -4,7 +4,16 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from midcall.cli.command import EXIT_CODES_HELP, TARGET_HELP, Exit, UsageError, add_command, seconds
+from midcall.cli.command import (
+    EXIT_CODES_HELP,
+    TARGET_HELP,
+    Exit,
+    UsageError,
+    add_command,
+    add_selection,
+    restrict,
+    seconds,
+)
 
 if TYPE_CHECKING:
     from midcall.cli.output import Screen
@@ -43,6 +52,7 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("target", metavar="TARGET", help=TARGET_HELP)
     parser.add_argument("method", metavar="METHOD", help="the method's name, as in files.delete")
+    add_selection(parser)
     parser.add_argument("flags", metavar="...", nargs=argparse.REMAINDER, help="parameters and options")
     _add_options(parser)
 
@@ -104,6 +114,7 @@ async def _open_and_call(args: argparse.Namespace) -> Exit:
     handler.setFormatter(PrintableFormatter(logging.BASIC_FORMAT))
     logging.basicConfig(level=args.log_level.upper(), handlers=[handler])
     async with opened(args.target) as hub:
+        restrict(hub, args)
         args, params = _read_flags(hub, args)
         logging.getLogger().setLevel(args.log_level.upper())
         return await _call(hub, args, params)

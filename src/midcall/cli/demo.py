@@ -4,11 +4,10 @@ Without a terminal (in CI) a booking is played by a script against the same serv
 """
 
 import argparse
-import os
 from typing import TYPE_CHECKING, Any
 
 from midcall.cli.command import Exit, UsageError, add_command
-from midcall.cli.listening import listen, port_number
+from midcall.cli.listening import listen, open_page, page_url, port_number
 
 if TYPE_CHECKING:
     import socket
@@ -123,7 +122,6 @@ async def _demo(
 
 async def _show(chat: "ChatEngine", host: str, port: int, *, terminal: bool, browser: bool) -> Exit:
     import asyncio
-    import webbrowser
 
     from midcall.cli.output import Plain, Terminal, has_person
 
@@ -137,8 +135,8 @@ async def _show(chat: "ChatEngine", host: str, port: int, *, terminal: bool, bro
     if not person:
         screen.say(_SCRIPTED)
         return await _play(chat, screen)
-    if browser and "SSH_CONNECTION" not in os.environ:  # a browser there would be one of text, or nobody's
-        await asyncio.to_thread(webbrowser.open, f"http://{host}:{port}/")
+    if browser:
+        await asyncio.to_thread(open_page, page_url(host, port))
     exit = await _tour(chat.hub, screen) if terminal else Exit.SUCCESS
     if exit == Exit.SUCCESS:
         screen.say(_AFTER)

@@ -51,7 +51,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--http", action="store_true", help="serve HTTP, as it does unless --stdio is given")
     add_server_options(parser)
     add_options(parser)
-    parser.set_defaults(mcp=True, mcp_only=True)
+    parser.set_defaults(mcp=True, mcp_only=True, reload=False)
 
 
 def add_server_options(parser: argparse._ActionsContainer) -> None:

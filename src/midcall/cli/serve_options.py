@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from midcall.cli.command import UsageError, seconds
+from midcall.cli.command import UsageError, add_selection, seconds
 from midcall.cli.listening import port_number
 from midcall.cli.notify_options import add_notify
 
@@ -65,6 +65,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="also serve activations that can do harm, as in bash,claudecode; over HTTP on a loopback "
         "address, or with keys",
     )
+    add_selection(parser)
     parser.add_argument("--as-worker", default=None, help=argparse.SUPPRESS)
     parser.add_argument("--cwd", metavar="DIR", help="work in this folder, and look for the target there")
     parser.add_argument(
