@@ -44,7 +44,7 @@ class _Definition(NamedTuple):
     refers: frozenset[str]
 
 
-class Document:
+class ApiDocument:
     """A document that was read. Get it from `load`."""
 
     def __init__(self, root: dict[str, Any], place: str, url: HttpUrl | None) -> None:
@@ -201,7 +201,7 @@ def _modern(schema: dict[str, Any], made: dict[str, Any]) -> dict[str, Any]:
 # --- reading ------------------------------------------------------------------------------------
 
 
-def load(source: Source) -> Document:
+def load(source: Source) -> ApiDocument:
     """The document at a URL or in a file, or one that was read already. Raises `RegistrationError`."""
     if isinstance(source, Mapping):
         return _read("The OpenAPI document", None, source)
@@ -263,14 +263,14 @@ def _parsed(content: bytes, place: str) -> Any:
         raise RegistrationError(f"{place} is neither JSON nor YAML: {said}") from None
 
 
-def _read(place: str, url: HttpUrl | None, value: Any) -> Document:
-    root = _Plain(place).of(value, 0)
+def _read(place: str, url: HttpUrl | None, value: Any) -> ApiDocument:
+    root = _JsonValues(place).of(value, 0)
     if not isinstance(root, dict):
         raise RegistrationError(f"{place} is no OpenAPI document: it is no object")
-    return Document(root, place, url)
+    return ApiDocument(root, place, url)
 
 
-class _Plain:
+class _JsonValues:
     """Makes values plain JSON, and counts them."""
 
     def __init__(self, place: str) -> None:

@@ -22,7 +22,7 @@ from midcall.errors import Declined, InvalidArguments, RegistrationError, StepIn
 from midcall.http.message import HttpError, HttpUrl, checked_headers
 from midcall.json_schema import compiled
 from midcall.openapi.document import Source, load
-from midcall.openapi.operations import Operation, Reader, base_of
+from midcall.openapi.operations import Operation, OperationReader, base_of
 from midcall.openapi.send import ApiRequest, build
 from midcall.selection import check_matched, checked_tags, selection
 
@@ -93,7 +93,7 @@ class OpenApi(Activation):
         except HttpError as error:
             raise RegistrationError(str(error)) from None
         given = {name.lower() for name in (*fixed, *self._query)}
-        reader = Reader(document, given=given, names=names)
+        reader = OperationReader(document, given=given, names=names)
         listed = reader.listed()
         there = [one for one, _, _ in listed]
         wanted = selection(only, without)

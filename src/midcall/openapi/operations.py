@@ -16,7 +16,7 @@ from msgspec import Struct
 from midcall.errors import RegistrationError
 from midcall.http.message import HttpError, HttpUrl
 from midcall.json_schema import compiled
-from midcall.openapi.document import Document
+from midcall.openapi.document import ApiDocument
 from midcall.selection import Selectable, readable_tags
 
 MAX_OPERATIONS = 2000
@@ -98,17 +98,17 @@ class Operation(Struct, frozen=True):
         return self.verb in SAFE
 
 
-class _Refused(Exception):
+class _LeftOut(Exception):
     """An operation cannot be called; its text says why."""
 
 
-class _Field(NamedTuple):
+class _ApiField(NamedTuple):
     schema: Any
     required: bool
     description: str
 
 
-def base_of(document: Document, given: str | None) -> HttpUrl:
+def base_of(document: ApiDocument, given: str | None) -> HttpUrl:
     """Where requests go. Raises `RegistrationError` if the document leads elsewhere, or nowhere."""
     try:
         if given is not None:
@@ -143,11 +143,11 @@ def _server(server: Any) -> str:
     return url
 
 
-class Reader:
+class OperationReader:
     """Reads the operations of a document."""
 
     def __init__(
-        self, document: Document, *, given: Collection[str] = (), names: Mapping[str, str] | None = None
+        self, document: ApiDocument, *, given: Collection[str] = (), names: Mapping[str, str] | None = None
     ) -> None:
         """`given` are names of headers and of query parameters that the author sets, in lower case, and
         `names` those that operations get, by their `operationId`, or as in `"GET /pets"`."""
@@ -198,7 +198,7 @@ class Reader:
         """
         try:
             return self._read(which, item, operation, results)
-        except _Refused as refused:
+        except _LeftOut as refused:
             log.warning("%s (%s) is left out: %s", which.name, which.other, refused)
             return None
         except (RegistrationError, ValueError) as error:
@@ -213,8 +213,8 @@ class Reader:
         _check_path(path)
         for one in (item, operation):
             if one.get("servers"):
-                raise _Refused(f"it is at a server of its own, {_server(one['servers'][0])}")
-        fields: dict[str, _Field] = {}
+                raise _LeftOut(f"it is at a server of its own, {_server(one['servers'][0])}")
+        fields: dict[str, _ApiField] = {}
         parameters = tuple(self._parameters(path, item, operation, fields))
         body = self._body(operation, fields)
         made, defined = self._document.schemas((one.schema for one in fields.values()), "request")
@@ -269,7 +269,7 @@ class Reader:
             yield parameter, Parameter(name, name, location, style, explode is True, as_json)  # type: ignore[arg-type]
 
     def _parameters(
-        self, path: str, item: dict[str, Any], operation: dict[str, Any], fields: dict[str, _Field]
+        self, path: str, item: dict[str, Any], operation: dict[str, Any], fields: dict[str, _ApiField]
     ) -> Iterator[Parameter]:
         inside = _TEMPLATE.findall(path)
         declared = list(self._declarations(item, operation))
@@ -291,20 +291,20 @@ class Reader:
             if one.style not in _STYLES[one.location]:
                 if not required:
                     continue
-                raise _Refused(f"its parameter {one.name!r} has the style {one.style!r}")
+                raise _LeftOut(f"its parameter {one.name!r} has the style {one.style!r}")
             schema = parameter.get("schema", {})
             if one.as_json:
                 media, content = next(iter(parameter["content"].items()), ("", {}))
                 if not _JSON.fullmatch(_plain(media)):
-                    raise _Refused(f"its parameter {one.name!r} is {media}")
+                    raise _LeftOut(f"its parameter {one.name!r} is {media}")
                 schema = content.get("schema", {}) if isinstance(content, dict) else {}
             argument = _argument(one.name, one.location, fields)
-            fields[argument] = _Field(schema, required, _text(parameter.get("description")))
+            fields[argument] = _ApiField(schema, required, _text(parameter.get("description")))
             yield Parameter(argument, one.name, one.location, one.style, one.explode, one.as_json)
 
     # --- bodies ------------------------------------------------------------------------------
 
-    def _body(self, operation: dict[str, Any], fields: dict[str, _Field]) -> Body | None:
+    def _body(self, operation: dict[str, Any], fields: dict[str, _ApiField]) -> Body | None:
         if "requestBody" not in operation:
             return None
         body = self._document.followed(operation["requestBody"])
@@ -314,7 +314,7 @@ class Reader:
         if not order:
             if not required:
                 return None
-            raise _Refused(f"its body is {' or '.join(content) or 'of no kind'}")
+            raise _LeftOut(f"its body is {' or '.join(content) or 'of no kind'}")
         media = order[0][1]
         schema = content[media].get("schema", {}) if isinstance(content[media], dict) else {}
         plain = _plain(media)
@@ -325,16 +325,16 @@ class Reader:
                 names = {}
                 for name, (inner, needed) in flat.items():
                     argument = _argument(name, "body", fields)
-                    fields[argument] = _Field(inner, needed and required, "")
+                    fields[argument] = _ApiField(inner, needed and required, "")
                     names[argument] = name
                 return Body(plain, None, names, required)
             if plain == _FORM:
-                raise _Refused("its body is a form that is no plain object")
+                raise _LeftOut("its body is a form that is no plain object")
         argument = _argument("body", "body", fields)
-        fields[argument] = _Field(schema, required, description)
+        fields[argument] = _ApiField(schema, required, description)
         return Body(plain, argument, {}, required)
 
-    def _flat(self, schema: Any, fields: Mapping[str, _Field]) -> dict[str, tuple[Any, bool]] | None:
+    def _flat(self, schema: Any, fields: Mapping[str, _ApiField]) -> dict[str, tuple[Any, bool]] | None:
         """The properties of a plain object, and which are required; nothing if it is something else."""
         found: dict[str, tuple[Any, bool]] = {}
         for part in self._merged(schema, 0) or [{}]:
@@ -406,7 +406,7 @@ class Reader:
         return whole
 
 
-def _keys(document: Document) -> Iterator[str]:
+def _keys(document: ApiDocument) -> Iterator[str]:
     """The names of headers, cookies and query parameters that carry keys."""
     schemes = document.part("components").get("securitySchemes")
     for one in schemes.values() if isinstance(schemes, dict) else ():
