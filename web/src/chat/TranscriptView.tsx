@@ -124,7 +124,7 @@ function UserEntry(props: EntryProps & { entry: Extract<Entry, { kind: "user" }>
         <textarea
           // biome-ignore lint/a11y/noAutofocus: the person has just asked for it
           autoFocus
-          aria-label="Edit the message"
+          aria-label="What you say instead"
           rows={Math.min(10, draft.split("\n").length + 1)}
           value={draft}
           onChange={(event) => setDraft(event.target.value)}
@@ -168,12 +168,12 @@ function UserEntry(props: EntryProps & { entry: Extract<Entry, { kind: "user" }>
       {entry.unsent === undefined ? (
         <div className="message-actions">
           {entry.time !== undefined && <When time={entry.time} />}
-          <CopyButton text={entry.text} label="Copy the message" />
+          <CopyButton text={entry.text} label="Copy what you said" />
           {isIdle && state.conversationId !== null && (
             <button
               type="button"
               className="icon-button"
-              aria-label="Edit the message"
+              aria-label="Edit what you said"
               title="Edit and send again"
               onClick={() => setDraft(entry.text)}
             >
@@ -216,7 +216,7 @@ function AssistantEntry(props: EntryProps & { entry: Extract<Entry, { kind: "ass
       {entry.text && !props.streaming && (
         <div className="message-actions">
           {entry.time !== undefined && <When time={entry.time} />}
-          <CopyButton text={entry.text} label="Copy the answer" />
+          <CopyButton text={entry.text} label="Copy what was said" />
           {isIdle && props.isLastAnswer && !isAsking && <Regenerate {...props} />}
         </div>
       )}
@@ -236,14 +236,14 @@ function Regenerate({ state, store }: EntryProps): ReactNode {
       <button
         type="button"
         className="icon-button"
-        aria-label="Answer again"
-        title="Answer again"
+        aria-label="Regenerate"
+        title="Regenerate"
         onClick={() => (names.length ? setAsking(true) : void store.regenerate())}
       >
         <Icon name="again" />
       </button>
       {asking && (
-        <Dialog title="Answer again?" onClose={() => setAsking(false)}>
+        <Dialog title="Regenerate this?" onClose={() => setAsking(false)}>
           <p>
             This answer called {names.join(", ")}. What was done stays done, and the model may call it once
             more.
@@ -260,7 +260,7 @@ function Regenerate({ state, store }: EntryProps): ReactNode {
                 void store.regenerate();
               }}
             >
-              Answer again
+              Regenerate
             </button>
           </div>
         </Dialog>
