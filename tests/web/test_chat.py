@@ -90,7 +90,7 @@ def test_a_booking_is_refused_at_each_step(page: Page, site: Server, step: str, 
     expect(said(page, "That did not work out").or_(said(page, "The tool said"))).to_be_visible()
     expect(page.locator(".tool")).to_have_attribute("data-status", "refused")
     expect(page.locator(".question")).to_have_count(0)
-    expect(page.locator(".answered li").last).to_contain_text(f"You {button.lower().rstrip('e')}")
+    expect(page.locator(".answered > li").last).to_contain_text(f"You {button.lower().rstrip('e')}")
     say(page, BOOK)
     expect(page.locator(".flight")).to_have_count(3)
 
