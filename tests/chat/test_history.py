@@ -129,14 +129,14 @@ def test_a_sealed_conversation_is_found_and_nothing_of_it_is_in_the_file(tmp_pat
         model = Puppet(call("desk__asks"), "Thank you.")
         async with serving(ChatEngine(hub, model)) as port:
             person = Person(port)
-            (asked,) = questions(await person.say("the secret word"))
+            (asked,) = questions(await person.say("the walrus"))
             await person.answer(asked, text="Rumpelstiltskin")
-            assert await found(person, "secret") == ["the secret word"]
+            assert await found(person, "walrus") == ["the walrus"]
             path = f"/chat/conversations/{person.conversation}"
-            assert (await person.request("PATCH", path, {"title": "Another secret"}))[0] == 200
-        for file in tmp_path.iterdir():
+            assert (await person.request("PATCH", path, {"title": "Another walrus"}))[0] == 200
+        for file in filter(Path.is_file, tmp_path.rglob("*")):
             data = file.read_bytes()
-            assert not any(word in data for word in (b"secret", b"Rumpelstiltskin", b"image/png"))
+            assert not any(word in data for word in (b"walrus", b"Rumpelstiltskin", b"image/png"))
 
     drive(main())
 
