@@ -11,6 +11,7 @@ from midcall.cli.listening import listen, open_page, page_url, port_number
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Sequence
 
     from midcall.chat.engine import ChatEngine
     from midcall.cli.output import Screen
@@ -78,7 +79,7 @@ def run(args: argparse.Namespace) -> Exit:
     return asyncio.run(_demo(chat, listeners, terminal=args.terminal, browser=not args.no_browser))
 
 
-def _chat(model: str | None) -> "ChatEngine":
+def _chat(models: "Sequence[str]") -> "ChatEngine":
     """The chat of the demo. What waits in it outlives the demo: it is in the user's state directory."""
     from midcall.activations.demo import hub
     from midcall.cli.serve_options import prepare_chat
@@ -87,7 +88,7 @@ def _chat(model: str | None) -> "ChatEngine":
 
     made = hub()
     made.durable = DurableCalls(made, choose_journal(None, TARGET))
-    prepare_chat(model, made)
+    prepare_chat(models, made)
     if made.chat is None:
         raise RuntimeError("The hub of the demo has a chat")
     return made.chat

@@ -142,7 +142,7 @@ def serve(args: argparse.Namespace, load: "Callable[[], Hub]") -> int:
 
         logging.getLogger("uvicorn.error").addFilter(_is_not_startup)
         listeners = listen(args.host, args.port) if place is None else place.listeners()
-        model = None if hub.chat is None else hub.chat.model.name
+        model = None if hub.chat is None else ", ".join(hub.chat.models)
         ready = partial(announce, args.host, listeners[0].getsockname()[1], journal=journal, model=model)
         serving = server(
             hub,
@@ -233,7 +233,7 @@ def _run_workers(args: argparse.Namespace, folder: str) -> int:
     from midcall.cli.workers import refuse_workers, run_workers
     from midcall.journal.choose import place_of
     from midcall.metrics import FOLDER, forget_process
-    from midcall.models.base import VARIABLE
+    from midcall.models.base import model_names
 
     refuse_workers(stdio=args.stdio, journal=args.journal)
     _check_engine(args)
@@ -253,7 +253,7 @@ def _run_workers(args: argparse.Namespace, folder: str) -> int:
                 announce,
                 args.host,
                 journal=place_of(args.journal, args.target),
-                model=args.model or os.environ.get(VARIABLE),
+                model=", ".join(model_names(args.model)) or None,
             ),
             ended=forget_process,
         )

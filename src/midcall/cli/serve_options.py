@@ -3,7 +3,7 @@
 import argparse
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -272,27 +272,31 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     """Add the flag that chooses the model."""
     parser.add_argument(
         "--model",
-        metavar="NAME",
+        metavar="NAMES",
+        type=_names,
+        action="extend",
+        default=[],
         help="over HTTP, serve a chat at / in which this model calls the methods: openai:NAME, "
         "anthropic:NAME, ollama:NAME, local, or scripted (default: MIDCALL_MODEL); keys come from the "
-        "environment",
+        "environment. Of several, with commas between them or one an option, people choose one",
     )
 
 
-def prepare_chat(name: str | None, hub: "Hub") -> None:
-    """Give the hub a chat if a model is named, and its chat what it lacks. Raises `UsageError`."""
-    from midcall.models.base import choose_model
+def prepare_chat(names: Sequence[str], hub: "Hub") -> None:
+    """Give the hub a chat if models are named, and its chat what it lacks. Raises `UsageError`."""
+    from midcall.models.base import choose_model, model_names
 
     try:
-        model = choose_model(name)
+        models = [model for name in model_names(names) if (model := choose_model(name)) is not None]
     except ValueError as error:
         raise UsageError(f"--model: {error}") from None
-    if hub.chat is None and model is None:
+    if hub.chat is None and not models:
         return
     from midcall.chat.engine import ChatEngine
 
     engine: ChatEngine = hub.chat or ChatEngine(hub)
-    if model is not None:
-        engine.chosen_model = model
+    if models:
+        engine.chosen_model, *more = models
+        engine.more_models = tuple(more)
     if engine.chosen_model is None:
         raise UsageError("The hub has a chat, which needs a model: --model NAME, or MIDCALL_MODEL")

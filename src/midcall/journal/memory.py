@@ -546,8 +546,8 @@ class MemoryConversations:
                 del memory.runs[run]
         return known
 
-    async def list(self, principal: str | None) -> Sequence[ConversationRecord]:
-        newest = heapq.nlargest(LISTED, self._use().conversations.of(principal), key=lambda one: one.updated)
+    async def list(self, principal: str | None, limit: int = LISTED) -> Sequence[ConversationRecord]:
+        newest = heapq.nlargest(limit, self._use().conversations.of(principal), key=lambda one: one.updated)
         return [replace(one, body=b"") for one in newest]
 
     async def held(self, principal: str) -> tuple[int, int]:

@@ -38,10 +38,14 @@ export interface Schema {
 export interface ModelInfo {
   name: string;
   scripted: boolean;
+  /** It can be shown pictures. */
+  images?: boolean;
 }
 
 export interface ChatInfo {
   model: ModelInfo;
+  /** All that can be chosen. */
+  models?: ModelInfo[];
   hub: { name: string; description: string };
   suggestions: string[];
 }
@@ -52,6 +56,44 @@ export interface ConversationSummary {
   updated: number | string;
   waiting: boolean;
   running: boolean;
+  /** What a search has found in it. */
+  snippet?: string;
+}
+
+/** A file that was sent with a message. */
+export interface FileInfo {
+  id: string;
+  name: string;
+  type: string;
+  size: number;
+}
+
+/** A part of a tool's result that is no text. */
+export interface ContentPart {
+  kind: "image" | "audio" | "file" | "link";
+  name: string;
+  type?: string;
+  size?: number;
+  /** Under which its data are to be had, if they are kept. */
+  file?: string;
+  uri?: string;
+}
+
+/** A question that is over. */
+export interface AnsweredQuestion {
+  elicitId: string;
+  message: string;
+  action: "accept" | "decline" | "cancel" | "dropped";
+  content?: unknown;
+  schema?: Schema | null;
+}
+
+/** How a tool call went, as the server keeps it. */
+export interface ToolDetails {
+  seconds?: number;
+  code?: string;
+  answered?: Record<string, AnsweredQuestion>;
+  parts?: ContentPart[];
 }
 
 export interface Message {
@@ -61,6 +103,8 @@ export interface Message {
   tool_call_id?: string;
   is_error?: boolean;
   thinking?: string;
+  files?: FileInfo[];
+  time?: number;
 }
 
 export interface Elicit {
@@ -81,7 +125,9 @@ export interface Elicit {
 export interface Conversation {
   id: string;
   title: string;
+  model?: string;
   messages: Message[];
+  calls?: Record<string, ToolDetails>;
   pending: Elicit[];
   run: { sessionId: string; lsn: number } | null;
   /** Its last turn failed or died with the server, and can be gone on with. */
@@ -109,8 +155,23 @@ export type ChatEvent =
   | { type: "thinking"; content: string }
   | { type: "tool_calls"; calls: { id: string; name: string; arguments: unknown }[] }
   | { type: "tool_progress"; callId: string; toolName: string; message: string; percentage?: number | null }
-  | { type: "tool_result"; callId: string; toolName: string; content: string; structured?: unknown }
-  | { type: "tool_error"; callId: string; toolName: string; message: string }
+  | {
+      type: "tool_result";
+      callId: string;
+      toolName: string;
+      content: string;
+      structured?: unknown;
+      parts?: ContentPart[];
+      seconds?: number;
+    }
+  | {
+      type: "tool_error";
+      callId: string;
+      toolName: string;
+      message: string;
+      code?: string;
+      seconds?: number;
+    }
   | Elicit
   | {
       type: "plugin_session_status";

@@ -118,8 +118,10 @@ class SqliteConversations:
         return found.rowcount > 0
 
     @reading
-    def list(self, db: Connection, principal: str | None) -> Sequence[ConversationRecord]:
-        rows = db.execute(_LISTED, (principal, LISTED))
+    def list(
+        self, db: Connection, principal: str | None, limit: int = LISTED
+    ) -> Sequence[ConversationRecord]:
+        rows = db.execute(_LISTED, (principal, limit))
         return [self._values.record(id, principal, *rest) for id, *rest in rows]
 
     @reading
