@@ -24,6 +24,8 @@ export class RunStore {
   #next = 1;
   #listeners = new Set<() => void>();
   #socket: HubSocket;
+  /** Those for which there is somebody who tries to follow them. */
+  #following = new Set<number>();
 
   constructor(socket: HubSocket) {
     this.#socket = socket;
@@ -103,31 +105,40 @@ export class RunStore {
 
   /** Follow a durable run behind what has come of it, as soon as there is a connection. */
   async #follow(id: number, before: Pick<Run, "ended" | "status"> | null = null): Promise<void> {
-    for (let attempt = 0; ; attempt++) {
-      const run = this.#find(id);
-      if (run?.call == null || run.ended !== null) return;
-      try {
-        await this.#socket.attach(run.call, run.elements, (item) => this.#taken(id, item, before));
-        this.#change(id, (now) => ({ ...now, isLost: false }));
-        return;
-      } catch (error) {
-        if (isFinal(error)) {
-          // The server keeps what came of a call for a while only.
-          if (before !== null && before.ended !== null) this.forget(id);
-          else this.#change(id, (now) => failed(now, error));
-          return;
-        }
+    if (this.#following.has(id)) return;
+    this.#following.add(id);
+    try {
+      for (let attempt = 0; ; attempt++) {
+        const run = this.#find(id);
+        if (run?.call == null || run.ended !== null || (await this.#attach(run, before))) return;
         this.#change(id, (now) => ({ ...now, isLost: true }));
         await backOff(attempt, new AbortController().signal).catch(() => {});
       }
+    } finally {
+      this.#following.delete(id);
     }
   }
 
-  #taken(id: number, item: Received | null, before: Pick<Run, "ended" | "status"> | null): void {
-    this.#take(id, item);
-    if (before?.ended == null || item?.type !== "done") return;
-    const { ended, status } = before; // it had ended before the page was loaded again
-    this.#change(id, (run) => ({ ...run, ended, status: status === "cancelled" ? status : run.status }));
+  /** Whether it is followed now, or cannot be; else the connection is lost. `before` is how it stood, if it had ended. */
+  async #attach({ id, call, elements }: Run, before: Pick<Run, "ended" | "status"> | null): Promise<boolean> {
+    let isLost = false;
+    try {
+      await this.#socket.attach(call ?? "", elements, (item) => {
+        isLost = item === null;
+        this.#take(id, item);
+        if (before?.ended == null || item?.type !== "done") return;
+        const { ended, status } = before;
+        this.#change(id, (run) => ({ ...run, ended, status: status === "cancelled" ? status : run.status }));
+      });
+    } catch (error) {
+      if (!isFinal(error)) return false;
+      // The server keeps what came of a call for a while only.
+      if (before?.ended != null) this.forget(id);
+      else this.#change(id, (now) => failed(now, error));
+      return true;
+    }
+    if (!isLost) this.#change(id, (now) => ({ ...now, isLost: false }));
+    return !isLost;
   }
 
   #find(id: number): Run | undefined {
