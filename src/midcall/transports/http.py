@@ -170,7 +170,7 @@ def asgi_app(
             Route("/sse", Protected(UntilExpiry(old.listen), auth)),
             Route("/messages", Protected(old.post, auth)),
         ]
-    app = Starlette(routes=routes, lifespan=lifespan)
+    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={404: web.missing})
     return Application(app, mcp, auth, Gate(hosts), old, parts, pages)
 
 

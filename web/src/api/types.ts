@@ -12,6 +12,8 @@ export interface Schema {
   enum?: unknown[];
   enumNames?: string[];
   format?: string;
+  contentEncoding?: string;
+  contentMediaType?: string;
   pattern?: string;
   minLength?: number;
   maxLength?: number;
@@ -209,6 +211,10 @@ export interface AskedQuestion {
   question: RequestType;
   /** When it is too late. */
   until: string | null;
+  /** Where in the call it is asked: another question may have the same key. */
+  place: string;
+  /** Who is asked, if that is not the caller. */
+  to: string | null;
   /** Its address, if it is for whoever looks at it. */
   link?: string;
 }
@@ -223,9 +229,25 @@ export interface CallSummary {
   id: string;
   method: string;
   status: string;
+  /** Seconds since it was started; and since it has ended. */
   age: number;
+  ended?: number;
   waiting: boolean;
+  /** Who has called it; nothing without authentication. */
+  caller: string | null;
+  /** Whether that is whoever looks at it. */
+  own: boolean;
+  /** The conversation in which a model has called it. */
+  conversation?: string;
   questions: (AskedQuestion | { request_id: string; message: string; age: number })[];
+}
+
+export interface CallList {
+  calls: CallSummary[];
+  /** Where the next page begins. */
+  next: string | null;
+  /** Whether whoever looks may see the calls of everybody. */
+  admin: boolean;
 }
 
 /** One thing that a call did, as its journal has it. */
@@ -243,7 +265,7 @@ export interface CallDetails {
   status: string;
   arguments?: unknown;
   entries?: CallEntry[];
-  outcome?: { error?: { message?: string } } | null;
+  outcome?: { error?: { message?: string }; contents?: unknown[]; content?: unknown[] } | null;
 }
 
 // --- the hub's own protocol -------------------------------------------------------------------
