@@ -71,8 +71,9 @@ def add_parser(commands: Any) -> None:
         commands,
         "install",
         run,
-        help="make a hub known to an MCP client",
-        description="Print the configuration that has an MCP client start a hub, or add it with --write.",
+        help="add a hub to an MCP client",
+        description="Print the configuration with which an MCP client starts a hub, or add it to "
+        "the client with --write.",
         epilog=_EXAMPLES,
     )
     parser.add_argument("client", metavar="CLIENT", choices=CLIENTS, help=" | ".join(CLIENTS))
@@ -81,11 +82,13 @@ def add_parser(commands: Any) -> None:
         "--http", metavar="URL", help="connect to a server at this URL instead of starting one"
     )
     parser.add_argument(
-        "--name", help="what the client calls it (default: the name of the hub or its module)"
+        "--name", help="the name of the server in the client (default: the name of the hub or its module)"
     )
-    parser.add_argument("--write", action="store_true", help="add it to the client's file")
-    parser.add_argument("--config", metavar="PATH", help="the client's file, if it is elsewhere")
-    parser.add_argument("--force", action="store_true", help="replace another server of the same name")
+    parser.add_argument("--write", action="store_true", help="add it to the client's configuration file")
+    parser.add_argument(
+        "--config", metavar="PATH", help="path of the client's configuration file, if it is not the usual one"
+    )
+    parser.add_argument("--force", action="store_true", help="replace an existing server with the same name")
 
 
 def run(args: argparse.Namespace) -> Exit:

@@ -25,14 +25,14 @@ _M_MMAP_THRESHOLD = -3
 """As in `malloc.h`."""
 _EXAMPLES = """\
 examples:
-  midcall serve                             the built-in examples, ws://127.0.0.1:8000/ws
+  midcall serve                             the built-in examples
   midcall serve app:hub --host 0.0.0.0 --port 9000 --auth-tokens keys.txt --allow-host tools.example.com
   midcall serve app:hub --workers 4 --journal postgresql://user@db/calls
   midcall serve app:hub --journal postgresql://user@db/calls --engine dbos
-  midcall serve app:hub --stdio             JSON-RPC 2.0, one message a line
-  midcall serve app:hub --stdio --mcp-only  for an MCP client that starts it
+  midcall serve app:hub --stdio             JSON-RPC 2.0, one message per line
+  midcall serve app:hub --stdio --mcp-only  for an MCP client that starts the server
 
-Logs go to standard error. Ctrl-C or SIGTERM ends it.
+Logs go to standard error. Stop the server with Ctrl-C or SIGTERM.
 """
 
 
@@ -55,7 +55,9 @@ def add_parser(commands: Any) -> None:
         help="where the hub is (default: %(default)s)",
     )
     add_options(parser)
-    parser.add_argument("--mcp", action="store_true", help="with --stdio: speak MCP beside the raw protocol")
+    parser.add_argument(
+        "--mcp", action="store_true", help="with --stdio: speak MCP alongside the raw protocol"
+    )
     parser.add_argument("--mcp-only", action="store_true", help="with --stdio: speak MCP and nothing else")
 
 
