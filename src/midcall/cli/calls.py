@@ -270,7 +270,7 @@ def _admin(args: argparse.Namespace) -> "AbstractAsyncContextManager[CallsAdmin]
             )
         if args.target is None:
             raise UsageError(
-                "Who goes on with the call? Give --url of the server that runs it, or --target to run it here"
+                "Where should the call resume? Pass --url for a running server, or --target to run it here"
             )
         return _of_target(args)
     return _of_journal(args)
@@ -344,7 +344,7 @@ def _journal(args: argparse.Namespace, *, create: bool, sealed: bool) -> "Journa
     target = args.target or BUILT_IN
     where = place_of(args.journal, target)
     if where == "memory":
-        raise UsageError("A journal in memory is known to its server alone: give --url")
+        raise UsageError("Only its server can see a journal in memory: use --url")
     path = Path(where.removeprefix("sqlite://"))
     if not create and "postgres" not in where.partition("://")[0] and not path.exists():
         others = sorted(default_path(target).parent.glob("*.db"))

@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> Exit:
 
     if not is_loopback(args.host):
         raise UsageError(
-            f"The demo lets everybody in, so it listens on this machine only, not on {args.host}"
+            f"The demo has no authentication, so it listens on this machine only, not on {args.host}"
         )
     chat = _chat(args.model)
     listeners = listen(args.host, args.port)

@@ -133,7 +133,7 @@ def _entry(client: ClientSettings, args: argparse.Namespace) -> tuple[str, dict[
     name = args.name or hub_name
     if re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name) is None:
         raise UsageError(
-            f"{name!r} is no name for a server: letters, digits, - and _ only. Give another by --name"
+            f"{name!r} is no name for a server: letters, digits, - and _ only. Choose another with --name"
         )
     if args.http is not None:
         return name, _remote(client, args.http)
@@ -194,7 +194,7 @@ def merge(path: Path, servers: str, name: str, server: dict[str, Any], *, force:
         if name in known and not force:
             raise UsageError(
                 f"{path} has another server {name!r}: {_short(known[name])}. "
-                "Give another name by --name, or replace it with --force"
+                "Choose another name with --name, or replace it with --force"
             )
         known[name] = server
         _replace(path, _as_json(config))

@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
     from midcall.cli.serve import serve
 
     if args.http and args.stdio:
-        raise UsageError("Either --http or --stdio, not both")
+        raise UsageError("Use either --http or --stdio, not both")
     args.target = _place(args.server)
     return serve(args, lambda: proxy_of(args.server, args))
 
@@ -129,14 +129,14 @@ def _place(server: Sequence[str]) -> str:
 def _header(text: str) -> tuple[str, str]:
     name, colon, value = text.partition(":")
     if not colon or not name.strip():
-        raise argparse.ArgumentTypeError(f"{text!r} is no header, as in 'Authorization: Bearer ...'")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a header, such as 'Authorization: Bearer ...'")
     return name.strip(), value.strip()
 
 
 def _variable(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not name:
-        raise argparse.ArgumentTypeError(f"{text!r} is no variable, as in NAME=VALUE")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a variable, such as NAME=VALUE")
     if not equals and name not in os.environ:
         raise argparse.ArgumentTypeError(f"this process has no variable {name}")
     return name, value if equals else os.environ[name]

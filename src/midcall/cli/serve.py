@@ -346,9 +346,9 @@ def _authenticator(args: argparse.Namespace, name: str) -> "Authenticator | None
     oauth = {f"--oauth-{one}": getattr(args, f"oauth_{one}") for one in ("issuer", "audience", "jwks")}
     given = [option for option, value in oauth.items() if value is not None]
     if args.no_auth and (args.auth_tokens or given):
-        raise UsageError("--no-auth lets everybody in: leave out the other options, or this one")
+        raise UsageError("--no-auth turns authentication off: use it without the other options")
     if args.auth_tokens and given:
-        raise UsageError("Either --auth-tokens or --oauth-issuer, not both")
+        raise UsageError("Use either --auth-tokens or --oauth-issuer, not both")
     if given and len(given) < len(oauth):
         raise UsageError(f"{given[0]} needs {' and '.join(o for o in oauth if o not in given)} too")
     try:

@@ -199,7 +199,7 @@ def _up_to(most: int) -> Callable[[str], int]:
 
     def read(text: str) -> int:
         if not text.isdecimal() or not 1 <= int(text) <= most:
-            raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to {most}")
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to {most}")
         return int(text)
 
     return read
@@ -217,7 +217,7 @@ def _rate(text: str) -> float:
     except ValueError:
         rate = -1.0
     if not 0 <= rate < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of calls a second")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of calls per second")
     return rate
 
 
@@ -228,7 +228,7 @@ def _address(text: str) -> str:
     try:
         check_address(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no http:// or https:// URL") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not an http:// or https:// URL") from None
     parts = urlsplit(text)
     if parts.query or parts.fragment or parts.username is not None:
         raise argparse.ArgumentTypeError("the URL of a server has no query, fragment or password")
@@ -254,7 +254,7 @@ def _module(text: str) -> Path:
     """A file of JavaScript."""
     path = Path(text).absolute()
     if path.suffix not in (".js", ".mjs") or not path.is_file():
-        raise argparse.ArgumentTypeError(f"{text!r} is no file of JavaScript that ends in .js")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a JavaScript file (.js)")
     return path
 
 
