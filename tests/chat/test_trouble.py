@@ -482,7 +482,7 @@ def test_a_plugin_that_never_gives_what_fits_is_given_up() -> None:
         plugin = Plugin(Desk.sized).on(size, handler)
         async with serving(ChatEngine(hub, Puppet(call("desk__sized")), plugins=[plugin])) as port:
             events = await Person(port).say("go")
-            assert "is given up" in only(events, "tool_error")["message"]
+            assert "was stopped" in only(events, "tool_error")["message"]
             assert kinds(events)[-1] == "complete"
             assert await statuses(hub) == ["aborted"]
 

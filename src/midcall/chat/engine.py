@@ -250,7 +250,7 @@ class ChatEngine:
         name = _name_of(principal)
         if self._turns.is_full(name, TURNS):
             refused(TooManyCalls.code)
-            raise TooManyCalls("More turns at once than there is room for; try again later")
+            raise TooManyCalls("Too many turns at once; try again later")
         self._turns.take(name)
         try:
             conversation = await self._wanted(request, name, create=create)
@@ -284,7 +284,7 @@ class ChatEngine:
         else:
             conversation, running = await self._as_it_stands(id, name)
             if running is not None:
-                raise TurnRunning("The last turn of this conversation has not ended")
+                raise TurnRunning("The last turn of this conversation is still running")
             await self._check_room(name, more=0)
         self._check_fits(request, conversation)
         if self.closing:
@@ -417,7 +417,7 @@ class ChatEngine:
         count, size = await self.store.held(name)
         if count + more > CONVERSATIONS or size > CONVERSATION_BYTES:
             refused(TooManyConversations.code)
-            raise TooManyConversations("You have too many conversations; delete some of them first")
+            raise TooManyConversations("You have too many conversations; delete some first")
 
     async def _as_it_stands(self, id: str, name: str | None) -> tuple[Conversation, dict[str, Any] | None]:
         """A conversation, and the run that is under way. Raises `NoConversation`."""

@@ -330,7 +330,7 @@ class TurnCalls:
             await self._answer(pending)
             outcome = await self._engine.calls.current(pending.call_id, report)
         else:
-            raise MidcallError(f"{self._name(call)} has asked {MAX_ROUNDS} times, and is given up")
+            raise MidcallError(f"{self._name(call)} has asked {MAX_ROUNDS} times and was stopped")
         self._hush()
         if pending.round:
             self._status(call, "failed" if outcome.is_error else "completed")

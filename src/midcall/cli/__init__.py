@@ -29,15 +29,15 @@ from midcall.version import __version__
 
 _EXAMPLES = """\
 examples:
-  midcall demo                                     a chat in the browser, in which a tool asks
-  midcall tools app:hub                            what can be called
-  midcall call app:hub files.delete --ids a        call it, and be asked here
+  midcall demo                                     a chat with a tool that asks
+  midcall tools app:hub                            list what you can call
+  midcall call app:hub files.delete --ids a        call it and answer here
   midcall call app:hub files.delete --ids a --yes  the same in a script
   midcall serve app:hub --port 8000                MCP at http://127.0.0.1:8000/mcp, WebSocket at /ws
   midcall dev app:hub                              the same while you write it: reloads, opens the page
-  midcall serve app:hub --stdio                    JSON-RPC 2.0, one message a line
-  midcall calls list --target app:hub              what waits for a person
-  midcall install claude-code app:hub --write      make it known to an MCP client
+  midcall serve app:hub --stdio                    JSON-RPC 2.0, one message per line
+  midcall calls list --target app:hub              calls that wait for a person
+  midcall install claude-code app:hub --write      add it to an MCP client
   midcall tools "npx -y some-server"               the same for any MCP server
   midcall proxy --auth-tokens keys.txt -- npx -y some-server
 

@@ -32,8 +32,8 @@ examples:
   midcall call app:hub scans.read --file @page.png --output results
   midcall call "npx -y @modelcontextprotocol/server-everything" echo --message hello
 
-In a terminal, questions are asked there, and Ctrl-C cancels the call; pressed twice, it leaves at
-once. Without a terminal, --yes and --answer answer the questions; a tool that asks something
+In a terminal, you are asked there. Ctrl-C cancels the call; press it twice to exit at
+once. Without a terminal, --yes and --answer supply the answers; a tool that asks anything
 else is told that this caller cannot be asked.
 
 """
@@ -45,13 +45,13 @@ def add_parser(commands: Any) -> None:
         commands,
         "call",
         run,
-        help="call a method, and be asked here",
-        description="Call a method of a hub, or a tool of an MCP server. Data go to standard output, "
-        "all else to standard error.",
+        help="call a method and answer its questions here",
+        description="Call a method of a hub, or a tool of an MCP server. Data goes to standard "
+        "output, everything else to standard error.",
         epilog=_EXAMPLES + EXIT_CODES_HELP,
     )
     parser.add_argument("target", metavar="TARGET", help=TARGET_HELP)
-    parser.add_argument("method", metavar="METHOD", help="the method's name, as in files.delete")
+    parser.add_argument("method", metavar="METHOD", help="name of the method, such as files.delete")
     add_selection(parser)
     parser.add_argument("flags", metavar="...", nargs=argparse.REMAINDER, help="parameters and options")
     _add_options(parser)
@@ -70,7 +70,7 @@ def _add_options(parser: argparse._ActionsContainer) -> None:
         help="answer a question; KEY is its number, words of its message, its key or its kind (confirm, "
         "prompt, select, form, url, custom); VALUE is text or JSON. May be repeated",
     )
-    parser.add_argument("--json", action="store_true", help="print items as JSON, one a line")
+    parser.add_argument("--json", action="store_true", help="print items as JSON, one per line")
     parser.add_argument(
         "-o",
         "--output",
@@ -81,14 +81,14 @@ def _add_options(parser: argparse._ActionsContainer) -> None:
         "--timeout",
         type=seconds,
         metavar="SECONDS",
-        help="how long a question waits if the tool does not say, 0 for no limit (default: no limit in a "
-        "terminal, else 30)",
+        help="how long a question waits unless the tool sets a limit, 0 for no limit (default: no limit in a "
+        "terminal, otherwise 30)",
     )
     parser.add_argument(
         "--log-level",
         default="error",
         choices=("debug", "info", "warning", "error"),
-        help="log of midcall itself, on standard error; `warning` shows the traceback of a tool that fails",
+        help="how much midcall logs to standard error; `warning` shows the traceback of a failing tool",
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from midcall.hub import Hub
 
-TARGET_HELP = "where the hub is, as in app:hub; or an MCP server: a URL, a command in quotes, an mcp.json"
+TARGET_HELP = "a hub, such as app:hub, or an MCP server: a URL, a quoted command, or an mcp.json"
 
 
 class Exit(IntEnum):
@@ -30,7 +30,7 @@ exit codes:
   2  wrong usage, unknown method or invalid arguments
   3  cancelled: Ctrl-C, or a question was cancelled
   4  not answered: a question timed out, could not be asked or had no matching --answer
-  5  cannot listen: the port is in use, or the address is not one of this machine
+  5  cannot listen: the port is in use, or the address does not belong to this machine
 """
 
 

@@ -51,16 +51,16 @@ def add_parser(commands: Any) -> None:
         commands,
         "demo",
         run,
-        help="open a chat in the browser, in which a tool asks",
+        help="open a chat with a tool that asks",
         description="Serve the built-in examples with a chat, and open it in the browser. Without a "
-        "terminal, a booking is played by a script.",
+        "terminal, a script plays a booking.",
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument(
-        "--port", type=port_number, default=0, help="port to listen on (default: any that is free)"
+        "--port", type=port_number, default=0, help="port to listen on (default: any free port)"
     )
     add_model(parser)
-    parser.add_argument("--terminal", action="store_true", help="take a tour in this terminal too")
+    parser.add_argument("--terminal", action="store_true", help="also take a tour in this terminal")
     parser.add_argument("--no-browser", action="store_true", help="do not open the browser")
 
 
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> Exit:
 
     if not is_loopback(args.host):
         raise UsageError(
-            f"The demo lets everybody in, so it listens on this machine only, not on {args.host}"
+            f"The demo has no authentication, so it listens on this machine only, not on {args.host}"
         )
     chat = _chat(args.model)
     listeners = listen(args.host, args.port)

@@ -25,13 +25,13 @@ def add_parser(commands: Any) -> None:
         "inspect",
         run,
         help="show the tools, resources and prompts of a hub or an MCP server, with their schemas",
-        description="Show all that a hub or an MCP server offers: tools, resources, resource templates and "
-        "prompts, with their schemas.",
+        description="Show everything that a hub or an MCP server offers: tools, resources, resource "
+        "templates and prompts, with their schemas.",
         epilog=_EXAMPLES,
     )
     parser.add_argument("target", metavar="TARGET", help=TARGET_HELP)
     add_selection(parser)
-    parser.add_argument("--json", action="store_true", help="print it as JSON, as MCP lists it")
+    parser.add_argument("--json", action="store_true", help="print JSON, in the form of MCP lists")
 
 
 def run(args: argparse.Namespace) -> Exit:

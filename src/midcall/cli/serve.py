@@ -27,15 +27,15 @@ _M_MMAP_THRESHOLD = -3
 """As in `malloc.h`."""
 _EXAMPLES = """\
 examples:
-  midcall serve                             the built-in examples, ws://127.0.0.1:8000/ws
+  midcall serve                             the built-in examples
   midcall serve app:hub --host 0.0.0.0 --port 9000 --auth-tokens keys.txt --allow-host tools.example.com
   midcall serve app:hub --workers 4 --journal postgresql://user@db/calls
   midcall serve app:hub --journal postgresql://user@db/calls --engine dbos
-  midcall serve app:hub --reload            new code when a file changes
-  midcall serve app:hub --stdio             JSON-RPC 2.0, one message a line
-  midcall serve app:hub --stdio --mcp-only  for an MCP client that starts it
+  midcall serve app:hub --reload            reload when a file changes
+  midcall serve app:hub --stdio             JSON-RPC 2.0, one message per line
+  midcall serve app:hub --stdio --mcp-only  for an MCP client that starts the server
 
-Logs go to standard error. Ctrl-C or SIGTERM ends it.
+Logs go to standard error. Stop the server with Ctrl-C or SIGTERM.
 """
 
 
@@ -66,9 +66,11 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--reload",
         action="store_true",
-        help="load the code again when a Python file below this folder, or the target's, changes",
+        help="reload the code when a Python file below this folder, or the target's, changes",
     )
-    parser.add_argument("--mcp", action="store_true", help="with --stdio: speak MCP beside the raw protocol")
+    parser.add_argument(
+        "--mcp", action="store_true", help="with --stdio: speak MCP alongside the raw protocol"
+    )
     parser.add_argument("--mcp-only", action="store_true", help="with --stdio: speak MCP and nothing else")
 
 
@@ -411,9 +413,9 @@ def _authenticator(args: argparse.Namespace, name: str) -> "Authenticator | None
     oauth = {f"--oauth-{one}": getattr(args, f"oauth_{one}") for one in ("issuer", "audience", "jwks")}
     given = [option for option, value in oauth.items() if value is not None]
     if args.no_auth and (args.auth_tokens or given):
-        raise UsageError("--no-auth lets everybody in: leave out the other options, or this one")
+        raise UsageError("--no-auth turns authentication off: use it without the other options")
     if args.auth_tokens and given:
-        raise UsageError("Either --auth-tokens or --oauth-issuer, not both")
+        raise UsageError("Use either --auth-tokens or --oauth-issuer, not both")
     if given and len(given) < len(oauth):
         raise UsageError(f"{given[0]} needs {' and '.join(o for o in oauth if o not in given)} too")
     try:

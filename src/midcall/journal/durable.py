@@ -769,7 +769,7 @@ class Quota:
                         self._taken.popitem(last=False)
         if self._taken[principal][0] + size > self._share:
             metrics.refused(JournalFull.code)
-            raise JournalFull(f"The journal has no more room for this caller; {self._advice}")
+            raise JournalFull(f"The journal has no room left for this caller; {self._advice}")
         self.add(principal, size)
 
     def add(self, principal: str | None, size: int) -> None:

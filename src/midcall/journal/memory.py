@@ -512,7 +512,7 @@ class MemoryConversations:
         owned = self._use().conversations
         kept = owned.get(record.principal, record.id)
         if (0 if kept is None else kept.version) != record.version - 1:
-            raise Conflict("The conversation was changed meanwhile")
+            raise Conflict("The conversation has changed in the meantime")
         if begins is not None:
             await self.begin_run(begins, record.id, record.principal)
         self._keep(record)

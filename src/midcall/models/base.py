@@ -296,4 +296,4 @@ def choose_model(name: str | None = None) -> Model | None:
             from midcall.models.anthropic import Anthropic  # noqa: PLC0415  as above
 
             return Anthropic(model)
-    raise ValueError(f"{name!r} is no model: use {KNOWN}")
+    raise ValueError(f"{name!r} is not a model: use {KNOWN}")

@@ -88,7 +88,7 @@ class HttpStream:
         try:
             found = msgspec.json.decode(data)
         except NO_JSON as error:
-            raise ModelError(f"{self.name} sent what is no JSON: {error}") from None
+            raise ModelError(f"{self.name} sent invalid JSON: {error}") from None
         if not isinstance(found, dict):
             return None
         if found.get("error"):

@@ -102,7 +102,7 @@ class PostgresConversations:
             self._journal.in_doubt(call, error)
             raise
         if saved is None:
-            raise Conflict("The conversation was changed meanwhile")
+            raise Conflict("The conversation has changed in the meantime")
         if isinstance(call, Settlement) and saved.call is None:
             self._journal.tell(call.call_id, call.segment, call.outcome)
         return saved
