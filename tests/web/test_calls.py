@@ -131,7 +131,7 @@ def test_an_administrator_sees_everybodys_calls_and_answers_for_them(page: Page,
     guarded.call("people.window", CALLER)
     look(page, guarded, ROOT)
     expect(page.get_by_text("Nothing is running or waiting")).to_be_visible()
-    page.get_by_label("Whose").select_option("Everybody’s")
+    page.get_by_label("Whose").select_option("Everybody\u2019s")
     call = card(page, "people.own")
     expect(call).to_contain_text("called by ada")
     shoot(page, "calls-admin")
