@@ -125,7 +125,7 @@ def _encode_foreign(value: Any) -> Any:
     if own is None:
         raise TypeError(f"A value of type {kind.__name__} cannot be sent as JSON")
     if kind not in _serializers:
-        from midcall.schema import bytes_serializer  # noqa: PLC0415  slow to import: only where a model is
+        from midcall.binary import bytes_serializer  # noqa: PLC0415  slow to import: only where a model is
 
         _serializers[kind] = bytes_serializer(kind)
     return msgspec.Raw((_serializers[kind] or own).to_json(value, by_alias=True))

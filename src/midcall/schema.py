@@ -6,7 +6,6 @@ pydantic is slow to import, so the modules that `import midcall` loads import th
 method or form is first read.
 """
 
-import base64
 import itertools
 import types
 import weakref
@@ -17,7 +16,6 @@ import msgspec
 from pydantic import (
     BaseModel,
     ConfigDict,
-    EncodedBytes,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
     PydanticSchemaGenerationError,
@@ -27,8 +25,9 @@ from pydantic import (
 )
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
-from pydantic_core import CoreSchema, PydanticCustomError, SchemaSerializer, SchemaValidator, core_schema
+from pydantic_core import CoreSchema, SchemaValidator, core_schema
 
+from midcall.binary import OWN_BYTES, base64_validator, has_bytes, to_base64
 from midcall.items import to_json
 
 _STRUCT_MARK = "x-midcall-struct"
@@ -52,7 +51,7 @@ class Shape:
         except _UNDESCRIBABLE as error:
             raise TypeError(_first_line(error)) from error
         core = adapter.core_schema
-        validator = _validator(core) if _has_bytes(core) else adapter.validator
+        validator = base64_validator(core) if has_bytes(core) else adapter.validator
         self.validate_json: Callable[[bytes], Any] = validator.validate_json
         self.validate: Callable[[Any], Any] = _reporting(python_type, self.validate_json)
 
@@ -95,7 +94,8 @@ def _dict_validator(model: type[BaseModel], names: Mapping[str, str]) -> Callabl
     whole: CoreSchema = core_schema.typed_dict_schema(fields, config=core["config"])
     if definitions:
         whole = core_schema.definitions_schema(whole, definitions)
-    return _validator(whole).validate_json
+    validator = base64_validator(whole) if has_bytes(whole) else SchemaValidator(whole)
+    return validator.validate_json
 
 
 def _is_free(name: str) -> bool:
@@ -152,71 +152,6 @@ def faults(error: ValidationError) -> list[dict[str, str]]:
         }
         for one in error.errors(include_url=False, include_context=False, include_input=False)
     ]
-
-
-# --- bytes ----------------------------------------------------------------------------------
-#
-# In JSON, bytes are base64: in parameters, and in structs, dataclasses and models. pydantic has them as text
-# unless a model's configuration says otherwise, so what it has made of the types is changed, in a copy.
-
-_OWN_BYTES = ("val_json_bytes", "ser_json_bytes")
-
-
-def _validator(core: CoreSchema) -> SchemaValidator:
-    """A validator that takes bytes as base64."""
-    if not _has_bytes(core):
-        return SchemaValidator(core)
-    # Without the last argument, a model inside is read by its own validator.
-    return SchemaValidator(_with_base64(core), _use_prebuilt=False)
-
-
-def bytes_serializer(model: type[BaseModel]) -> SchemaSerializer | None:
-    """What writes a model with its bytes as base64, if it has any."""
-    core = model.__pydantic_core_schema__
-    return SchemaSerializer(_with_base64(core), _use_prebuilt=False) if _has_bytes(core) else None
-
-
-def _has_bytes(core: Any) -> bool:
-    if isinstance(core, dict):
-        inside = (value for key, value in core.items() if key != "metadata")
-        return core.get("type") == "bytes" or any(map(_has_bytes, inside))
-    return isinstance(core, list | tuple) and any(map(_has_bytes, core))
-
-
-def _with_base64(core: Any) -> Any:
-    if isinstance(core, list | tuple):
-        return type(core)(map(_with_base64, core))
-    if not isinstance(core, dict) or _has_own_bytes(core):
-        return core
-    if core.get("type") == "bytes":
-        written = core_schema.plain_serializer_function_ser_schema(_to_base64, when_used="json")
-        return core_schema.no_info_before_validator_function(
-            _from_base64, core, ref=core.get("ref"), serialization=core.get("serialization", written)
-        )
-    return {key: value if key == "metadata" else _with_base64(value) for key, value in core.items()}
-
-
-def _has_own_bytes(core: dict[str, Any]) -> bool:
-    """Whether an author has said how bytes are written: of a whole model, or by a type for that."""
-    function = core.get("function")
-    decoder = function.get("function") if isinstance(function, dict) else None
-    configuration = core.get("config") or {}
-    return isinstance(getattr(decoder, "__self__", None), EncodedBytes) or any(
-        key in configuration for key in _OWN_BYTES
-    )
-
-
-def _from_base64(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    try:
-        return base64.b64decode(value, validate=True)
-    except ValueError:  # also of letters that are not ASCII
-        raise PydanticCustomError("base64", "Data should be valid base64") from None
-
-
-def _to_base64(value: bytes) -> str:
-    return base64.b64encode(value).decode()
 
 
 def _mark_files(schema: Any) -> Any:
@@ -342,7 +277,7 @@ class _Untitled(GenerateJsonSchema):
         """Say that bytes are base64, with the lengths that they have then."""
         made = super().bytes_schema(schema)
         configuration = self._config.config_dict
-        if any(key in configuration for key in _OWN_BYTES):
+        if any(key in configuration for key in OWN_BYTES):
             is_base64 = configuration.get("val_json_bytes") == "base64"
             encoding = {"contentEncoding": "base64"} if is_base64 else {}
             return {"type": "string", **encoding}
@@ -358,7 +293,7 @@ class _Untitled(GenerateJsonSchema):
 
     def encode_default(self, dft: Any) -> Any:
         """Sets have no order of their own, but the hash of a schema must be the same in each process."""
-        made = _to_base64(dft) if isinstance(dft, bytes) else super().encode_default(dft)
+        made = to_base64(dft) if isinstance(dft, bytes) else super().encode_default(dft)
         return sorted(made, key=repr) if isinstance(dft, set | frozenset) else made
 
 

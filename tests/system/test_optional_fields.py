@@ -136,10 +136,10 @@ def test_in_the_chat() -> None:
 
 def test_what_a_form_cannot_hold_is_named(server: HttpServer) -> None:
     async def run() -> None:
-        said = "An MCP form cannot ask for 'person', which is an object"
+        said = "An MCP form cannot ask for 'people', which is a list of other things than choices"
         for revision in ("2025-06-18", LATEST, MODERN):
             async with server.client(revision, FORMS) as client:
-                result = await client.result("tools/call", {"name": "seek.nested"})
+                result = await client.result("tools/call", {"name": "seek.several_people"})
                 assert (result["isError"], text(result).startswith(said)) == (True, True), text(result)
 
     drive(run())

@@ -71,7 +71,8 @@ SMALL = """() => [...document.querySelectorAll("a, button, input, select, textar
 def test_what_is_touched_on_a_phone_is_large_enough(open_page: Open, site: Server, name: str) -> None:
     page = open_page(width=360, height=740, has_touch=True, is_mobile=True)
     show(page, site, name)
-    assert page.evaluate(SMALL) == []
+    found = page.evaluate(SMALL)
+    assert not found, "\n".join(found)
 
 
 def test_the_focus_is_seen_wherever_the_keyboard_goes(page: Page, site: Server) -> None:

@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from driving import LIMIT
-from operating import ADA, ADMIN, KEYS, Server, own_database, until
+from operating import ADA, KEYS, Server, own_database, until
 from peers import environment, free_port, wait_for
 from web_browser import AXE, Open, overflow, serious_findings, shoot, web_server
 from web_machines import HOSTILE, STAGES
@@ -21,6 +21,7 @@ from web_machines import HOSTILE, STAGES
 pytest_plugins = ("web_fixtures",)
 pytestmark = pytest.mark.timeout(300)
 
+BOB = "bob-0123456789abcdef"
 CHAIR = {"item": "a chair", "amount": 120}
 
 
@@ -102,7 +103,7 @@ def test_the_page_is_there_only_where_the_hub_has_machines(page: Page, site: Ser
 
 def test_a_run_is_started_and_seen_going_through_its_states(page: Page, office: Server) -> None:
     page.goto(f"{office.url}/machines?machine=loop")
-    page.get_by_label("Question").fill("What do I wear?")
+    page.get_by_label("Question", exact=True).fill("What do I wear?")
     page.get_by_role("button", name="Run", exact=True).click()
     expect(trail(page)).to_have_count(3)  # it waits for the model there
     at(page, "llm")
@@ -339,9 +340,9 @@ def test_a_run_that_nobody_came_back_to_has_expired(page: Page, tmp_path: Path) 
 
 
 def test_a_run_of_somebody_else_is_not_to_be_seen(open_page: Open, tmp_path: Path) -> None:
-    with web_server(tmp_path, target="web_machines:hub", MIDCALL_TOKENS=KEYS) as server:
+    with web_server(tmp_path, target="web_machines:hub", MIDCALL_TOKENS=f"{KEYS} bob={BOB}") as server:
         run = begun(server, "approval", CHAIR, ADA)
-        for token, own in ((ADA, True), (ADMIN, False)):
+        for token, own in ((ADA, True), (BOB, False)):
             page = open_page()
             page.goto(f"{server.url}/machines?machine=approval&run={run}")
             page.get_by_label("Key", exact=True).fill(token)

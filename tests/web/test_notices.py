@@ -66,7 +66,7 @@ def test_a_notification_comes_only_after_a_click_and_that_is_remembered(page: Pa
     expect(bell).to_have_attribute("aria-pressed", "true")
     assert page.evaluate("[window.asked, window.told]") == [1, []]  # what waited before is not told of
     site.call("people.both")
-    page.wait_for_function("window.told.length === 2")
+    page.wait_for_function("() => window.told.length === 2")
     assert sorted(page.evaluate("window.told")) == [
         "A question is waiting: people.both: First?",
         "A question is waiting: people.both: Second?",

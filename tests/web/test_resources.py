@@ -68,7 +68,7 @@ def test_a_template_is_filled_in_with_suggestions(page: Page, site: Server) -> N
     choose(page, "Some day")
     page.get_by_role("button", name="Read", exact=True).click()
     expect(page.locator(".field-fault")).to_have_text("Required")
-    day = page.get_by_label("Day")
+    day = page.get_by_label("Day", exact=True)
     day.fill("t")
     expect(page.locator("datalist option")).to_have_count(1)
     assert page.locator("datalist option").get_attribute("value") == "tuesday"

@@ -71,7 +71,7 @@ def test_a_run_survives_a_restart_of_the_server_and_repeats_no_step(page: Page, 
     page.get_by_role("button", name="Yes").click()
     page.get_by_role("button", name="Yes").click()
     expect(page.locator(".run-status")).to_contain_text("done after")
-    expect(page.get_by_text(re.compile(r"step \d done"))).to_have_count(3)
+    expect(page.locator(".items").get_by_text(re.compile(r"step \d done"))).to_have_count(3)
     assert site.effects()[before:] == ["step 1", "step 2", "step 3"]
 
 

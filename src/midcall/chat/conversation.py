@@ -100,7 +100,7 @@ class Edit(Struct, frozen=True):
     of: int
 
 
-class Attached(Struct, frozen=True):
+class SentFile(Struct, frozen=True):
     """A file that comes with a message, in base64."""
 
     name: str
@@ -133,7 +133,7 @@ class ChatRequest(Struct, frozen=True, rename="camel"):
     """A tool call that has ended, which is to be made again with the same arguments."""
     model: Key | None = None
     """Who is to answer from now on, of those that the chat has."""
-    attachments: tuple[Attached, ...] = ()
+    attachments: tuple[SentFile, ...] = ()
 
     @property
     def text(self) -> str | None:
@@ -174,7 +174,7 @@ def read_request(body: bytes) -> ChatRequest:
     return request
 
 
-def _check_attached(attachments: tuple[Attached, ...]) -> None:
+def _check_attached(attachments: tuple[SentFile, ...]) -> None:
     if len(attachments) > MAX_ATTACHED:
         raise BadRequest(f"A message has {MAX_ATTACHED} attachments at most")
     for one in attachments:
@@ -410,7 +410,7 @@ class Conversation(Struct):
             self.details[call_id] = ToolDetails(began=now())
         return self.details[call_id]
 
-    def attach(self, attachments: Iterable[Attached]) -> tuple[Attachment, ...]:
+    def attach(self, attachments: Iterable[SentFile]) -> tuple[Attachment, ...]:
         """Keep files that come with a message. Raises `BadRequest` if there is no room."""
         files, kept = Files(self.files), []
         for one in attachments:

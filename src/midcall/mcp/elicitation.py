@@ -25,8 +25,8 @@ from midcall.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND
 from midcall.mcp.forms import (
     CONTEXT_KEY,
     OLD_CONTEXT_KEY,
+    FormRound,
     NotFlat,
-    Round,
     flat_form,
     form_rounds,
     from_form,
@@ -105,7 +105,7 @@ def rounds_for(question: AnyQuestion, note: str = "") -> dict[str, tuple[str, di
 
 
 def _nested_rounds(
-    question: Custom | Form, rounds: Mapping[str, Round], note: str
+    question: Custom | Form, rounds: Mapping[str, FormRound], note: str
 ) -> Iterator[tuple[str, tuple[str, dict[str, Any]]]]:
     for number, (path, one) in enumerate(rounds.items()):
         text = f"{question.message} ({one.about})" if one.about else question.message

@@ -123,7 +123,7 @@ def _read_fields(fields: Mapping[str, _Field], content: dict[str, Any]) -> dict[
     return read
 
 
-class Round(Struct, frozen=True):
+class FormRound(Struct, frozen=True):
     """One of the flat forms that ask for a nested one."""
 
     about: str
@@ -142,11 +142,11 @@ class _Object(Struct, frozen=True):
     optional: bool
     """Whether it may be left out, or be null: then nothing in it has to be given."""
 
-    def rounds(self) -> Iterator[tuple[str, Round]]:
+    def rounds(self) -> Iterator[tuple[str, FormRound]]:
         if self.fields or not self.inside:
             words = [self.body.get(key) for key in ("title", "description")] if self.path else []
             about = ": ".join(dict.fromkeys([*self.path.split(".")[-1:], *(w for w in words if w)]))
-            yield self.path, Round(about, _form(self.body, self.fields, optional=self.optional))
+            yield self.path, FormRound(about, _form(self.body, self.fields, optional=self.optional))
         for one in self.inside.values():
             yield from one.rounds()
 
@@ -165,12 +165,12 @@ class _Object(Struct, frozen=True):
 _LEFT_OUT: Any = object()
 
 
-def form_rounds(schema: Schema, title: str) -> dict[str, Round]:
+def form_rounds(schema: Schema, title: str) -> dict[str, FormRound]:
     """The flat forms that ask for a value of this schema, by path: `""` is the form itself, unless it has
     only objects inside. Raises `NotFlat`, naming the field."""
     body = _body(schema)
     if not _is_object(body):
-        return {"": Round("", flat_form(schema, title))}
+        return {"": FormRound("", flat_form(schema, title))}
     return dict(_object(body, schema).rounds())
 
 

@@ -1,6 +1,7 @@
 """Web: the files of the web client, which are built from `web/` and lie in the package beside the code.
 
-    GET /, /tools, /resources, /calls, /c/{id}, /q/{token}   the page; which of them it is, it finds out itself
+    GET /, /tools, /resources, /calls, /c/{id}, /q/{token}
+                                     the page; which of them it is, it finds out itself
     GET /machines                    the same, where a part of the application says that there is such a page
     GET /assets/{name}               its parts, whose names change with what is in them
     GET /web-modules.json            the modules of other authors that it loads: {"modules": [path, ...]}

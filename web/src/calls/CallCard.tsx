@@ -111,6 +111,7 @@ function AskedHere(props: {
   const form = useId();
   const isMine = question.link !== undefined;
   const who = question.to === null ? (call.own ? "you" : (call.caller ?? "the caller")) : asked(question.to);
+  const action = isMine ? "Answer" : `Answer for ${who}`;
   const send = async (answer: unknown): Promise<void> => {
     await answerCall(call.id, question.key, answer);
     announce("Your answer was taken");
@@ -129,10 +130,10 @@ function AskedHere(props: {
             className="button button-small button-primary"
             aria-expanded={isOpen}
             aria-controls={form}
+            aria-label={`${action}: ${question.message}`}
             onClick={() => setOpen(!isOpen)}
           >
-            {isMine ? "Answer" : `Answer for ${who}`}
-            <span className="sr-only">: {question.message}</span>
+            {action}
           </button>
         )}
       </Message>
