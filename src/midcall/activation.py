@@ -236,7 +236,7 @@ class Method:
             if raw.lstrip()[:1] == b"[":
                 return self._by_name(raw)
             if not isinstance(msgspec.json.decode(raw), dict):
-                raise ValueError("the arguments are no object")  # noqa: TRY301  told as what is no JSON
+                raise ValueError("the arguments are no object")  # noqa: TRY004, TRY301  as what is no JSON
         except (ValueError, RecursionError) as error:
             raise InvalidArguments(name or self.name, [{"path": "", "message": str(error)}]) from None
         return raw

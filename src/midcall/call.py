@@ -72,7 +72,7 @@ It is not in the schema of the method. Two callers without a name cannot be told
 Value = TypeVar("Value")
 
 Lifespan: TypeAlias = Annotated[Value, LIFESPAN]
-"""The type of a parameter that is filled in with what the lifespan of the hub gives: `db: Lifespan[Database]`.
+"""The type of a parameter that is filled in with what the lifespan of its hub gives: `db: Lifespan[Pool]`.
 
 It is not in the schema of the method. A hub without a lifespan gives that of the hub that it is nested in.
 """

@@ -1,9 +1,9 @@
 """Dependencies: what a function is given beside the arguments of its call.
 
-A parameter is given by its type (`Ask`, `CallerName`, `Principal`, `RequestInfo`, `Lifespan[...]`), or by a function of the
-author: `Annotated[Db, Depends(open_db)]`. That function may be given the same things. Each runs once for a
-call, in the order of the parameters, and again whenever the call is run again from its journal. Functions
-that yield clean up after the call, the last one first.
+A parameter is given by its type (`Ask`, `CallerName`, `Principal`, `RequestInfo`, `Lifespan[...]`), or by a
+function of the author: `Annotated[Db, Depends(open_db)]`. That function may be given the same things. Each
+runs once for a call, in the order of the parameters, and again whenever the call is run again from its
+journal. Functions that yield clean up after the call, the last one first.
 
 What is read here once for each method is kept with it (see `activation`); this module knows no hub.
 """

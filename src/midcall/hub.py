@@ -152,9 +152,10 @@ class Hub(Registry):
         """Have all calls of this hub, and of those nested in it, pass an `async def f(call, next)`.
 
         It gets a `CallContext`, and what `await next(call)` gives. It may raise, change the arguments
-        (`next(call.with_arguments({...}))`) or the result, or not call `next` at all. It is around the method,
-        with arguments that are valid; or, `before_validation`, with those that were sent. Of several, the first
-        is the outermost; those of an outer hub are around those of a nested one. See `midcall.middleware`.
+        (`next(call.with_arguments({...}))`) or the result, or not call `next` at all. It is around the
+        method, with arguments that are valid; or, `before_validation`, with those that were sent. Of several,
+        the first is the outermost; those of an outer hub are around those of a nested one. See
+        `midcall.middleware`.
         """
         check_middleware(middleware)
         (self._before if before_validation else self._around).append(middleware)
@@ -199,9 +200,9 @@ class Hub(Registry):
                 async with connect() as db:
                     yield db
 
-        An async generator, or a function that gives an async context manager; it is given the hub if it takes
-        one. It is entered once in each process, when the hub is opened or first called, and left when the hub is
-        closed. Nested hubs have their own.
+        An async generator, or a function that gives an async context manager; it is given the hub if it
+        takes one. It is entered once in each process, when the hub is opened or first called, and left when
+        the hub is closed. Nested hubs have their own.
         """
         if self._lifespan is not None:
             raise RegistrationError(f"Hub {self.name!r} has a lifespan already")

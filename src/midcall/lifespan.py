@@ -1,7 +1,7 @@
 """Lifespan: what a hub needs for as long as it is served, as a pool of connections, and gives to its methods.
 
-An author writes an async generator, or a function that gives an async context manager (see `Hub.lifespan`). It
-is entered once in each process, before the first call, and left after the last one. Both are done by one
+An author writes an async generator, or a function that gives an async context manager (see `Hub.lifespan`).
+It is entered once in each process, before the first call, and left after the last one. Both are done by one
 task, as what an author enters there (a task group, a time limit) may insist on that.
 """
 
@@ -56,7 +56,7 @@ class RunningLifespan:
         return self._value.result()
 
     async def leave(self) -> None:
-        """Leave it, if it was entered. What goes wrong is logged; what hangs is cancelled, then left behind."""
+        """Leave it, if it was entered. What goes wrong is logged; what hangs is cancelled and left behind."""
         holder, self._holder, self._value = self._holder, None, None
         if holder is None or self._loop is not asyncio.get_running_loop():
             return
@@ -83,7 +83,7 @@ class RunningLifespan:
             if not value.done():
                 self._failed(value, error)
             elif not isinstance(error, asyncio.CancelledError):
-                log.error("The lifespan of hub %r failed as it ended", self._name, exc_info=error)
+                log.exception("The lifespan of hub %r failed as it ended", self._name)
 
     def _failed(self, value: "asyncio.Future[Any]", error: BaseException) -> None:
         if self._value is value:

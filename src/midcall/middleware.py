@@ -9,10 +9,10 @@
 
     hub.use(timed)
 
-A call passes all that is `before_validation`, then its arguments are read, then it passes the others, and then
-the method runs; of each kind the outer hub's come first, in the order in which they were added. `next` ends
-when the call does, also for a stream, whose items go out meanwhile, and for a method that asks and waits for
-days. A call that is rebuilt from its journal passes all of it again, and `CallContext.rebuilt` says so.
+A call passes all that is `before_validation`, then its arguments are read, then it passes the others, and
+then the method runs; of each kind the outer hub's come first, in the order in which they were added. `next`
+ends when the call does, also for a stream, whose items go out meanwhile, and for a method that asks and waits
+for days. A call that is rebuilt from its journal passes all of it again, and `CallContext.rebuilt` says so.
 
 This module knows no hub: that finds out which middleware a call passes, and puts a `GuardedMethod` in the
 place of its method. A hub without any has none of this.
@@ -172,7 +172,7 @@ class GuardedMethod:
         return validated if type(validated) is dict else msgspec.json.decode(encoded)
 
     def read(self, call: Call, given: CallContext, encoded: bytes) -> tuple[CallContext, Any]:
-        """Validate the arguments. Raises `InvalidArguments`; of a call that has begun with them, `Diverged`."""
+        """Validate arguments. Raises `InvalidArguments`; of a call that has begun with them, `Diverged`."""
         try:
             validated = self._method.read_arguments(encoded, self._name)
         except InvalidArguments as error:
@@ -298,7 +298,7 @@ async def _changed(body: AsyncIterator[Any], each: tuple[ItemFunction, ...]) -> 
     try:
         async for content in body:
             for function in each:
-                content = await _apply(function, content)  # noqa: PLW2901  one after the other
+                content = await _apply(function, content)
             yield content
     finally:
         close = getattr(body, "aclose", None)
@@ -352,8 +352,9 @@ def rate_limit(
 ) -> Middleware:
     """Each principal may make so many calls in so many seconds: `hub.use(rate_limit(60, per=60))`.
 
-    All of them may come at once. One more raises `RateLimited`. Callers without a name count as one. `methods`
-    are patterns of names, as `files.*`; all that fit count together. A call that is rebuilt is not counted again.
+    All of them may come at once. One more raises `RateLimited`. Callers without a name count as one.
+    `methods` are patterns of names, as `files.*`; all that fit count together. A call that is rebuilt is not
+    counted again.
     """
     if calls < 1 or not 0 < per < math.inf:
         raise ValueError("rate_limit takes a number of calls, and the seconds in which they may be made")

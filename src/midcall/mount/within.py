@@ -24,9 +24,10 @@ MOST_COLLECTED = 16 * 1024 * 1024
 async def call_within(call: Call, hub: Registry, found: Resolved, given: Any, scopes: Container[str]) -> Any:
     """Call a method as a part of a call, and give its result as plain JSON values; of a stream, a list.
 
-    It passes the middleware of `hub`. `scopes` are those that whoever makes the call is known to have. Raises `NotAllowed` if the method needs
-    others, `NotSupported` if only a person may answer it and a model would, `InvalidArguments`, what the
-    method raises, and `ToolError` if it wants to end the process, or gives too much.
+    It passes the middleware of `hub`. `scopes` are those that whoever makes the call is known to have. Raises
+    `NotAllowed` if the method needs others, `NotSupported` if only a person may answer it and a model would,
+    `InvalidArguments`, what the method raises, and `ToolError` if it wants to end the process, or gives too
+    much.
     """
     if call.model_answers and found.method.extras.get("person_only"):
         raise NotSupported(f"{found.name} asks a person, and here a model would answer")
