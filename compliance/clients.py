@@ -3,7 +3,7 @@
 Each client goes over stdio and HTTP, some also over the old HTTP+SSE, in legacy, modern and auto mode: it
 lists tools, calls one, hears progress, answers a wizard of three questions (all, or it declines or cancels at
 the second), samples, and books a flight: it must be shown the same flights and seats as somebody who books
-in the server's chat. At last it runs a state machine, which asks twice.
+in the server's chat. It runs a state machine, which asks twice, and calls each tool of `examples/twenty.py`.
 Installs what it needs into .cache/compliance. Exits with 1 when a check fails, with 2 when none could be run.
 """
 

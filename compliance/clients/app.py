@@ -1,6 +1,7 @@
 """The server that the official clients are tried against: tools and a state machine, one source for all.
 
-One is the booking of the demo, which is in its chat too: `POST /chat`.
+One is the booking of the demo, which is in its chat too: `POST /chat`. Below `twenty.` are those of
+`examples/twenty.py`.
 
 python compliance/clients/app.py --port 8000      serves it at http://127.0.0.1:8000/mcp, and at /sse
 python compliance/clients/app.py --stdio          serves it on standard input and output
@@ -8,6 +9,9 @@ python compliance/clients/app.py --stdio          serves it on standard input an
 
 import argparse
 import asyncio
+import importlib
+import sys
+from pathlib import Path
 
 from msgspec import Struct
 
@@ -77,7 +81,10 @@ greeting = (
     .to("greet", "end", Greeting)
 )
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
+twenty = importlib.import_module("twenty").hub
 hub = Hub("pizzeria").register(Tools()).register(Flights()).register_machine(greeting)
+hub.register_hub(twenty, namespace="twenty")
 hub.with_extension(McpExtension())
 chat = ChatEngine(hub, Scripted(RULES), plugins=[flights_plugin()])
 

@@ -21,8 +21,10 @@ export class Person {
   asked = [];
   shown = [];
   #action = "accept";
+  #answers = ANSWERS;
 
-  begin(action = "accept") {
+  begin(action = "accept", answers = ANSWERS) {
+    this.#answers = answers;
     this.asked = [];
     this.shown = [];
     this.#action = action;
@@ -32,8 +34,10 @@ export class Person {
     const fields = Object.keys(params.requestedSchema.properties);
     this.asked.push(fields.join(" "));
     if (this.asked.length === 2 && this.#action !== "accept") return { action: this.#action };
-    const [field] = fields;
-    if (field in ANSWERS) return { action: "accept", content: { [field]: ANSWERS[field] } };
+    const known = fields.filter((field) => field in this.#answers);
+    if (known.includes(fields[0])) {
+      return { action: "accept", content: Object.fromEntries(known.map((name) => [name, this.#answers[name]])) };
+    }
     const { message } = params;
     const end = message.lastIndexOf(MARKER);
     const inMessage = end < 0 ? null : JSON.parse(message.slice(end + MARKER.length));
@@ -55,6 +59,20 @@ function picked({ flights, seatMap }) {
   throw new Error("no seat is free");
 }
 
+/** What a tool gave, as `examples/twenty.json` has it. */
+function seen({ content, structuredContent, isError }) {
+  if (isError) return { error: content[0].text };
+  if (!structuredContent) return { content: content.map(block) };
+  const names = Object.keys(structuredContent);
+  const wrapped = names.length === 1 && names[0] === "result";
+  return { value: wrapped ? structuredContent.result : structuredContent };
+}
+
+function block({ type, text, data, mimeType, resource }) {
+  if (type === "text") return text;
+  return resource ? [type, resource.mimeType, resource.text] : [type, mimeType, data];
+}
+
 /** What the client's model says. */
 export function sampled() {
   return { role: "assistant", content: { type: "text", text: SUMMARY }, model: "none" };
@@ -65,6 +83,15 @@ export async function run(client, person, cannot = {}) {
     person.begin(action);
     const result = await client.call("order", {});
     return { asked: person.asked, text: result.content[0].text, failed: Boolean(result.isError) };
+  };
+  const twenty = async (asks) => {
+    const saw = {};
+    for (const { tool, arguments: args, answers } of JSON.parse(process.env.MIDCALL_TWENTY)) {
+      if (Boolean(answers) !== asks) continue;
+      person.begin("accept", answers ?? {});
+      saw[tool] = seen(await client.call(`twenty.${tool}`, args));
+    }
+    return saw;
   };
   const checks = {
     connect: () => client.revision(),
@@ -89,6 +116,8 @@ export async function run(client, person, cannot = {}) {
       const { structuredContent } = await client.call("machines.greeting", {});
       return { asked: person.asked, event: structuredContent };
     },
+    values: () => twenty(false),
+    asks: () => twenty(true),
   };
   const wanted = process.env.MIDCALL_CHECKS?.split(" ") ?? Object.keys(checks);
   for (const [check, observe] of Object.entries(checks)) {

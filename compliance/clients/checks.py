@@ -28,11 +28,33 @@ _ANSWERS = {"confirmed": True, "text": "Ada", "choice": "large"}
 
 
 class Result(NamedTuple):
-    """What a tool gave."""
+    """What a tool gave; a block of content is as in JSON."""
 
-    text: str
+    content: list[dict[str, Any]]
     structured: Any
     failed: bool
+
+    @property
+    def text(self) -> str:
+        return str(self.content[0]["text"])
+
+    @property
+    def seen(self) -> dict[str, Any]:
+        """As `examples/twenty.json` has it."""
+        if self.failed:
+            return {"error": self.text}
+        if self.structured is None:
+            return {"content": [_block(one) for one in self.content]}
+        is_wrapped = [*self.structured] == ["result"]
+        return {"value": self.structured["result"] if is_wrapped else self.structured}
+
+
+def _block(block: dict[str, Any]) -> Any:
+    if block["type"] == "text":
+        return block["text"]
+    if block["type"] == "resource":
+        return ["resource", block["resource"]["mimeType"], block["resource"]["text"]]
+    return [block["type"], block["mimeType"], block["data"]]
 
 
 class Client(Protocol):
@@ -57,9 +79,11 @@ class Person:
         self.asked: list[str] = []
         self.shown: list[dict[str, Any]] = []
         self._action = "accept"
+        self._answers = _ANSWERS
 
-    def begin(self, action: str = "accept") -> None:
-        """A new call begins, and its second question gets this action."""
+    def begin(self, action: str = "accept", answers: dict[str, Any] = _ANSWERS) -> None:
+        """A new call begins, and its second question gets this action, the others these answers by field."""
+        self._answers = answers
         self.asked = []
         self.shown = []
         self._action = action
@@ -70,8 +94,8 @@ class Person:
         self.asked.append(" ".join(fields))
         if len(self.asked) == 2 and self._action != "accept":
             return self._action, None
-        if fields[0] in _ANSWERS:
-            return "accept", {fields[0]: _ANSWERS[fields[0]]}
+        if fields[0] in self._answers:
+            return "accept", {name: self._answers[name] for name in fields if name in self._answers}
         text, _, below = message.rpartition(MARKER)
         in_message = json.loads(below) if text else None
         in_schema = schema.get(CONTEXT)
@@ -123,6 +147,14 @@ async def run(client: Client, person: Person) -> None:
         result = await client.call("machines.greeting", {})
         return {"asked": person.asked, "event": result.structured}
 
+    async def twenty(*, asks: bool) -> dict[str, Any]:
+        saw = {}
+        for one in json.loads(os.environ["MIDCALL_TWENTY"]):
+            if ("answers" in one) is asks:
+                person.begin(answers=one.get("answers", {}))
+                saw[one["tool"]] = (await client.call(f"twenty.{one['tool']}", one["arguments"])).seen
+        return saw
+
     checks: dict[str, Callable[[], Awaitable[Any]]] = {
         "connect": client.revision,
         "list": client.tools,
@@ -134,6 +166,8 @@ async def run(client: Client, person: Person) -> None:
         "sample": sample,
         "book": book,
         "machine": machine,
+        "values": lambda: twenty(asks=False),
+        "asks": lambda: twenty(asks=True),
     }
     wanted = os.environ.get("MIDCALL_CHECKS", " ".join(checks)).split()
     for name, check in checks.items():

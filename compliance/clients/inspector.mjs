@@ -26,5 +26,6 @@ await run(
     sample: "declares no sampling: --cli has no model",
     book: unasked,
     machine: unasked,
+    asks: unasked,
   },
 );

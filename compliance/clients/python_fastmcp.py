@@ -9,6 +9,7 @@ from checks import MODE, OVER_HTTP, SERVER, Person, Result
 from fastmcp import Client
 from fastmcp.client.elicitation import ElicitResult
 from fastmcp.client.transports import StdioTransport
+from pydantic_core import to_jsonable_python
 
 person = Person()
 
@@ -42,7 +43,14 @@ class Adapter:
                 on_progress(value)
 
         result = await self._client.call_tool(name, arguments, progress_handler=heard, raise_on_error=False)
-        return Result(result.content[0].text, result.structured_content, result.is_error)
+        blocks = [one.model_dump(mode="json", by_alias=True, exclude_none=True) for one in result.content]
+        structured = result.structured_content
+        if structured is not None and not result.is_error:
+            value = structured["result"] if [*structured] == ["result"] else structured
+            data = to_jsonable_python(result.data)
+            if data != value:
+                raise AssertionError(f"{name}: result.data is {data!r}, not {value!r}")
+        return Result(blocks, structured, result.is_error)
 
 
 async def main() -> None:

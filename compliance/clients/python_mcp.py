@@ -44,7 +44,8 @@ class Adapter:
 
         callback = heard if on_progress is not None else None
         result = await self._client.call_tool(name, arguments, progress_callback=callback)
-        return Result(result.content[0].text, result.structured_content, bool(result.is_error))
+        blocks = [one.model_dump(mode="json", by_alias=True, exclude_none=True) for one in result.content]
+        return Result(blocks, result.structured_content, bool(result.is_error))
 
 
 async def main() -> None:

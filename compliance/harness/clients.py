@@ -19,8 +19,24 @@ from harness.install import node, npm_package, python_package
 
 TRANSPORTS = ("stdio", "http", "sse")
 MODES = ("legacy", "modern", "auto")
-CHECKS = ("connect", "list", "call", "progress", "accept", "decline", "cancel", "sample", "book", "machine")
+CHECKS = (
+    "connect",
+    "list",
+    "call",
+    "progress",
+    "accept",
+    "decline",
+    "cancel",
+    "sample",
+    "book",
+    "machine",
+    "values",
+    "asks",
+)
 RUN_SECONDS = 120
+
+TWENTY = json.loads((Path(__file__).parents[2] / "examples" / "twenty.json").read_text())
+"""A call of each tool of `examples/twenty.py`, and what it gives."""
 
 TOOLS = ["add", "count", "order", "summarize", "flights.book_flight", "machines.greeting"]
 RESPOND_TOOL = "_plexus_respond"
@@ -35,6 +51,8 @@ SEEN: dict[str, Any] = {
     "decline": {"asked": ["confirmed", "text"], "text": "The question was declined", "failed": True},
     "cancel": {"asked": ["confirmed", "text"], "text": "The question was cancelled", "failed": True},
     "sample": f"In short: {SAMPLED}",
+    "values": {one["tool"]: one["gives"] for one in TWENTY if "answers" not in one},
+    "asks": {one["tool"]: one["gives"] for one in TWENTY if "answers" in one},
     "machine": {
         "asked": ["confirmed", "text"],
         "event": {"greeting": "Hello, Ada", "id": ["greet", "end"]},
@@ -132,7 +150,7 @@ def run_client(
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env={**os.environ, "MIDCALL_CHECKS": " ".join(checks)},
+                env={**os.environ, "MIDCALL_CHECKS": " ".join(checks), "MIDCALL_TWENTY": json.dumps(TWENTY)},
                 timeout=RUN_SECONDS,
                 check=False,
             )
@@ -158,6 +176,8 @@ def judge(written: str, mode: str, chat: Booking, checks: Sequence[str] = CHECKS
         if check == "book":  # a client without a model gets no tip
             return fault(saw, chat, "" if "cannot" in lines.get("sample", {}) else SAMPLED)
         expected = _expected(check, mode, lines)
+        if check == "list":
+            saw, expected = sorted(saw), sorted(expected)
         return "" if saw == expected else f"saw {saw!r}, not {expected!r}"
 
     return [_outcome(check, lines.get(check, {}), wrong) for check in checks]
@@ -187,6 +207,7 @@ def _expected(check: str, mode: str, lines: Mapping[str, Mapping[str, Any]]) -> 
     if check == "connect":
         return "2025-11-25" if mode == "legacy" else "2026-07-28"
     if check == "list":  # a legacy client that cannot be asked can answer by a tool
+        known = sorted([*TOOLS, *(f"twenty.{one['tool']}" for one in TWENTY)])
         unasked = mode == "legacy" and "cannot" in lines.get("accept", {})
-        return [*TOOLS, RESPOND_TOOL] if unasked else TOOLS
+        return [*known, RESPOND_TOOL] if unasked else known
     return SEEN[check]

@@ -8,6 +8,7 @@ module knows `ask` and `schema`, and no hub.
 import asyncio
 import collections.abc
 import contextlib
+import copy
 import functools
 import hashlib
 import inspect
@@ -16,8 +17,8 @@ import re
 import types
 import typing
 import uuid
-from collections.abc import AsyncIterator, Callable, Container, Generator, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Collection, Container, Generator, Sequence
+from typing import Any, Self
 
 import msgspec
 
@@ -25,11 +26,12 @@ from midcall import dependencies
 from midcall.ask import Ask
 from midcall.call import CALLER, LIFESPAN, Call
 from midcall.content import Content
-from midcall.decorators import Kind, Mark, mark_of
+from midcall.decorators import Kind, Mark, mark_of, tagged
 from midcall.dependencies import Dependency, Depends, Filled, Home, filled_with, hints_of, name_of
 from midcall.docstrings import read_docstring
 from midcall.errors import InvalidArguments, NotAllowed, RegistrationError
 from midcall.principal import Principal, RequestInfo
+from midcall.selection import checked_tags
 from midcall.steps import in_thread
 
 _NAMESPACE = re.compile(r"^[A-Za-z][A-Za-z0-9_-]*$")
@@ -157,7 +159,7 @@ class Method:
     def _schema(self) -> dict[str, Any]:
         from midcall.schema import shape_of  # noqa: PLC0415  as above
 
-        schema = {
+        schema: dict[str, Any] = {
             "name": self.name,
             "description": self.description,
             "params": self.params,
@@ -167,7 +169,14 @@ class Method:
         }
         if self.elicits:
             schema["elicits"] = {key: shape_of(q.answer_type).schema for key, q in self.elicits.items()}
+        if self.tags:
+            schema["tags"] = list(self.tags)
         return schema
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Those of its own, and of its activation."""
+        return self.extras.get("tags", ())  # type: ignore[no-any-return]
 
     @property
     def output(self) -> dict[str, Any] | None:
@@ -267,6 +276,9 @@ class Method:
 PERSON_ONLY = "dev.midcall/personOnly"
 """What a tool has in its `_meta` whose questions a model must not answer, for servers that mount it."""
 
+TAGS = "dev.midcall/tags"
+"""What has tags has them in its `_meta` by this name."""
+
 
 class RemoteMethod(Method):
     """A tool, prompt, resource, template or completion that another server has (see `midcall.mount`).
@@ -342,7 +354,7 @@ class Activation:
         "version",
     )
 
-    def __init__(self, source: object, namespace: str | None = None) -> None:
+    def __init__(self, source: object, namespace: str | None = None, tags: Collection[str] = ()) -> None:
         if isinstance(source, type):
             raise RegistrationError(f"Register an instance: {source.__name__}() instead of {source.__name__}")
         self.source = source
@@ -354,9 +366,13 @@ class Activation:
         self.version = str(getattr(source, "version", "1.0.0"))
         self.plugin_id = plugin_id(self.namespace, self.version)
         self.description = read_docstring(type(source).__doc__).text
-        self.methods = read_methods(source)
-        self.resources = list(read_methods(source, "resource").values())
-        self.prompts = read_methods(source, "prompt")
+        try:
+            tags = checked_tags({*checked_tags(getattr(source, "tags", ())), *checked_tags(tags)})
+        except TypeError as error:
+            raise RegistrationError(f"{type(source).__name__}: {error}") from None
+        self.methods = read_methods(source, tags=tags)
+        self.resources = list(read_methods(source, "resource", tags).values())
+        self.prompts = read_methods(source, "prompt", tags)
         self.completions = list(read_methods(source, "completion").values())
         self.listings = list(read_methods(source, "listing").values())
         for one in self.listings:
@@ -403,6 +419,25 @@ class Activation:
         functions = (self.methods.values(), self.prompts.values())
         for one in itertools.chain(self.resources, self.completions, self.listings, *functions):
             one.home = home
+
+    def selected(self, takes: Callable[[Method, str], bool]) -> Self:
+        """The same, of which a part is there: a view for whoever lists and resolves.
+
+        `takes` is given each method, resource and prompt, and the URI of a resource.
+        """
+        view = copy.copy(self)
+        view.methods = {name: one for name, one in self.methods.items() if not one.hidden and takes(one, "")}
+        view.prompts = {name: one for name, one in self.prompts.items() if takes(one, "")}
+        view.resources = [one for one in self.resources if takes(one, one.extras["uri"])]
+        gone = {*self.prompts, *(one.extras["uri"] for one in self.resources)}
+        gone -= {*view.prompts, *(one.extras["uri"] for one in view.resources)}
+        view.listings = [one for one in self.listings if one.extras["of"] not in gone]
+        view.completions = [one for one in self.completions if one.extras["of"] not in gone]
+        view.reader = None  # what is not listed may be what is left out
+        view.hash = view._hash()
+        if "schema" in self.methods and self.methods["schema"].hidden and view.methods:
+            view.methods["schema"] = own_method(view.schema, self.methods["schema"].description)
+        return view
 
     async def close(self) -> None:
         """Let go of what it has opened, as its hub is closing: by `detach`, if its author wrote that."""
@@ -476,8 +511,11 @@ def check_namespace(namespace: str) -> None:
         )
 
 
-def read_methods(source: object, kind: Kind = "method") -> dict[str, Method]:
-    """The marked functions of an object, in the order in which they are written, by name."""
+def read_methods(source: object, kind: Kind = "method", tags: Collection[str] = ()) -> dict[str, Method]:
+    """The marked functions of an object, in the order in which they are written, by name.
+
+    `tags` are those that all of them have.
+    """
     found: dict[str, Method] = {}
     for owner in reversed(type(source).__mro__):
         for attribute, function in vars(owner).items():
@@ -487,7 +525,7 @@ def read_methods(source: object, kind: Kind = "method") -> dict[str, Method]:
             bound: Any = getattr(source, attribute, None)
             if mark_of(bound) is not mark:
                 continue  # a subclass has written it again
-            one = Method(bound, mark)
+            one = Method(bound, tagged(mark, tags))
             taken = found.get(one.name)
             if taken is not None and taken._function.__name__ != attribute:
                 raise RegistrationError(

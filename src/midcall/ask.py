@@ -122,7 +122,7 @@ class Asking(Generic[T]):
         return self._ask().__await__()
 
     def __bool__(self) -> bool:
-        raise TypeError("A question has no truth value before it is answered: `await` is missing")
+        raise TypeError("A question has no truth value before it is answered: add `await`")
 
     def read(self, payload: Any) -> T:
         """The tool's value of an answer; refuses what does not fit (see `open_questions.Wanted`)."""
@@ -144,7 +144,7 @@ class Asking(Generic[T]):
     def begin(self) -> None:
         """Mark as asked; the same question cannot be asked twice."""
         if self._asked:
-            raise RuntimeError("This question was asked already; make a new one to ask again")
+            raise RuntimeError("This question has already been asked; create a new one to ask again")
         self._asked = True
 
     async def _ask(self) -> T:
@@ -484,7 +484,7 @@ class Ask:
         """
         unknown = fallbacks.keys() - KINDS
         if unknown:
-            raise TypeError(f"or_else knows no question {', '.join(sorted(unknown))}")
+            raise TypeError(f"or_else: unknown kind of question {', '.join(sorted(unknown))}")
         return Ask(self._call, self._elicits, {**self._fallbacks, **fallbacks})
 
     @property
@@ -549,7 +549,7 @@ class Ask:
         """Tell how far it is, 0 to 100; also while a question waits."""
         if percentage is not None:
             if percentage != percentage:
-                raise ValueError("A percentage must be a number")
+                raise ValueError("The percentage must be a number")
             percentage = max(0.0, min(100.0, percentage))
         self._call.progress(message, percentage)
 

@@ -106,7 +106,7 @@ class Branch:
         if self._closed:
             raise RuntimeError("This branch is closed")
         if self.left <= 0:
-            raise BranchLimit("The branch has cost as many tokens as it may")
+            raise BranchLimit("The branch has used up its tokens")
         asked = [*self._messages, {"role": "user", "content": {"type": "text", "text": text}}]
         limits = [limit for limit in (max_tokens, self.left) if limit is not None and limit != math.inf]
         said, data = await self._sample(

@@ -79,10 +79,11 @@ It is not in the schema of the method. A hub without a lifespan gives that of th
 
 
 AskElsewhere: TypeAlias = Callable[
-    ["Call", Wanted, Callable[[Any, Exception | None], None]], Callable[[str], None]
+    ["Call", Wanted, Callable[[Any, Exception | None], None], Callable[[str | None], None] | None],
+    Callable[[str], None],
 ]
-"""Asks somebody else than the caller for a call: calls back once, with the answer's value or why there is
-none. Gives what has the question withdrawn."""
+"""Asks by the journal what a call wants to know: calls back once, with the answer's value or why there is
+none; and before that, if it is for the caller, with its link. Gives what has the question withdrawn."""
 
 
 class Runnable(Protocol):
@@ -220,6 +221,8 @@ class Call(Struct, eq=False):
     begun: bool = False
     ask_elsewhere: AskElsewhere | None = None
     """Asks somebody else than the caller, if the call itself is not kept (see `journal.kept_questions`)."""
+    gives_links: bool = False
+    """Whether the caller cannot show questions, and is told where they are (see `items.Request.link`)."""
     outcome: Status | None = None
     questions: OpenQuestions | None = None
     reports: Reports | None = None

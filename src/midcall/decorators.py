@@ -5,10 +5,11 @@
 of one. A mark only notes what the author said; `activation` reads it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypedDict, TypeVar, Unpack, overload
 
 from midcall.questions import Question
+from midcall.selection import checked_tags
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -41,6 +42,7 @@ class MethodOptions(TypedDict, total=False):
     long_running: bool
     requires: Sequence[str]
     scopes: Sequence[str]
+    tags: Collection[str]
     person_only: bool
     input_schema: Mapping[str, Any] | None
 
@@ -56,6 +58,7 @@ class ResourceOptions(TypedDict, total=False):
     icons: Sequence[Mapping[str, Any]]
     meta: Mapping[str, Any] | None
     scopes: Sequence[str]
+    tags: Collection[str]
     changes: bool
 
 
@@ -67,6 +70,7 @@ class PromptOptions(TypedDict, total=False):
     icons: Sequence[Mapping[str, Any]]
     meta: Mapping[str, Any] | None
     scopes: Sequence[str]
+    tags: Collection[str]
 
 
 class Marker:
@@ -94,7 +98,8 @@ def method(function_or_name: Any = None, /, **options: Unpack[MethodOptions]) ->
     `{"readOnlyHint": True}`), `icons` and `meta` go to MCP clients as they are; `long_running` lets a
     client that knows tasks come back for the result. `requires` names what an MCP client must be able
     to do ("sampling", "elicitation", "roots", "tasks"), or the call is refused before it begins.
-    `scopes` are those that a caller's key or token must have, where the server asks for one.
+    `scopes` are those that a caller's key or token must have, where the server asks for one. `tags` group
+    methods, for `hub.restrict` and `--only`.
     `person_only` is for questions that a model must not answer in the place of its person: MCP clients
     without elicitation, whose model would answer with a tool, cannot be asked then.
     `input_schema` is shown instead of the one made from the annotations, which still validate.
@@ -153,6 +158,13 @@ def mark_of(function: Any) -> Mark | None:
     return mark if isinstance(mark, Mark) else None
 
 
+def tagged(mark: Mark, tags: Collection[str]) -> Mark:
+    """The same mark with more tags."""
+    if not tags:
+        return mark
+    return mark._replace(extras={**mark.extras, "tags": checked_tags({*mark.extras.get("tags", ()), *tags})})
+
+
 def unwrapped(function: Any) -> Any:
     """Of a static or class method, the function."""
     return function.__func__ if isinstance(function, staticmethod | classmethod) else function
@@ -179,5 +191,7 @@ def _mark(kind: Kind, name: str | None, options: Mapping[str, Any], **more: Any)
     extras: dict[str, Any] = {
         key: tuple(one) if key in _TUPLES else one for key, one in {**options, **more}.items() if one
     }
+    if "tags" in extras:
+        extras["tags"] = checked_tags(extras["tags"])
     description, elicits = extras.pop("description", None), extras.pop("elicits", ())
     return Mark(kind, extras.pop("name", name), description, elicits, extras)

@@ -6,11 +6,13 @@ dialects sit above it and hand it names, raw arguments and an outlet.
 """
 
 import asyncio
+import logging
+import os
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from midcall.call import Call
 from midcall.calls import Calls, end_all
@@ -22,10 +24,13 @@ from midcall.middleware import GuardedMethod, Middleware, Uses, check_middleware
 from midcall.principal import CallSource, Principal, RequestInfo, Sender
 from midcall.questions import KINDS
 from midcall.registry import Registry, Resolved
+from midcall.selection import checked_tags
 
 if TYPE_CHECKING:
     from midcall.chat.engine import ChatEngine
     from midcall.journal.durable import DurableCalls
+
+log = logging.getLogger("midcall.hub")
 
 ATTACHED_TIME_LIMIT = 30.0
 """Seconds that a question waits by default when the caller is on the line."""
@@ -92,7 +97,8 @@ class Hub(Registry):
         `target` and most options are those of `connect`: `headers` and `auth` for a URL, `env`,
         `inherit_env` and `cwd` for a command, `era`, `revision`, `log_level`. `timeout` is for how many
         seconds the server may say nothing about a call; `scopes` are those that a caller needs for all of
-        it; `sample` and `roots` answer here what the server asks of a model, or of folders.
+        it, `tags` those that all of it has; `sample` and `roots` answer here what the server asks of a
+        model, or of folders.
 
         The server is connected when the hub is opened. While it cannot be reached, its methods stay, and
         raise `Unreachable`.
@@ -118,6 +124,33 @@ class Hub(Registry):
         for mount in gone:
             await mount.close()
 
+    def from_openapi(
+        self,
+        document: Mapping[str, Any] | str | os.PathLike[str],
+        *,
+        namespace: str = "api",
+        **options: Any,
+    ) -> Self:
+        """Make the operations of an OpenAPI 3.0 or 3.1 document methods: `hub.from_openapi("pets.json")`.
+
+        It is a URL, a file (JSON, or YAML with `midcall[yaml]`), or the document itself. A method is named by
+        its `operationId`; `names` gives others, as in `{"GET /pets": "list_pets"}`. `only` and `without` are
+        patterns: a name, `tag:NAME` by the tags of the document, or `"DELETE *"`; `tags` adds tags to all.
+
+        Requests go to `base_url`, or to the first of the document's `servers`; a document that was fetched
+        cannot name another origin than its own. `headers` are credentials: a mapping, or a function, plain or
+        async, that is given the caller's name; `query` is for keys that go there. Callers cannot change them.
+
+        `confirm="unsafe"` asks the caller before POST, PUT, PATCH and DELETE; a list of patterns says which
+        others. Each request is a step: one that may change something is not sent twice after a crash.
+        `scopes` are those that a caller needs. What is not as the document says is an error, unless
+        `check_results` is false. `timeout` is in seconds. Raises `RegistrationError`: nothing was changed.
+        """
+        from midcall.openapi.methods import OpenApi  # noqa: PLC0415  a step up the rooms
+
+        self._add(namespace, OpenApi(document, namespace=namespace, **options))
+        return self
+
     def register_machine(
         self,
         machine: Any,
@@ -127,6 +160,7 @@ class Hub(Registry):
         model: Any = None,
         time_limit: float | None = None,
         max_transitions: int | None = None,
+        tags: Collection[str] = (),
     ) -> Self:
         """Make a state machine a method: `hub.register_machine(machine)` gives `machines.{id}`.
 
@@ -136,10 +170,10 @@ class Hub(Registry):
         """
         from midcall.fsm.serve import Machines  # noqa: PLC0415  a step up the rooms
 
-        found = dict(self.activations()).get(namespace)
+        found = dict(self._children).get(namespace)
         machines = found if isinstance(found, Machines) else Machines(self, namespace)
         limits = {"time_limit": time_limit, "max_transitions": max_transitions}
-        machines.add(machine, dict(functions or {}), model, **limits)
+        machines.add(machine, dict(functions or {}), model, checked_tags(tags), **limits)
         if machines is not found:
             self._add(namespace, machines)
         self._has_machines = True
@@ -370,6 +404,8 @@ class Hub(Registry):
         until = time.monotonic() + patience
         for mount in self.mounts:
             await mount.ready(until - time.monotonic())
+        if self.mounts and (unmatched := self.unmatched()):
+            log.warning("No method, resource or prompt matches %s", " or ".join(map(repr, unmatched)))
 
     def _begin_mounts(self) -> None:
         self._mounting = True
@@ -393,7 +429,7 @@ class Hub(Registry):
         if self.durable is not None:
             await self.durable.close(grace)
         await self.calls.close(reason)
-        for _, activation in self.activations():
+        for _, activation in self._all_activations():
             await activation.close()
         await self.close_mounts()
         self._is_open = False
@@ -424,6 +460,9 @@ class Hub(Registry):
         metrics: bool = False,
         rate_limit: float | None = None,
         web_modules: Sequence[str | Path] = (),
+        public_url: str | None = None,
+        notify: Any = None,
+        respond_tool: Literal["always", "declared", "never"] | None = None,
     ) -> Any:
         """This hub as an ASGI application: `/mcp`, `/ws`, `/health`, `/ready`, and a page at `/`.
 
@@ -433,6 +472,9 @@ class Hub(Registry):
         `metrics` adds `/metrics` for both. A hub with a chat (`midcall.chat.ChatEngine`) has `/chat` and
         `/agui` too; `web_modules` are files of JavaScript that its page loads, with components for questions.
         `rate_limit` is how many calls a second each caller may start, 0 for no limit (see `midcall.calls`).
+        `public_url` is where people reach it, for links to questions; `notify` tells people of questions
+        that wait (see `midcall.notify`). `respond_tool` says which MCP clients before 2026-07-28 that have no
+        elicitation get a tool to answer with: all, those that declare it, or none (default: all).
 
         Mounted in another application, it does not see that one's start and end: call
         `await hub.open()` and `await hub.close()` there.
@@ -449,6 +491,9 @@ class Hub(Registry):
             rate_limit=rate_limit,
             parts=self.parts(),
             web_modules=web_modules,
+            public_url=public_url,
+            notify=notify,
+            respond_tool=respond_tool,
         )
 
 

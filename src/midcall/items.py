@@ -6,6 +6,7 @@ the stream's wire form, and each dialect treats them in its own way. This module
 transport.
 """
 
+import weakref
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
@@ -57,6 +58,8 @@ class Request(Struct, frozen=True, tag_field="type", tag="request", omit_default
     """When it was first asked."""
     to: str | None = None
     """Who is asked in place of the caller (see `principal.is_addressed`)."""
+    link: str | None = None
+    """Where it can be answered too, by a caller that cannot show questions; not sent with it."""
 
 
 class RequestCancelled(Struct, frozen=True, tag_field="type", tag="request_cancelled"):
@@ -111,12 +114,21 @@ class _WireRequest(Struct, frozen=True, tag_field="type", tag="request", omit_de
     to: str | None = None
 
 
+_serializers: weakref.WeakKeyDictionary[type, Any] = weakref.WeakKeyDictionary()
+"""What writes a model with bytes in it; nothing for others, which do that by themselves."""
+
+
 def _encode_foreign(value: Any) -> Any:
-    """Encode what msgspec does not know: pydantic models by their own serializer."""
-    serializer = getattr(type(value), "__pydantic_serializer__", None)
-    if serializer is not None:
-        return msgspec.Raw(serializer.to_json(value, by_alias=True))
-    raise TypeError(f"A value of type {type(value).__name__} cannot be sent as JSON")
+    """Encode what msgspec does not know: pydantic models by their serializer, with bytes as base64."""
+    kind = type(value)
+    own = getattr(kind, "__pydantic_serializer__", None)
+    if own is None:
+        raise TypeError(f"A value of type {kind.__name__} cannot be sent as JSON")
+    if kind not in _serializers:
+        from midcall.schema import bytes_serializer  # noqa: PLC0415  slow to import: only where a model is
+
+        _serializers[kind] = bytes_serializer(kind)
+    return msgspec.Raw((_serializers[kind] or own).to_json(value, by_alias=True))
 
 
 _encoder = msgspec.json.Encoder(enc_hook=_encode_foreign)

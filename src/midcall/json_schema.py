@@ -521,6 +521,12 @@ def choices(schema: Schema) -> list[Any] | None:
     return [one["const"] for one in found] if found and all("const" in one for one in found) else None
 
 
+def is_file(schema: Schema) -> bool:
+    """Whether it is of bytes, which JSON has as base64."""
+    said = schema.get("format") in ("binary", "byte", "base64") or schema.get("contentEncoding") == "base64"
+    return schema.get("type") == "string" and said
+
+
 def as_text(value: Any) -> str:
     """How a value is typed: text as it is, anything else as JSON."""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()

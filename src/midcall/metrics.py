@@ -99,6 +99,9 @@ class Metrics:
         self.journal_errors = Counter(
             "midcall_journal_errors", "Operations of the journal that failed.", ["operation"], registry=own
         )
+        self.notices = Counter(
+            "midcall_notices", "Tries to tell people of questions.", ["channel", "outcome"], registry=own
+        )
         for counter, labels in ((self.asked, sorted(KINDS)), (self.ended, ENDINGS), (self.refused, REFUSALS)):
             for label in labels:
                 counter.labels(label)  # what has not happened yet is told too
@@ -187,3 +190,9 @@ def refused(code: str) -> None:
     """A caller was refused something because it had or did too much; `code` is that of the error."""
     if _metrics is not None:
         _metrics.refused.labels(code).inc()
+
+
+def notice(channel: str, outcome: Literal["told", "failed", "given_up"]) -> None:
+    """It was tried to tell somebody of a question."""
+    if _metrics is not None:
+        _metrics.notices.labels(channel, outcome).inc()

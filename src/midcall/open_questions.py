@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from midcall import metrics
 from midcall.errors import (
@@ -25,7 +26,7 @@ from midcall.errors import (
     WrongType,
 )
 from midcall.items import Request, RequestCancelled
-from midcall.questions import PRIORITIES, AnyQuestion, Priority, Sample
+from midcall.questions import PERSON_KINDS, PRIORITIES, AnyQuestion, Priority, Sample
 
 if TYPE_CHECKING:
     from midcall.call import Call
@@ -108,7 +109,17 @@ class Round:
 class OpenQuestion:
     """A question that waits."""
 
-    __slots__ = ("asked", "held", "round", "timer", "value", "wanted", "withdraw_elsewhere")
+    __slots__ = (
+        "asked",
+        "held",
+        "round",
+        "settled_elsewhere",
+        "timer",
+        "unsent",
+        "value",
+        "wanted",
+        "withdraw_elsewhere",
+    )
 
     def __init__(self, wanted: Wanted, round: Round) -> None:
         self.wanted = wanted
@@ -121,6 +132,15 @@ class OpenQuestion:
         times out nor takes another one."""
         self.withdraw_elsewhere: Callable[[str], None] | None = None
         """Of a question that waits elsewhere: has it withdrawn there, if it still is."""
+        self.settled_elsewhere = False
+        """Whether it has ended there, and was counted."""
+        self.unsent: Request | None = None
+        """What the caller is asked as soon as there is a link to it."""
+
+    @property
+    def only_elsewhere(self) -> bool:
+        """Whether the caller is not asked."""
+        return self.withdraw_elsewhere is not None and self.wanted.to is not None
 
 
 class OpenQuestions:
@@ -289,42 +309,62 @@ class OpenQuestions:
             wanted.since = now
             metrics.question_asked(wanted.question.kind)
         self._open[wanted.request_id] = question
-        if wanted.to is not None and self._call.asks_elsewhere and self._call.ask_elsewhere is not None:
+        ask_elsewhere = self._call.ask_elsewhere if self._call.asks_elsewhere else None
+        if wanted.to is not None and ask_elsewhere is not None:
             settle = functools.partial(self._settled_elsewhere, question)
-            question.withdraw_elsewhere = self._call.ask_elsewhere(self._call, wanted, settle)
+            question.withdraw_elsewhere = ask_elsewhere(self._call, wanted, settle, None)
             return
         self._index[wanted.request_id] = self._call
-        timeout_ms = None
-        if wanted.timeout is not None:
-            left = wanted.since + wanted.timeout - now
-            question.timer = loop.call_later(left, self._time_out, question)
-            timeout_ms = max(1, round(left * 1000))
+        left = None if wanted.timeout is None else wanted.since + wanted.timeout - now
         self._call.asked(wanted)
-        self._call.put(
-            Request(
-                self._call.stamp(),
-                wanted.request_id,
-                wanted.question,
-                timeout_ms,
-                wanted.priority,
-                wanted.key,
-                wanted.place,
-                wanted.fingerprint,
-                wanted.note,
-                wanted.since,
-                wanted.to,
-            )
+        request = Request(
+            self._call.stamp(),
+            wanted.request_id,
+            wanted.question,
+            None if left is None else max(1, round(left * 1000)),
+            wanted.priority,
+            wanted.key,
+            wanted.place,
+            wanted.fingerprint,
+            wanted.note,
+            wanted.since,
+            wanted.to,
         )
+        if self._call.gives_links and ask_elsewhere is not None and wanted.question.kind in PERSON_KINDS:
+            question.unsent = request
+            settle = functools.partial(self._settled_elsewhere, question)
+            send = functools.partial(self._send, question)
+            question.withdraw_elsewhere = ask_elsewhere(self._call, wanted, settle, send)
+            return
+        if left is not None:
+            question.timer = loop.call_later(left, self._time_out, question)
+        self._call.put(request)
+
+    def _send(self, question: OpenQuestion, link: str | None) -> None:
+        """Ask the caller what can be answered by a link too, if there is one."""
+        request, question.unsent = question.unsent, None
+        if request is not None and self._open.get(request.request_id) is question:
+            self._call.put(replace(request, link=link))
 
     def _settled_elsewhere(self, question: OpenQuestion, value: Any, error: Exception | None) -> None:
         """A question that waited elsewhere has its answer, or has failed."""
-        if self._open.get(question.wanted.request_id) is not question or question.round.over:
+        wanted = question.wanted
+        if self._open.get(wanted.request_id) is not question or question.round.over:
             return
+        question.settled_elsewhere = True
         if error is None or isinstance(error, Cancelled | Declined | WrongType):
             self._give(question, value, error)
-        else:
+        elif wanted.to is not None:
             self._forget(question)
             question.round.fail(error)
+        elif isinstance(error, TimedOut):
+            self._time_out(question)
+        else:  # it could not be kept: the caller is asked without a link
+            question.settled_elsewhere, question.withdraw_elsewhere = False, None
+            if wanted.timeout is not None:
+                left = wanted.since + wanted.timeout - time.time()
+                question.timer = asyncio.get_running_loop().call_later(left, self._time_out, question)
+            self._send(question, None)
 
     def _time_out(self, question: OpenQuestion) -> None:
         self._fail(question, TIMED_OUT, timed_out(question.wanted))
@@ -337,7 +377,7 @@ class OpenQuestions:
     def _withdraw(self, question: OpenQuestion, reason: str, ending: metrics.Ending = "withdrawn") -> bool:
         """Take a question back, if it is open still."""
         withdrawn = self._forget(question, ending)
-        if withdrawn and question.withdraw_elsewhere is None:
+        if withdrawn and not question.only_elsewhere:
             self._call.put(RequestCancelled(self._call.stamp(), question.wanted.request_id, reason))
         return withdrawn
 
@@ -351,7 +391,7 @@ class OpenQuestions:
             return False
         if question.withdraw_elsewhere is not None:
             question.withdraw_elsewhere("The question is not asked any more")
-        elif ending is not None:
+        if ending is not None and not question.only_elsewhere and not question.settled_elsewhere:
             metrics.question_ended(wanted.question.kind, ending, wanted.since)
         return True
 

@@ -13,6 +13,7 @@ from midcall.activation import Activation, Functions, Method, digest, own_method
 from midcall.decorators import Kind, Mark, Marker, MethodOptions, PromptOptions, ResourceOptions
 from midcall.errors import LifespanError, MethodNotFound, RegistrationError
 from midcall.limits import near_matches
+from midcall.selection import Selectable, Selection, check_matched, selection
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -48,6 +49,8 @@ class Registry:
         self.protocols: list[Any] = []
         """The extensions that speak a protocol of their own."""
         self._children: list[tuple[str, Activation | Registry]] = []  # by namespace, which may be empty
+        self._selections: list[Selection] = []
+        self._view: list[tuple[str, Activation | Registry]] | None = None
         self._watchers: list[Callable[[HubChange], None]] = []
         self._extensions: dict[str, tuple[object, Method]] = {}
         self._parents: list[Registry] = []
@@ -60,14 +63,17 @@ class Registry:
 
     # --- registering -------------------------------------------------------------------------
 
-    def register(self, activation: object, *, namespace: str | None = None) -> Self:
+    def register(
+        self, activation: object, *, namespace: str | None = None, tags: Collection[str] = ()
+    ) -> Self:
         """Add an object with `@method`s. Its namespace is given here, in its attribute
-        `namespace`, or is its class name in lower case.
+        `namespace`, or is its class name in lower case. `tags` are for all that it has, beside those of its
+        attribute `tags`.
 
         If it has `attach(hub)`, that is called, so that it can use the hub and its journal; if it has
         `detach()`, that is awaited when the hub is closed.
         """
-        made = Activation(activation, namespace)
+        made = Activation(activation, namespace, tags)
         self._add(made.namespace, made)
         attach = getattr(activation, "attach", None)
         if attach is not None:
@@ -138,6 +144,8 @@ class Registry:
             raise RegistrationError(f"Hub {hub.name!r} cannot be nested in itself")
         self._add(namespace or hub.name, hub)
         hub._parents.append(self)
+        for one in self._selections:
+            hub._narrow(one.below(namespace or hub.name))
         return self
 
     def with_extension(self, extension: object) -> Self:
@@ -215,6 +223,68 @@ class Registry:
         self._changed()
         return self
 
+    # --- leaving out -------------------------------------------------------------------------
+
+    def restrict(self, *, only: Sequence[str] | str = (), without: Sequence[str] | str = ()) -> Self:
+        """Leave out methods, resources and prompts: they are neither listed nor callable, by anybody.
+
+        `only` and `without` are patterns: `tag:admin`, a name as in `files.*`, or of a resource a URI. What
+        matches one of `without` is left out, and so is what matches none of `only`, if that is given; also
+        what is registered later. Given several times, each of them holds. Raises `RegistrationError` for a
+        pattern that matches nothing, unless a mounted server has yet to tell what it has.
+        """
+        chosen = selection(only, without)
+        if all(one.unlisted("any") is None for _, one in self.activations()):
+            check_matched(chosen, self.named())
+        self._narrow(chosen)
+        return self
+
+    def unmatched(self) -> list[str]:
+        """The patterns of `restrict` that match nothing of what is registered by now."""
+        there = [named for path, one in self._all_activations() for named in _named_below(path, one)]
+        return [
+            pattern for chosen in self._selections if not chosen.prefix for pattern in chosen.unmatched(there)
+        ]
+
+    def named(self) -> list[Selectable]:
+        """All that patterns can mean, as far as it is not left out."""
+        return [named for path, one in self.activations() for named in _named_below(path, one)]
+
+    def _narrow(self, chosen: Selection) -> None:
+        self._selections.append(chosen)
+        for namespace, child in self._children:
+            if isinstance(child, Registry):
+                child._narrow(chosen.below(namespace))  # a machine there must not find it either
+        self._changed()
+
+    @property
+    def _offered(self) -> "list[tuple[str, Activation | Registry]]":
+        """What is registered here, as far as it is not left out; made once after each change."""
+        if not self._selections:
+            return self._children
+        if self._view is None:
+            self._view = []
+            for namespace, child in self._children:
+                left = child if isinstance(child, Registry) else self._selected(namespace, child)
+                if left is not None:
+                    self._view.append((namespace, left))
+        return self._view
+
+    def _selected(self, namespace: str, activation: Activation) -> Activation | None:
+        """What is left of an activation; nothing if all of it is left out."""
+
+        def takes(one: Method, uri: str) -> bool:
+            named = _named(namespace, one, uri)
+            return all(chosen.takes(named) for chosen in self._selections)
+
+        view = activation.selected(takes)
+        is_empty = not any(_named_below(namespace, view))
+        return None if is_empty and any(_named_below(namespace, activation)) else view
+
+    def _all_activations(self) -> Iterator[tuple[str, Activation]]:
+        """As `activations`, with what is left out."""
+        return _activations_below(self, lambda registry: registry._children)
+
     def updated(self, uri: str, *, principals: Collection[str | None] | None = None) -> None:
         """Tell whoever watches that what is read at this URI has changed; or only these callers."""
         self._tell(HubChange(uri=uri, principals=principals))
@@ -244,6 +314,7 @@ class Registry:
     def _changed(self) -> None:
         self._resolved = None
         self._hash = None
+        self._view = None
         for watcher in self._watchers:
             watcher(HubChange())
         for parent in self._parents:
@@ -288,9 +359,18 @@ class Registry:
         for path, activation in self.activations():
             prefix = f"{path}." if path else ""
             method = activation.unlisted(name[len(prefix) :], kind) if name.startswith(prefix) else None
-            if method is not None:
+            if method is not None and self._takes_unlisted(name):
                 return Resolved(name, method, (self.name, *prefix.split(".")[:-1]))
         return None
+
+    def _takes_unlisted(self, name: str) -> bool:
+        namespace, _, rest = name.partition(".")
+        nested = (
+            child for path, child in self._children if path == namespace and isinstance(child, Registry)
+        )
+        return all(chosen.takes_unlisted(name) for chosen in self._selections) and all(
+            child._takes_unlisted(rest) for child in nested
+        )
 
     def _names(self) -> dict[str, Resolved]:
         """Every name that resolves, made once after each registration."""
@@ -312,7 +392,7 @@ class Registry:
             yield f"{self.name}.{name}", m
 
     def _walk(self) -> Iterator[tuple[str, Method]]:
-        for namespace, child in self._children:
+        for namespace, child in self._offered:
             yield from _methods_below(namespace, child)
 
     def _near(self, name: str) -> list[str]:
@@ -329,7 +409,7 @@ class Registry:
     def hash(self) -> str:
         """16 hex characters that change when any method or child changes."""
         if self._hash is None:
-            children = sorted((namespace, child.hash) for namespace, child in self._children)
+            children = sorted((namespace, child.hash) for namespace, child in self._offered)
             extensions = {name: m.hash for name, (_, m) in self._extensions.items()}
             self._hash = digest([self.name, children, extensions])
         return self._hash
@@ -343,13 +423,11 @@ class Registry:
         return list(shown.items())
 
     def activations(self) -> Iterator[tuple[str, Activation]]:
-        """Every activation, here and in nested hubs, with the path of its namespace."""
-        for namespace, child in self._children:
-            if isinstance(child, Activation):
-                yield namespace, child
-            else:
-                for path, nested in child.activations():
-                    yield f"{namespace}.{path}" if path else namespace, nested
+        """Every activation, here and in nested hubs, with the path of its namespace.
+
+        Of one of which something is left out, a view of the rest.
+        """
+        return _activations_below(self, lambda registry: registry._offered)
 
     def schema(self, method: str | None = None) -> dict[str, Any]:
         """The schema of the whole hub, or of one method by name."""
@@ -361,8 +439,8 @@ class Registry:
             "version": self.version,
             "description": self.description,
             "hash": self.hash,
-            "activations": [c.schema() for _, c in self._children if isinstance(c, Activation)],
-            "hubs": [{**c.schema(), "namespace": n} for n, c in self._children if isinstance(c, Registry)],
+            "activations": [c.schema() for _, c in self._offered if isinstance(c, Activation)],
+            "hubs": [{**c.schema(), "namespace": n} for n, c in self._offered if isinstance(c, Registry)],
             "extensions": [m.schema() for _, m in self._extensions.values()],
         }
 
@@ -393,6 +471,30 @@ def _methods_below(path: str, child: Activation | Registry) -> Iterator[tuple[st
         yield f"{path}.{name}", m
     for name, m in child._walk():
         yield f"{path}.{name}", m
+
+
+def _activations_below(
+    registry: Registry, children: "Callable[[Registry], list[tuple[str, Activation | Registry]]]"
+) -> Iterator[tuple[str, Activation]]:
+    for namespace, child in children(registry):
+        if isinstance(child, Activation):
+            yield namespace, child
+        else:
+            for path, nested in _activations_below(child, children):
+                yield f"{namespace}.{path}" if path else namespace, nested
+
+
+def _named(path: str, method: Method, uri: str = "") -> Selectable:
+    """What patterns are held against."""
+    name = f"{path}.{method.name}" if path else method.name
+    return Selectable(name, method.tags, uri)
+
+
+def _named_below(path: str, activation: Activation) -> Iterator[Selectable]:
+    for method in (*activation.visible, *activation.prompts.values()):
+        yield _named(path, method)
+    for method in activation.resources:
+        yield _named(path, method, method.extras["uri"])
 
 
 def _describe(child: Activation | Registry) -> str:

@@ -6,6 +6,8 @@ pydantic is slow to import, so the modules that `import midcall` loads import th
 method or form is first read.
 """
 
+import base64
+import itertools
 import types
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,6 +17,7 @@ import msgspec
 from pydantic import (
     BaseModel,
     ConfigDict,
+    EncodedBytes,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
     PydanticSchemaGenerationError,
@@ -24,7 +27,7 @@ from pydantic import (
 )
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
-from pydantic_core import CoreSchema, SchemaValidator, core_schema
+from pydantic_core import CoreSchema, PydanticCustomError, SchemaSerializer, SchemaValidator, core_schema
 
 from midcall.items import to_json
 
@@ -48,7 +51,9 @@ class Shape:
             self.schema = json_schema(adapter, "validation")
         except _UNDESCRIBABLE as error:
             raise TypeError(_first_line(error)) from error
-        self.validate_json: Callable[[bytes], Any] = adapter.validator.validate_json
+        core = adapter.core_schema
+        validator = _validator(core) if _has_bytes(core) else adapter.validator
+        self.validate_json: Callable[[bytes], Any] = validator.validate_json
         self.validate: Callable[[Any], Any] = _reporting(python_type, self.validate_json)
 
 
@@ -90,7 +95,7 @@ def _dict_validator(model: type[BaseModel], names: Mapping[str, str]) -> Callabl
     whole: CoreSchema = core_schema.typed_dict_schema(fields, config=core["config"])
     if definitions:
         whole = core_schema.definitions_schema(whole, definitions)
-    return SchemaValidator(whole).validate_json
+    return _validator(whole).validate_json
 
 
 def _is_free(name: str) -> bool:
@@ -122,6 +127,7 @@ def json_schema(adapter: TypeAdapter[Any], mode: Mode) -> dict[str, Any]:
     """The adapter's schema, without generated titles, and with the structs among its `$defs`."""
     schema = adapter.json_schema(mode=mode, schema_generator=_Untitled)
     schema.pop("title", None)
+    schema = dict(_mark_files(schema))
     marks = list(dict.fromkeys(_marks(schema)))
     if not marks:
         return schema
@@ -134,7 +140,7 @@ def json_schema(adapter: TypeAdapter[Any], mode: Mode) -> dict[str, Any]:
         if not defs.keys() & taken.keys():
             break
     placed: dict[str, Any] = _place_structs(schema, dict(zip(marks, structs, strict=True)))
-    return {**placed, "$defs": {**defs, **placed.get("$defs", {})}}
+    return {**placed, "$defs": {**_mark_files(defs), **placed.get("$defs", {})}}
 
 
 def faults(error: ValidationError) -> list[dict[str, str]]:
@@ -146,6 +152,82 @@ def faults(error: ValidationError) -> list[dict[str, str]]:
         }
         for one in error.errors(include_url=False, include_context=False, include_input=False)
     ]
+
+
+# --- bytes ----------------------------------------------------------------------------------
+#
+# In JSON, bytes are base64: in parameters, and in structs, dataclasses and models. pydantic has them as text
+# unless a model's configuration says otherwise, so what it has made of the types is changed, in a copy.
+
+_OWN_BYTES = ("val_json_bytes", "ser_json_bytes")
+
+
+def _validator(core: CoreSchema) -> SchemaValidator:
+    """A validator that takes bytes as base64."""
+    if not _has_bytes(core):
+        return SchemaValidator(core)
+    # Without the last argument, a model inside is read by its own validator.
+    return SchemaValidator(_with_base64(core), _use_prebuilt=False)
+
+
+def bytes_serializer(model: type[BaseModel]) -> SchemaSerializer | None:
+    """What writes a model with its bytes as base64, if it has any."""
+    core = model.__pydantic_core_schema__
+    return SchemaSerializer(_with_base64(core), _use_prebuilt=False) if _has_bytes(core) else None
+
+
+def _has_bytes(core: Any) -> bool:
+    if isinstance(core, dict):
+        inside = (value for key, value in core.items() if key != "metadata")
+        return core.get("type") == "bytes" or any(map(_has_bytes, inside))
+    return isinstance(core, list | tuple) and any(map(_has_bytes, core))
+
+
+def _with_base64(core: Any) -> Any:
+    if isinstance(core, list | tuple):
+        return type(core)(map(_with_base64, core))
+    if not isinstance(core, dict) or _has_own_bytes(core):
+        return core
+    if core.get("type") == "bytes":
+        written = core_schema.plain_serializer_function_ser_schema(_to_base64, when_used="json")
+        return core_schema.no_info_before_validator_function(
+            _from_base64, core, ref=core.get("ref"), serialization=core.get("serialization", written)
+        )
+    return {key: value if key == "metadata" else _with_base64(value) for key, value in core.items()}
+
+
+def _has_own_bytes(core: dict[str, Any]) -> bool:
+    """Whether an author has said how bytes are written: of a whole model, or by a type for that."""
+    function = core.get("function")
+    decoder = function.get("function") if isinstance(function, dict) else None
+    configuration = core.get("config") or {}
+    return isinstance(getattr(decoder, "__self__", None), EncodedBytes) or any(
+        key in configuration for key in _OWN_BYTES
+    )
+
+
+def _from_base64(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return base64.b64decode(value, validate=True)
+    except ValueError:  # also of letters that are not ASCII
+        raise PydanticCustomError("base64", "Data should be valid base64") from None
+
+
+def _to_base64(value: bytes) -> str:
+    return base64.b64encode(value).decode()
+
+
+def _mark_files(schema: Any) -> Any:
+    """What is said of base64 by msgspec and by pydantic's types for it, said as of bytes."""
+    if isinstance(schema, list):
+        return [_mark_files(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if schema.get("type") == "string" and schema.get("contentEncoding") == "base64":
+        return {**schema, "format": "binary"}
+    return {key: _mark_files(value) for key, value in schema.items()}
 
 
 # --- msgspec structs inside pydantic --------------------------------------------------------
@@ -172,6 +254,8 @@ def with_structs(annotation: Any) -> Any:
 
 
 _marked: weakref.WeakValueDictionary[int, "_StructSchema"] = weakref.WeakValueDictionary()
+_marks_made = itertools.count()
+"""No `id`s: of what is in a `Sequence`, pydantic makes copies."""
 
 
 class _StructSchema:
@@ -180,7 +264,8 @@ class _StructSchema:
     def __init__(self, struct: Any, plain: type[msgspec.Struct]) -> None:
         self.struct = struct
         self.plain = plain
-        _marked[id(self)] = self
+        self.mark = next(_marks_made)
+        _marked[self.mark] = self
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         struct, plain = self.struct, self.plain
@@ -204,7 +289,7 @@ class _StructSchema:
     def __get_pydantic_json_schema__(
         self, core: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        return {_STRUCT_MARK: id(self)}  # `json_schema` puts msgspec's there, all structs at once
+        return {_STRUCT_MARK: self.mark}  # `json_schema` puts msgspec's there, all structs at once
 
 
 def _whole(value: Any) -> Any:
@@ -253,13 +338,27 @@ class _Untitled(GenerateJsonSchema):
             made["additionalProperties"] = False
         return made
 
+    def bytes_schema(self, schema: core_schema.BytesSchema) -> JsonSchemaValue:
+        """Say that bytes are base64, with the lengths that they have then."""
+        made = super().bytes_schema(schema)
+        configuration = self._config.config_dict
+        if any(key in configuration for key in _OWN_BYTES):
+            is_base64 = configuration.get("val_json_bytes") == "base64"
+            encoding = {"contentEncoding": "base64"} if is_base64 else {}
+            return {"type": "string", **encoding}
+        if "minLength" in made:
+            made["minLength"] = -(-made["minLength"] // 3) * 4
+        if "maxLength" in made:
+            made["maxLength"] = -(-made["maxLength"] // 3) * 4
+        return {**made, "format": "binary", "contentEncoding": "base64"}
+
     def get_decimal_pattern(self, schema: core_schema.DecimalSchema) -> str | None:
         """Say which texts are numbers."""
         return self.build_decimal_pattern(schema)
 
     def encode_default(self, dft: Any) -> Any:
         """Sets have no order of their own, but the hash of a schema must be the same in each process."""
-        made = super().encode_default(dft)
+        made = _to_base64(dft) if isinstance(dft, bytes) else super().encode_default(dft)
         return sorted(made, key=repr) if isinstance(dft, set | frozenset) else made
 
 

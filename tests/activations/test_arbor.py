@@ -545,7 +545,7 @@ def test_a_caller_has_a_share_of_the_journal(monkeypatch: pytest.MonkeyPatch) ->
                 ("tree_update_metadata", {"tree_id": tree, "metadata": {"x": "y" * 20_000}}),
                 ("tree_create", {"owner_id": "x", "metadata": {"x": "y" * 20_000}}),
             ):
-                with pytest.raises(Refused, match="no more room for this caller; release trees"):
+                with pytest.raises(Refused, match="no room left for this caller; release trees"):
                     await say(method, **params)
             await say("tree_release", tree_id=tree, owner_id="x")
         await hub.close()

@@ -409,9 +409,9 @@ def test_a_caller_has_the_models_that_the_author_names_and_no_file_of_the_machin
         for model, told in (
             ("local:/etc/passwd", "without a path"),
             ("openai:gpt", "OPENAI_API_KEY"),
-            ("magic:x", "is no model"),
+            ("magic:x", "is not a model"),
             ("default", "no default model"),
-            ("ollama:", "is no model"),
+            ("ollama:", "is not a model"),
         ):
             with pytest.raises(MidcallError, match=told):
                 await hub.call("cone.create", {"name": "x", "model_id": model})

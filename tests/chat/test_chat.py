@@ -651,7 +651,7 @@ def test_a_reader_who_comes_while_the_turn_runs_gets_the_rest_as_it_comes() -> N
             while (run := (await person.shown())["run"]) is None:
                 await asyncio.sleep(0.01)
             busy = await person.refused(conversationId=person.conversation, message="again")
-            assert busy == (409, "The last turn of this conversation has not ended")
+            assert busy == (409, "The last turn of this conversation is still running")
             headers = {"X-Session-Id": run["sessionId"], "X-Last-LSN": "2"}
             late = asyncio.create_task(person.request("GET", "/chat", headers=headers))
             await asyncio.sleep(0.05)

@@ -33,7 +33,7 @@ from midcall.chat.conversation import (
 from midcall.chat.dialect import ToolEnded
 from midcall.chat.plugins import Handler
 from midcall.chat.runs import FarRun, Run
-from midcall.chat.turn import joined
+from midcall.chat.turn import for_model
 from midcall.errors import Conflict, JournalError
 from midcall.journal.contract import CallWrite, ConversationRecord, Creation, RunEnd, RunRecord, Saved
 from midcall.journal.durable import DurableCalls
@@ -482,7 +482,7 @@ def test_a_plugin_that_never_gives_what_fits_is_given_up() -> None:
         plugin = Plugin(Desk.sized).on(size, handler)
         async with serving(ChatEngine(hub, Puppet(call("desk__sized")), plugins=[plugin])) as port:
             events = await Person(port).say("go")
-            assert "is given up" in only(events, "tool_error")["message"]
+            assert "was stopped" in only(events, "tool_error")["message"]
             assert kinds(events)[-1] == "complete"
             assert await statuses(hub) == ["aborted"]
 
@@ -502,11 +502,11 @@ def test_what_was_said_twice_because_the_model_failed_is_told_to_it_as_one_messa
     drive(main())
 
 
-def test_a_long_history_of_short_messages_is_joined_in_linear_time() -> None:
+def test_a_long_history_of_short_messages_is_for_model_in_linear_time() -> None:
     def seconds(count: int) -> float:
         said = [Message("user", "a" * 2000)] * count
         begun = time.process_time()
-        (one,) = joined(said)
+        (one,) = for_model(said)
         assert len(one.content) == 2002 * count - 2
         return time.process_time() - begun
 
@@ -518,7 +518,7 @@ def test_a_long_history_of_short_messages_is_joined_in_linear_time() -> None:
         Message("assistant", "c"),
         Message("user", "d"),
     ]
-    assert joined(answered) == tuple(answered)
+    assert for_model(answered) == tuple(answered)
 
 
 def test_a_turn_that_failed_is_seen_as_cut_off_by_a_page_that_reloads(tmp_path: Path) -> None:

@@ -141,16 +141,16 @@ def test_the_journal_is_found_as_the_server_finds_it(tmp_path: Path) -> None:
     ("argv", "message"),
     [
         (("list", "--url", "http://127.0.0.1:1"), "http://127.0.0.1:1 does not answer"),
-        (("list", "--url", "ftp://x"), "--url is the address of a server"),
+        (("list", "--url", "ftp://x"), "--url must be the address of a server"),
         (("list", "--url", "http://x", "--journal", "y"), "leave out the others"),
-        (("list", "--journal", "memory"), "A journal in memory is known to its server alone"),
+        (("list", "--journal", "memory"), "Only its server can see a journal in memory"),
         (("list", "--journal", "mysql://x"), "There is no journal at mysql://x"),
         (("list", "--limit", "0"), "argument --limit: invalid"),
         (("list", "--status", "asleep"), "argument --status: invalid choice"),
-        (("answer", "x", "a=1"), "Who goes on with the call? Give --url"),
+        (("answer", "x", "a=1"), "Where should the call resume? Pass --url"),
         (("answer", "x", "a=1", "--wait", "5", "--url", "http://x"), "a server has its own"),
         (("answer", "x", "a=1", "--engine", "dbos", "--target", "y"), "--engine is for `midcall serve`"),
-        (("export", "--url", "http://x"), "Export what? Give an ID, or --all"),
+        (("export", "--url", "http://x"), "Nothing to export: pass an ID, or --all"),
         (("import", "nowhere.jsonl", "--url", "http://x"), "Cannot read nowhere.jsonl: No such file"),
         (("list", "--cwd", "/nowhere"), "--cwd: "),
     ],
@@ -381,7 +381,7 @@ def test_a_fork_that_cannot_be_answered_so_does_not_stay(server: Server, way: An
     assert calls("fork", id, "--at", "-1").returncode == USAGE
     assert calls("fork", "nothing").returncode == USAGE
     nobody = on_journal(server)("fork", id)
-    assert (nobody.returncode, nobody.stderr[:35]) == (USAGE, "midcall: Who goes on with the call?")
+    assert (nobody.returncode, nobody.stderr[:38]) == (USAGE, "midcall: Where should the call resume?")
 
 
 def test_calls_are_moved_to_another_journal(server: Server, tmp_path: Path) -> None:

@@ -569,7 +569,7 @@ def test_the_usage_is_told() -> None:
     assert run("proxy").returncode == 2
     both = run("proxy", "--http", "--stdio", "--", "x")
     assert both.returncode == 2
-    assert "Either --http or --stdio" in both.stderr
+    assert "Use either --http or --stdio" in both.stderr
     assert run("proxy", "--header", "nonsense", "--", "x").returncode == 2
 
 

@@ -217,6 +217,16 @@ def test_the_default_time_limit_is_set_by_an_option() -> None:
     raise AssertionError(session.text)
 
 
+def test_a_person_has_as_long_as_it_takes_unless_the_tool_says_otherwise() -> None:
+    for method, limited in (("talk.prompt", False), ("talk.impatient", True)):
+        with call(method, "--json") as session:
+            session.sees('"type":"request"')
+            session.sees("name?")
+            assert ("timeout_ms" in session.text) is limited
+            session.types(CTRL_C)
+            session.ends()
+
+
 def test_a_question_that_the_tool_withdraws_closes_and_progress_is_told_meanwhile() -> None:
     for seconds in TIMES:
         with call("talk.withdrawn", "--seconds", seconds) as session:

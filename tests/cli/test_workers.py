@@ -151,7 +151,7 @@ def test_pressed_twice_ctrl_c_waits_for_nobody(tmp_path: Path) -> None:
             2,
             "needs a journal that all workers share",
         ),
-        (["workers_app:hub", "--workers", "0"], 2, "is no number from 1"),
+        (["workers_app:hub", "--workers", "0"], 2, "is not a number from 1"),
         (["workers_app:hub", "--workers", "2", "--host", "0.0.0.0"], 2, "Refused to listen on 0.0.0.0"),
         (
             ["workers_app:hub", "--workers", "2", "--journal", "/proc/no/journal.db"],

@@ -99,7 +99,7 @@ def test_every_legacy_revision_is_spoken(revision: str) -> None:
 
 def test_a_revision_that_nobody_knows_is_refused() -> None:
     async def main() -> None:
-        with pytest.raises(Unreachable, match="wants to speak revision 1999-01-01, unknown here"):
+        with pytest.raises(Unreachable, match="chose an unknown revision: 1999-01-01"):
             async with scripted("plain", "1999-01-01"):
                 pass
 

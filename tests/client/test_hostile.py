@@ -302,7 +302,7 @@ def test_a_server_that_is_no_mcp_server_is_unreachable() -> None:
         with pytest.raises(Unreachable, match="ended with code 0"):
             async with connect([sys.executable, "-S", "-c", "print('hello')"]):
                 pass
-        with pytest.raises(Unreachable, match=r"wants to speak revision \(none\)"):
+        with pytest.raises(Unreachable, match=r"chose an unknown revision: \(none\)"):
             async with scripted("greets_with", "{}"):
                 pass
         with pytest.raises(Unreachable, match="no object"):

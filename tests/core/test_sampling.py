@@ -489,14 +489,14 @@ def test_a_branch_costs_what_the_client_tells_and_no_more_than_it_may() -> None:
     assert told == [
         "30 of 70",
         "10 of 10",
-        "The branch has cost as many tokens as it may",
+        "The branch has used up its tokens",
     ]
     assert limits == [60, 30, 40, 10]
 
 
 def test_what_a_branch_costs_is_estimated_where_nobody_tells() -> None:
     told = asked(deep(), "deep.spend", lambda request: "x" * 156)  # and `more`: 160 characters, 41 tokens
-    assert told == ["19 of 59", "The branch has cost as many tokens as it may"]
+    assert told == ["19 of 59", "The branch has used up its tokens"]
 
 
 def test_data_may_be_asked_for_in_a_branch() -> None:

@@ -104,7 +104,7 @@ def test_what_is_no_machine_at_all_is_refused(given: Any) -> None:
         ({"action": "method", "config": {"method": "tools.count", "failure_to": "ned"}}, "states[0].config.failure_to: no transition leads to 'ned': did you mean 'end'?"),
         ({"action": "function", "config": {"function": "f"}}, "states[0].config.function: unknown function 'f'"),
         ({"action": "machine", "config": {"machine": "other"}}, "states[0].config.machine: unknown machine 'other'"),
-        ({"action": "model", "config": {"model": "gpt"}}, "states[0].config.model: 'gpt' is no model"),
+        ({"action": "model", "config": {"model": "gpt"}}, "states[0].config.model: 'gpt' is not a model"),
         ({"action": "parallel", "config": {"branches": []}}, "states[0].config.branches: there is none"),
         (
             {"action": "parallel", "config": {"branches": [{"id": "a", "action": "aks"}]}},

@@ -334,8 +334,8 @@ def test_a_value_that_may_be_null_is_an_optional_field() -> None:
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
-        (Point, "'it', which is an object"),
-        (Point | None, "'it', which is an object"),
+        (bytes, "'it', which is a file"),
+        (Point | Plain, "'it', which is a value of several types"),
         (dict[str, int], "'it', which is an object"),
         (list[str], "'it', which is a list of other things than choices"),
         (list[Point], "'it', which is a list of other things than choices"),

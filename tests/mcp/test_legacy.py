@@ -490,11 +490,14 @@ def test_sampling_and_roots_are_requests_of_the_server(connect: Connect) -> None
     drive(run())
 
 
-def test_a_form_that_is_not_flat_is_not_asked_and_a_fallback_only_covers_that(server: HttpServer) -> None:
+def test_a_form_that_no_client_can_show_is_not_asked_and_a_fallback_only_covers_that(
+    server: HttpServer,
+) -> None:
     async def run() -> None:
         async with server.client(LATEST, FORMS) as client:
-            result = await client.result("tools/call", {"name": "seek.nested"})
+            result = await client.result("tools/call", {"name": "seek.several_people"})
             assert (result["isError"], client.inbox) == (True, [])
+            assert "'people', which is a list of other things" in result["content"][0]["text"]
             id = await client.begin("seek.fallback")
             await client.answer(await client.message("elicitation/create"), {"action": "decline"})
             assert (await client.response(id))["result"]["isError"] is True

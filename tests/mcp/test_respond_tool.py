@@ -61,7 +61,9 @@ def test_the_scenario_of_the_seed_end_to_end(connect: Connect) -> None:
                 f"{name} chose full",
                 f"{name} done",
             ]
-            assert client.inbox == []
+            links = [m["params"]["message"] for m in client.inbox if m["method"] == "notifications/progress"]
+            assert len(links) == len(client.inbox)
+            assert all(" Answer at http://127.0.0.1:" in one for one in links)
 
     drive(run())
 

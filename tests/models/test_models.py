@@ -412,8 +412,8 @@ def test_who_stops_listening_stops_the_answer(make: Make) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("gpt-5", "is no model"),
-        ("openai:", "is no model"),
+        ("gpt-5", "is not a model"),
+        ("openai:", "is not a model"),
         ("openai:gpt-5", "needs a key in OPENAI_API_KEY"),
         ("anthropic:claude", "needs a key in ANTHROPIC_API_KEY"),
     ],

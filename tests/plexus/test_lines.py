@@ -314,3 +314,19 @@ def test_a_result_without_an_end_is_stopped_and_told(open_peer: Open) -> None:
             await peer.settled()
 
     asyncio.run(run())
+
+
+def test_a_caller_says_how_long_its_person_is_waited_for(open_peer: Open) -> None:
+    async def run() -> None:
+        async with open_peer() as peer:
+            for given, limit in (({}, 30_000), ({"time_limit": None}, None), ({"time_limit": 90}, 90_000)):
+                asked = {"method": "interactive.confirm", "params": {"message": "Ready?"}, **given}
+                subscription = await peer.result("plexus_subscribe", asked)
+                assert (await peer.item(subscription, "request")).get("timeout_ms") == limit
+                await peer.result("plexus_unsubscribe", [subscription])
+            for wrong in (0, -1, "long"):
+                asked = {"method": "interactive.confirm", "time_limit": wrong}
+                error = (await peer.request("plexus_subscribe", asked))["error"]
+                assert error["code"] == -32602
+
+    asyncio.run(run())

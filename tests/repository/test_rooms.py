@@ -8,9 +8,9 @@ from source import SOURCE, modules
 
 # From the inside out. The modules of the core are rooms of their own, so their order is kept too.
 ROOMS = [
-    "version", "errors", "limits", "telemetry", "principal", "docstrings", "questions", "metrics", "decorators", "content", "items", "json_schema", "schema", "open_questions", "replay", "logs", "call", "calls", "steps", "dev", "branch", "ask", "dependencies", "lifespan", "activation", "middleware",
-    "registry", "invocation", "hub", "testing", "jsonrpc", "http",
-    "journal", "plexus", "mcp", "transports", "client", "mount", "models", "chat", "fsm", "activations", "cli",
+    "version", "errors", "limits", "telemetry", "principal", "docstrings", "questions", "metrics", "selection", "decorators", "content", "items", "json_schema", "schema", "open_questions", "replay", "logs", "call", "calls", "steps", "dev", "branch", "ask", "dependencies", "lifespan", "activation", "middleware",
+    "registry", "invocation", "hub", "testing", "jsonrpc", "http", "openapi",
+    "journal", "plexus", "mcp", "transports", "notify", "client", "mount", "models", "chat", "fsm", "activations", "cli",
 ]  # fmt: skip
 
 # The doors that open upwards, each inside a function: conveniences that the design asks for.
@@ -19,6 +19,7 @@ DOORS = {
     ("hub", "transports"),
     ("hub", "mount"),
     ("hub", "fsm"),
+    ("hub", "openapi"),
     ("midcall", "client"),
 }
 

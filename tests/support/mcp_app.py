@@ -44,6 +44,12 @@ class Nested(BaseModel):
     person: Person
 
 
+class People(BaseModel):
+    """A form with a list of objects."""
+
+    people: list[Person]
+
+
 class Topping(Enum):
     """What goes on top."""
 
@@ -220,6 +226,11 @@ class Seek:
     async def nested(self, ask: Ask) -> str:
         """Ask for what no flat form can hold."""
         return (await ask.form(Nested)).person.name
+
+    @method
+    async def several_people(self, ask: Ask) -> int:
+        """Ask for what no form of MCP can hold."""
+        return len((await ask.form(People)).people)
 
     @method(long_running=True)
     async def order(self, ask: Ask) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import base64
 import itertools
 import json
 import subprocess
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from typing import Any, TypeAlias
 
@@ -220,11 +220,12 @@ async def over_stdio(
     *,
     target: str = "mcp_app:hub",
     flag: str = "--mcp-only",
+    options: Sequence[str] = (),
     handshake: bool = True,
 ) -> AsyncIterator[StdioClient]:
     """A client and a server of its own, which must end cleanly when its input does."""
     process = await asyncio.create_subprocess_exec(
-        *command("serve", target, "--stdio", flag),
+        *command("serve", target, "--stdio", flag, *options),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

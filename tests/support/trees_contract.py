@@ -260,7 +260,7 @@ class TreesContract:
             *(workers[n % 3].write(tree.id, "ada", change) for n, change in enumerate(changes)),
             return_exceptions=True,
         )
-        assert sorted(str(one) for one in told) == ["2", *["The tree was changed meanwhile"] * 8]
+        assert sorted(str(one) for one in told) == ["2", *["The tree has changed in the meantime"] * 8]
         found = await workers[0].load(tree.id, "ada")
         assert (found.version, found.note, found.nodes) == (2, b"%d" % told.index(2), 2)
         assert await workers[0].write(tree.id, "ada", TreeChange(metadata=b"m")) == 2

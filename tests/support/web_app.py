@@ -4,7 +4,12 @@ What the model says is in `Actor`, by the first word of what the person said.
 """
 
 import asyncio
+import base64
+import io
+import struct
 import uuid
+import wave
+import zlib
 from collections.abc import AsyncIterator
 from enum import StrEnum
 from typing import Annotated, Any
@@ -17,6 +22,7 @@ from midcall.activations.echo import Echo
 from midcall.activations.flights import Flights
 from midcall.activations.interactive import Interactive
 from midcall.chat import ChatEngine, Plugin, PluginContext, PluginQuestion
+from midcall.content import Audio, Document, Embedded, Image, Link
 from midcall.models.base import (
     ModelError,
     ModelEvent,
@@ -27,6 +33,31 @@ from midcall.models.base import (
     ToolCall,
 )
 from midcall.models.scripted import Scripted
+
+
+def picture(width: int = 48, height: int = 32) -> bytes:
+    """A small picture, all of one colour."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
+    rows = zlib.compress((b"\0" + b"\x0f\x6e\x66" * width) * height)
+    return b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+
+
+PICTURE = picture()
+
+
+def sound() -> bytes:
+    """A tenth of a second of silence."""
+    made = io.BytesIO()
+    with wave.open(made, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(1)
+        file.setframerate(8000)
+        file.writeframes(b"\x80" * 800)
+    return made.getvalue()
 
 
 class Size(StrEnum):
@@ -85,6 +116,39 @@ class Lab:
         return f"{first} {second}"
 
     @method
+    async def eight(self, ask: Ask) -> dict[str, Any]:
+        """Ask eight questions at once."""
+        given = await ask.all(
+            ask.prompt("Who travels?"),
+            ask.confirm("Is it urgent?"),
+            ask.select("Which class?", [("e", "Economy"), ("b", "Business")]),
+            ask.select("Which meals?", ["soup", "bread", "cake"], multi_select=True),
+            ask.prompt("From where?", default="Oslo"),
+            ask.prompt("To where?"),
+            ask.confirm("With a window?", default=True),
+            ask.form(Address, "Where do you live?"),
+        )
+        return {"given": [one.city if isinstance(one, Address) else one for one in given]}
+
+    @method
+    async def erase(self, ask: Ask, name: str = "notes.txt") -> str:
+        """Erase something, if the person says so."""
+        if not await ask.confirm(f"Erase {name}?"):
+            return f"{name} stays"
+        return f"{name} is gone"
+
+    @method
+    async def picture(self) -> list[Any]:
+        """Give a picture, a sound, a document and a link."""
+        return [
+            "Here they are",
+            Image(PICTURE),
+            Audio(sound()),
+            Embedded(Document("file:///home/report.csv", "text/csv", text="a,b\n1,2\n")),
+            Link("https://example.com/manual", "The manual"),
+        ]
+
+    @method
     async def work(self, ask: Ask, steps: int = 4, pause: float = 0.2) -> AsyncIterator[str]:
         """Work for a while, and tell of it."""
         ask.log("It begins", level="warning", data={"steps": steps})
@@ -121,16 +185,24 @@ MARKDOWN = """\
 |---|--:|
 | Oslo | 3 |
 
+> Somebody else said
+> two lines.
+
+![a dot](data:image/png;base64,DOT) and ![elsewhere](https://example.com/x.png)
+
 ```python
-print("hello")
+print("hello")  # a comment
 ```
-"""
+""".replace("DOT", base64.b64encode(PICTURE).decode())
 
 TOOLS: dict[str, list[str]] = {
     "wizard": ["interactive__wizard"],
     "asks": ["lab__asks"],
     "both": ["lab__both"],
     "two": ["lab__both", "interactive__wizard"],
+    "eight": ["lab__eight"],
+    "erase": ["lab__erase"],
+    "picture": ["lab__picture"],
     "work": ["lab__work"],
     "broken": ["lab__fail"],
     "visit": ["lab__visit"],
@@ -142,17 +214,25 @@ WORDS: dict[str, str] = {"slow": SLOW, "markdown": MARKDOWN}
 class Actor:
     """Plays a model: each word that it knows, it answers in its own way; flights are booked by the demo's script."""
 
-    name = "actor"
     scripted = True
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "actor", *, images: bool = False) -> None:
+        self.name = name
+        self.images = images
         self._flights = Scripted(RULES, otherwise="I do not know that word.")
         self._failed = False
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         last = request.messages[-1]
         word = last.content.split()[0].lower() if last.content else ""
-        if last.role == "tool" and not last.content.startswith("{"):
+        if request.tool_choice == "none":
+            yield TextPart(f"You ask: {last.content}")
+        elif last.content.startswith("(The call of "):
+            yield TextPart(f"At last: {last.content.splitlines()[-1]}")
+        elif word == "model":
+            seen = ", ".join(f"{one.name} of {len(one.data)} bytes" for one in last.files)
+            yield TextPart(f"I am {self.name}. {seen}")
+        elif last.role == "tool" and not last.content.startswith("{"):
             yield TextPart(f"The tool said: {last.content}")
         elif last.role == "user" and word in TOOLS:
             yield TextPart("Let me see. ")
@@ -192,6 +272,7 @@ def hub() -> Hub:
     ChatEngine(
         made,
         Actor(),
+        models=[Actor("understudy", images=True)],
         plugins=[flights_plugin(), Plugin(Lab.visit).on(rate, _show_rating)],
         suggestions=SUGGESTIONS,
     )

@@ -784,10 +784,10 @@ def test_a_server_with_oauth_lets_in_tokens_and_says_where_to_get_one(issuer: Is
     [
         (["--oauth-issuer", "https://a.com"], "--oauth-issuer needs --oauth-audience and --oauth-jwks too"),
         (["--auth-tokens", "missing.txt"], "missing.txt"),
-        (["--auth-tokens", "x", "--no-auth"], "--no-auth lets everybody in"),
+        (["--auth-tokens", "x", "--no-auth"], "--no-auth turns authentication off"),
         (
             ["--oauth-issuer", "a", "--oauth-audience", "b", "--oauth-jwks", "c", "--auth-tokens", "d"],
-            "Either --auth-tokens or --oauth-issuer",
+            "Use either --auth-tokens or --oauth-issuer",
         ),
         (
             ["--oauth-issuer", "https://a.com", "--oauth-audience", RESOURCE, "--oauth-jwks", "http://a.com"],

@@ -60,6 +60,7 @@ def test_a_link_is_answered_by_whoever_is_meant_and_by_nobody_else(tmp_path: Pat
         assert body.pop("age") >= 0
         assert body == {
             "key": "name",
+            "place": "2",
             "message": "Your name?",
             "question": {"Prompt": {"message": "Your name?"}},
             "until": None,

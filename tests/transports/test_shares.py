@@ -488,7 +488,7 @@ def test_a_rate_that_is_none_is_refused_on_the_command_line(rate: str) -> None:
         command("serve", "--rate-limit", rate), capture_output=True, text=True, timeout=LIMIT, check=False
     )
     assert told.returncode == 2
-    assert f"{rate!r} is no number of calls a second" in told.stderr
+    assert f"{rate!r} is not a number of calls per second" in told.stderr
 
 
 # --- subscriptions --------------------------------------------------------------------------
@@ -628,7 +628,7 @@ def test_one_caller_cannot_fill_the_journal(tmp_path: Path) -> None:
             _, refused, _ = await tool(port, BOB, "shop.buy", note=note)
             assert refused["error"]["data"] == {"code": "journal_full", "recoverable": True}
             assert refused["error"]["message"] == (
-                "The journal has no more room for this caller; answer what waits, or try again later"
+                "The journal has no room left for this caller; answer what waits, or try again later"
             )
             durable = {"method": "shop.buy", "params": {"note": note}, "durable": True}
             refused = await bob.request("plexus_subscribe", durable)
@@ -726,7 +726,7 @@ def test_one_person_has_a_share_of_the_room_for_conversations(monkeypatch: pytes
             assert [(await say(port, BOB))[0] for _ in range(2)] == [200, 200]
             code, refused = await say(port, BOB)
             assert (code, refused["error"]["code"]) == (409, "too_many_conversations")
-            assert refused["error"]["message"] == "You have too many conversations; delete some of them first"
+            assert refused["error"]["message"] == "You have too many conversations; delete some first"
             newest, _ = await chat.conversations(Principal("bob"))
             assert (await say(port, BOB, "x" * 12_000, conversationId=newest.id))[0] == 200
             assert (await say(port, BOB, conversationId=newest.id))[0] == 409

@@ -113,7 +113,7 @@ def test_a_run_is_stopped(page: Page, site: Server) -> None:
     page.get_by_role("button", name="Stop").click()
     expect(page.locator(".run-status")).to_contain_text("cancelled")
     page.goto(f"{site.url}/calls")
-    expect(page.get_by_text("Nothing runs or waits")).to_be_visible()
+    expect(page.get_by_text("Nothing is running or waiting")).to_be_visible()
 
 
 def test_every_kind_of_question_is_answered(page: Page, site: Server) -> None:
@@ -168,8 +168,11 @@ def test_the_line_is_opened_again_after_the_server_was_away(page: Page, site: Se
     run(page)
     expect(page.get_by_text("step 1 done")).to_be_visible()
     site.kill()
-    expect(page.locator(".run-status")).to_contain_text("line lost")
+    expect(page.locator(".run-status")).to_contain_text("Reconnecting")
     site.start()
+    expect(page.locator(".run-status")).to_contain_text("running")
+    page.get_by_role("button", name="Stop").click()
+    expect(page.locator(".run-status")).to_contain_text("cancelled")
     page.get_by_label("Steps").fill("1")
     run(page)
     expect(page.locator(".run-status").first).to_contain_text("done")
@@ -192,12 +195,12 @@ def test_calls_are_listed_with_their_questions_and_aborted(open_page: Open, site
     shoot(looking, "calls")
     call.get_by_role("button", name=re.compile("Abort")).click()
     dialog = looking.get_by_role("dialog")
-    dialog.get_by_role("button", name="Let it go on").click()
+    dialog.get_by_role("button", name="Keep it running").click()
     expect(call).to_be_visible()
     call.get_by_role("button", name=re.compile("Abort")).click()
     shoot(looking, "calls-abort")
     dialog.get_by_role("button", name="Abort").click()
-    expect(looking.get_by_text("Nothing runs or waits")).to_be_visible()
+    expect(looking.get_by_text("Nothing is running or waiting")).to_be_visible()
     expect(asking.get_by_role("alert").filter(has_text="Aborted on the page")).to_be_visible()
 
 

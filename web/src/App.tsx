@@ -10,6 +10,8 @@ import { type Theme, useTheme } from "./ui/theme";
 
 const ToolsPage = lazy(() => import("./tools/ToolsPage"));
 const CallsPage = lazy(() => import("./calls/CallsPage"));
+const ResourcesPage = lazy(() => import("./resources/ResourcesPage"));
+const Notices = lazy(() => import("./notices/Notices"));
 const QuestionPage = lazy(() => import("./questions/QuestionPage"));
 const MachinesPage = lazy(() => import("./machines/MachinesPage"));
 
@@ -52,7 +54,14 @@ export function App(): ReactNode {
           <Sign />
           <span>midcall</span>
         </Link>
-        {place.page !== "question" && <Pages place={place} toChat={toChat} />}
+        {place.page !== "question" && (
+          <>
+            <Pages place={place} toChat={toChat} />
+            <Suspense fallback={null}>
+              <Notices />
+            </Suspense>
+          </>
+        )}
         <button
           type="button"
           className="icon-button"
@@ -69,7 +78,9 @@ export function App(): ReactNode {
             <ChatPage conversation={place.conversation} drawer={drawer} onDrawerClose={closeDrawer} />
           )}
           {place.page === "tools" && <ToolsPage method={place.method} />}
+          {place.page === "resources" && <ResourcesPage place={place} />}
           {place.page === "calls" && <CallsPage />}
+          {place.page === "unknown" && <NotFound />}
           {place.page === "question" && <QuestionPage key={place.token} token={place.token} />}
           {place.page === "machines" && <MachinesPage machine={place.machine} run={place.run} />}
         </Suspense>
@@ -80,11 +91,33 @@ export function App(): ReactNode {
   );
 }
 
+function NotFound(): ReactNode {
+  useEffect(() => {
+    document.title = "Not found · midcall";
+  }, []);
+  return (
+    <main className="empty" id="main">
+      <Icon name="question" />
+      <h1>Page not found</h1>
+      <p>There is nothing at this address.</p>
+      <Link to={{ page: "chat", conversation: null }} className="button">
+        Go to the chat
+      </Link>
+    </main>
+  );
+}
+
 function Pages({ place, toChat }: { place: Place; toChat: Place }): ReactNode {
   return (
     <nav className="top-nav" aria-label="Pages">
       <Page to={toChat} current={place.page === "chat"} icon="chat" name="Chat" />
       <Page to={{ page: "tools", method: null }} current={place.page === "tools"} icon="tool" name="Tools" />
+      <Page
+        to={{ page: "resources", uri: null, template: null, prompt: null }}
+        current={place.page === "resources"}
+        icon="book"
+        name="Resources"
+      />
       {hasPage("machines") && (
         <Page
           to={{ page: "machines", machine: null, run: null }}
@@ -120,9 +153,9 @@ class Whole extends Component<{ children: ReactNode }, { failure: string | null 
     return (
       <main className="empty" id="main" role="alert">
         <Icon name="alert" />
-        <p>This page failed: {this.state.failure}</p>
+        <p>Something went wrong: {this.state.failure}</p>
         <button type="button" className="button" onClick={() => location.reload()}>
-          Load it again
+          Reload
         </button>
       </main>
     );

@@ -280,7 +280,9 @@ def _interrupt(question: events.ElicitRequest) -> dict[str, Any]:
         "component": question.component,
         "url": question.url,
     }
+    limit = {} if question.until is None else {"expiresAt": question.until}
     return {
+        **limit,
         "id": question.elicit_id,
         "reason": "input_required",
         "message": question.message,

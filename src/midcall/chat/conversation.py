@@ -14,11 +14,22 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import msgspec
 from msgspec import Struct, field
 
-from midcall.errors import JournalError, MidcallError
+from midcall.chat.details import (
+    MAX_FILE,
+    MAX_NAME,
+    AnsweredQuestion,
+    ContentPart,
+    Files,
+    KeptFile,
+    ToolDetails,
+    image_type,
+    now,
+)
+from midcall.errors import Conflict, JournalError, MidcallError
 from midcall.journal.contract import ConversationRecord, Conversations
 from midcall.journal.seal import unguessable
 from midcall.limits import Key
-from midcall.models.base import Message, ToolCall
+from midcall.models.base import Attachment, Message, ToolCall
 
 T = TypeVar("T")
 
@@ -28,6 +39,11 @@ MESSAGE_ID = "id"
 """Under which a message of the person keeps the id that its sender gave it."""
 
 MAX_ID = 200
+
+MAX_TITLE = 200
+
+MAX_ATTACHED = 4
+"""How many files may come with a message."""
 
 
 # --- requests -------------------------------------------------------------------------------
@@ -68,6 +84,29 @@ class StopRequest(Struct, frozen=True, rename="camel"):
     conversation_id: Key
 
 
+class Rename(Struct, frozen=True):
+    """A conversation gets another title."""
+
+    title: str
+
+
+class Edit(Struct, frozen=True):
+    """The place of a message of the person, counted from 0, in a conversation that has so many.
+
+    It and all after it is forgotten, and what is said now takes its place.
+    """
+
+    message: int
+    of: int
+
+
+class Attached(Struct, frozen=True):
+    """A file that comes with a message, in base64."""
+
+    name: str
+    data: bytes
+
+
 class Said(Struct, frozen=True):
     """A message as callers give it who keep the history themselves."""
 
@@ -87,6 +126,14 @@ class ChatRequest(Struct, frozen=True, rename="camel"):
     plugin_elicit_responses: tuple[ElicitResponse, ...] = ()
     plugin_abort: Abort | None = None
     resume: bool = False
+    aside: bool = False
+    """What is said is no end of the questions that wait: the model answers, and they wait on."""
+    edit: Edit | None = None
+    retry: Key | None = None
+    """A tool call that has ended, which is to be made again with the same arguments."""
+    model: Key | None = None
+    """Who is to answer from now on, of those that the chat has."""
+    attachments: tuple[Attached, ...] = ()
 
     @property
     def text(self) -> str | None:
@@ -112,12 +159,40 @@ def read_request(body: bytes) -> ChatRequest:
     text = request.text
     if text is not None and (not text.strip() or len(text) > MAX_TEXT):
         raise BadRequest(f"A message has between 1 and {MAX_TEXT} letters")
-    acts = text is not None or request.plugin_elicit_responses or request.plugin_abort or request.resume
-    if not acts:
-        raise BadRequest("Say something: message, pluginElicitResponses, pluginAbort or resume")
-    if text is None and request.conversation_id is None:
+    answers = request.plugin_elicit_responses or request.plugin_abort
+    if text is None and not (answers or request.resume or request.retry):
+        raise BadRequest("Say something: message, pluginElicitResponses, pluginAbort, retry or resume")
+    if request.conversation_id is None and (text is None or request.edit is not None):
         raise BadRequest("Which conversation? conversationId is missing")
+    if text is None and (request.edit is not None or request.aside or request.attachments):
+        raise BadRequest("edit, aside and attachments belong to a message")
+    if answers and (request.edit is not None or request.aside or request.retry):
+        raise BadRequest("Answers cannot come together with edit, aside or retry")
+    if request.retry and (text is not None or request.resume):
+        raise BadRequest("retry stands alone")
+    _check_attached(request.attachments)
     return request
+
+
+def _check_attached(attachments: tuple[Attached, ...]) -> None:
+    if len(attachments) > MAX_ATTACHED:
+        raise BadRequest(f"A message has {MAX_ATTACHED} attachments at most")
+    for one in attachments:
+        if not 0 < len(one.name) <= MAX_NAME or not one.name.isprintable():
+            raise BadRequest(f"The name of an attachment has between 1 and {MAX_NAME} printable letters")
+        if not 0 < len(one.data) <= MAX_FILE:
+            raise BadRequest(f"{one.name} is empty, or larger than {MAX_FILE} bytes")
+        if image_type(one.data) is None:
+            raise BadRequest(f"{one.name} is no PNG, JPEG, GIF or WebP picture")
+
+
+def read_title(body: bytes) -> str:
+    """Read the title that a conversation is to have. Raises `BadRequest`."""
+    given = read_json(body, Rename, "title").title
+    title = _one_line(given[: 2 * MAX_TITLE])
+    if not title or len(given) > MAX_TITLE:
+        raise BadRequest(f"A title has between 1 and {MAX_TITLE} letters")
+    return title
 
 
 # --- events ---------------------------------------------------------------------------------
@@ -169,6 +244,9 @@ class ToolResultEvent(_Told, frozen=True, tag="tool_result"):
     tool_name: str
     content: str
     structured: Any = None
+    parts: list[ContentPart] = []
+    """What of it is no text: pictures, sound, files and links."""
+    seconds: float = 0.0
 
 
 class ToolErrorEvent(_Told, frozen=True, tag="tool_error"):
@@ -177,6 +255,9 @@ class ToolErrorEvent(_Told, frozen=True, tag="tool_error"):
     call_id: str
     tool_name: str
     message: str
+    code: str = ""
+    """`declined` or `cancelled` if the person did not want to answer, `dropped` if they went on without."""
+    seconds: float = 0.0
 
 
 class ElicitRequest(_Told, frozen=True, tag="plugin_elicit_request"):
@@ -195,6 +276,8 @@ class ElicitRequest(_Told, frozen=True, tag="plugin_elicit_request"):
     """The component that shows it, `name` and `props`; without one the page makes a form from the schema."""
     mode: str | None = None
     url: str | None = None
+    until: str | None = None
+    """When it is too late for an answer."""
 
 
 class SessionStatus(_Told, frozen=True, tag="plugin_session_status"):
@@ -306,13 +389,78 @@ class Conversation(Struct):
     failure: Failure | None = None
     """How the last turn failed, if it did: it can be gone on with."""
     version: int = 0
+    model: str = ""
+    """Who answers, if the person has chosen one."""
+    details: dict[str, ToolDetails] = field(default_factory=dict)
+    """How tool calls went, by their ids."""
+    files: dict[str, KeptFile] = field(default_factory=dict)
+    forgotten: list[str] = field(default_factory=list)
+    """The ids of tool calls that were cut off with what was edited: no new call has one of them."""
 
     def say(self, message: Message) -> None:
         """Add a message."""
-        self.messages.append(message)
         self.updated = time.time()
+        self.messages.append(msgspec.structs.replace(message, time=round(self.updated, 3)))
         if not self.title and message.role == "user":
             self.title = _title(message.content)
+
+    def details_of(self, call_id: str) -> ToolDetails:
+        """How a tool call goes, to be added to."""
+        if call_id not in self.details:
+            self.details[call_id] = ToolDetails(began=now())
+        return self.details[call_id]
+
+    def attach(self, attachments: Iterable[Attached]) -> tuple[Attachment, ...]:
+        """Keep files that come with a message. Raises `BadRequest` if there is no room."""
+        files, kept = Files(self.files), []
+        for one in attachments:
+            type = image_type(one.data) or ""
+            id = files.add(one.name, type, one.data)
+            if not id:
+                raise BadRequest("There is no room for more files in this conversation")
+            kept.append(Attachment(id, one.name, type, len(one.data)))
+        return tuple(kept)
+
+    def check_edit(self, edit: Edit) -> None:
+        """Raise `Conflict` or `BadRequest` if there is no such message to be edited."""
+        if edit.of != len(self.messages):
+            raise Conflict("The conversation was changed meanwhile")
+        if not 0 <= edit.message < edit.of or self.messages[edit.message].role != "user":
+            raise BadRequest("There is no message of yours at that place")
+
+    def cut(self, index: int) -> list[ToolCall]:
+        """Forget a message and all after it; gives the tool calls of that which have no result yet."""
+        kept, gone = self.messages[:index], self.messages[index:]
+        if self.title == _title(gone[0].content):
+            self.title = ""
+        unfinished = self.unanswered()
+        lost = [call for message in gone for call in message.tool_calls]
+        # A result may have come after something that was said meanwhile: a call keeps the one that it has.
+        made = {call.id for message in kept for call in message.tool_calls}
+        self.messages = kept + [message for message in gone if message.tool_call_id in made]
+        self.forgotten += [call.id for call in lost]
+        for call in lost:
+            self.pending.pop(call.id, None)
+            self.details.pop(call.id, None)
+        self.responses, self.unsaid = [], []
+        return [call for call in unfinished if call in lost]
+
+    def drop_files(self) -> None:
+        """Forget the files that nothing in the conversation speaks of any more."""
+        used = {file.id for message in (*self.messages, *self.unsaid) for file in message.files}
+        used |= {part.file for one in self.details.values() for part in one.parts}
+        self.files = {id: file for id, file in self.files.items() if id in used}
+
+    def drop_questions(self, pending: Pending) -> None:
+        """The person does something else than to answer what a call asks."""
+        details = self.details_of(pending.call.id)
+        for one in pending.unanswered.values():
+            details.note(answered_question(one, "dropped"))
+
+    def owes_aside(self) -> bool:
+        """Whether the person has said something while a call waits, and the model has not answered yet."""
+        spoken = (message.role for message in reversed(self.messages) if message.role != "tool")
+        return bool(self.pending) and next(spoken, "") == "user"
 
     def key_of(self, call: ToolCall) -> str:
         """The idempotency key under which a tool is called, and found again in the journal.
@@ -353,7 +501,15 @@ class Conversation(Struct):
         return [question for question in asked if question.elicit_id not in answered]
 
 
-class Listed(Struct, frozen=True):
+def answered_question(
+    asked: ElicitRequest, action: Literal["accept", "decline", "cancel", "dropped"], content: Any = None
+) -> AnsweredQuestion:
+    """A question that is over. What a component gave needs no schema to be shown."""
+    schema = asked.schema if asked.component is None else None
+    return AnsweredQuestion(asked.elicit_id, asked.message, action, content, schema, now())
+
+
+class Listed(Struct, frozen=True, omit_defaults=True):
     """A conversation, for a list."""
 
     id: str
@@ -361,6 +517,8 @@ class Listed(Struct, frozen=True):
     updated: float
     waiting: bool
     running: bool
+    snippet: str = ""
+    """What was found in it, with what stands around it."""
 
 
 _encode = msgspec.json.Encoder().encode
@@ -426,6 +584,10 @@ def new_conversation(principal: str | None, id: str | None = None) -> Conversati
     return Conversation(id or new_id(), principal, created=now, updated=now)
 
 
+def _one_line(text: str) -> str:
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
 def _title(text: str) -> str:
-    line = " ".join(text.replace("\0", " ").split())
+    line = _one_line(text[:1000])
     return line if len(line) <= 60 else line[:57].rstrip() + "..."

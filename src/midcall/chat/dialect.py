@@ -38,10 +38,12 @@ from midcall.mcp.catalog import Tool
 from midcall.mcp.elicitation import read_answers
 from midcall.mcp.request import McpError
 from midcall.mcp.results import (
+    ERROR_CODE,
     NO_OUTPUT,
     McpReply,
     decode_outcome,
     encode_outcome,
+    objects_in,
     text_of,
     tool_result,
     unwrapped,
@@ -77,6 +79,10 @@ class ToolEnded(Struct, frozen=True):
     content: str
     structured: Any = None
     is_error: bool = False
+    code: str = ""
+    """Of its error, if that has one of its own."""
+    blocks: tuple[dict[str, Any], ...] = ()
+    """What it gave beside text, as MCP says it."""
 
 
 class ToolAsks(Struct, frozen=True):
@@ -281,7 +287,10 @@ def ended(outcome: bytes) -> ToolEnded:
     text = text_of(content) or _described(content)
     structured = unwrapped(result.get("structuredContent"))
     data = None if isinstance(structured, str) else structured  # a text is shown already
-    return ToolEnded(text, data, bool(result.get("isError")))
+    meta = result.get("_meta")
+    code = meta.get(ERROR_CODE) if isinstance(meta, dict) else None
+    blocks = tuple(one for one in objects_in(content) if one.get("type") != "text")
+    return ToolEnded(text, data, bool(result.get("isError")), code if isinstance(code, str) else "", blocks)
 
 
 def _described(content: Any) -> str:

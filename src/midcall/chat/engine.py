@@ -9,6 +9,8 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from midcall.calls import Shares
 from midcall.chat.conversation import (
     MAX_ID,
@@ -20,8 +22,10 @@ from midcall.chat.conversation import (
     load,
     new_conversation,
     new_id,
+    save,
 )
 from midcall.chat.dialect import ChatCalls
+from midcall.chat.history import SEARCHES, search
 from midcall.chat.plugins import Handler, Plugin, Sampling
 from midcall.chat.runs import DEAD_AFTER, LOST, FarRun, Run
 from midcall.chat.tools import NO_TOOLS, Tools
@@ -33,7 +37,7 @@ from midcall.journal.durable import DurableCalls, durable_calls
 from midcall.logs import Trouble
 from midcall.mcp import mcp_of
 from midcall.metrics import refused
-from midcall.models.base import Message, Model
+from midcall.models.base import Message, Model, takes_images
 from midcall.principal import Principal
 
 if TYPE_CHECKING:
@@ -89,6 +93,7 @@ class ChatEngine:
         hub: Hub,
         model: Model | None = None,
         *,
+        models: Sequence[Model] = (),
         store: Journal | None = None,
         plugins: Sequence[Plugin] = (),
         system: str = SYSTEM,
@@ -101,7 +106,8 @@ class ChatEngine:
     ) -> None:
         """The chat of this hub, which is served with it from now on.
 
-        Without a `model` it is to be given one before it is served, as `midcall serve --model` does.
+        Without a `model` it is to be given one before it is served, as `midcall serve --model` does. `models`
+        are others that the person may choose in its place, for a conversation.
         `plugins` show the questions of methods; each must have a handler for every question of its method.
 
         `system` is what the model is told first. A turn ends after `max_iterations` answers of the model, or
@@ -112,6 +118,7 @@ class ChatEngine:
         """
         self.hub = hub
         self.chosen_model = model
+        self.more_models = tuple(models)
         self._own_journal = store
         self.system = system
         self.max_iterations = max_iterations
@@ -132,13 +139,28 @@ class ChatEngine:
         self._opening = asyncio.Lock()
         self._is_open = False
         self._sweeping: asyncio.Task[None] | None = None
+        self._searches = asyncio.Semaphore(SEARCHES)
 
     @property
     def model(self) -> Model:
-        """Who answers."""
+        """Who answers, unless the person chooses somebody else."""
         if self.chosen_model is None:
             raise RuntimeError("The chat has no model")
         return self.chosen_model
+
+    @property
+    def models(self) -> dict[str, Model]:
+        """Who can answer, by name."""
+        found: dict[str, Model] = {}
+        for one in (self.model, *self.more_models):
+            found.setdefault(one.name, one)
+        return found
+
+    def model_of(self, conversation: Conversation) -> Model:
+        """Who answers in a conversation; one that is not there any more is replaced."""
+        if not conversation.model:
+            return self.model
+        return self.models.get(conversation.model, self.model)
 
     @property
     def store(self) -> Conversations:
@@ -205,8 +227,8 @@ class ChatEngine:
             await self._own_journal.close()  # who still waits for it is refused
             if tasks:
                 await asyncio.wait(tasks, timeout=CLOSING)
-        if self.chosen_model is not None:
-            await self.chosen_model.close()
+        for model in () if self.chosen_model is None else self.models.values():
+            await model.close()
 
     def part(self) -> "ChatPart":
         """The chat as a part of the hub's ASGI application."""
@@ -228,7 +250,7 @@ class ChatEngine:
         name = _name_of(principal)
         if self._turns.is_full(name, TURNS):
             refused(TooManyCalls.code)
-            raise TooManyCalls("More turns at once than there is room for; try again later")
+            raise TooManyCalls("Too many turns at once; try again later")
         self._turns.take(name)
         try:
             conversation = await self._wanted(request, name, create=create)
@@ -262,11 +284,29 @@ class ChatEngine:
         else:
             conversation, running = await self._as_it_stands(id, name)
             if running is not None:
-                raise TurnRunning("The last turn of this conversation has not ended")
+                raise TurnRunning("The last turn of this conversation is still running")
             await self._check_room(name, more=0)
+        self._check_fits(request, conversation)
         if self.closing:
             raise TurnRunning("The server is closing: try again")
         return conversation
+
+    def _check_fits(self, request: ChatRequest, conversation: Conversation) -> None:
+        """Raise `BadRequest` or `Conflict` if there is not what a request speaks of."""
+        if request.model is not None and request.model not in self.models:
+            raise BadRequest(f"There is no model {request.model}")
+        if request.edit is not None:
+            conversation.check_edit(request.edit)
+        if request.retry is not None:
+            if conversation.unanswered():
+                raise BadRequest("A tool call of this conversation has not ended")
+            if not any(message.tool_call_id == request.retry for message in conversation.messages):
+                raise BadRequest("There is no such tool call")
+        if request.attachments:
+            model = self.models[request.model] if request.model else self.model_of(conversation)
+            if not takes_images(model):
+                raise BadRequest(f"{model.name} takes no pictures")
+            msgspec.structs.replace(conversation, files={**conversation.files}).attach(request.attachments)
 
     async def attach(self, run_id: str, principal: Principal | None = None) -> Run | FarRun:
         """A run that was begun before, here or elsewhere. Raises `NoConversation`."""
@@ -300,6 +340,22 @@ class ChatEngine:
         await self._ready()
         found = await self.store.list(_name_of(principal))
         return [Listed(one.id, one.title, one.updated, one.waiting, one.run is not None) for one in found]
+
+    async def search(self, words: str, principal: Principal | None = None) -> tuple[Sequence[Listed], bool]:
+        """The conversations of a person in which all of these words are, the newest first; and whether that
+        is all of them. Raises `BadRequest`."""
+        await self._ready()
+        name = _name_of(principal)
+        async with self._searches:
+            return await search(self.store, name, words, CONVERSATIONS)
+
+    async def rename(self, id: str, title: str, principal: Principal | None = None) -> None:
+        """Give a conversation another title. Raises `NoConversation`, `TurnRunning` or `Conflict`."""
+        conversation, running = await self._as_it_stands(id, _name_of(principal))
+        if running is not None:
+            raise TurnRunning("The last turn of this conversation has not ended")
+        conversation.title = title
+        await save(self.store, conversation)
 
     async def conversation(
         self, id: str, principal: Principal | None = None
@@ -361,7 +417,7 @@ class ChatEngine:
         count, size = await self.store.held(name)
         if count + more > CONVERSATIONS or size > CONVERSATION_BYTES:
             refused(TooManyConversations.code)
-            raise TooManyConversations("You have too many conversations; delete some of them first")
+            raise TooManyConversations("You have too many conversations; delete some first")
 
     async def _as_it_stands(self, id: str, name: str | None) -> tuple[Conversation, dict[str, Any] | None]:
         """A conversation, and the run that is under way. Raises `NoConversation`."""

@@ -5,6 +5,7 @@ Beside it stand the pages that a web client needs of a chat: what it is, and the
 """
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -14,16 +15,22 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from midcall.chat.conversation import BadRequest, StopRequest, read_json, read_request
+from midcall.chat.conversation import BadRequest, StopRequest, read_json, read_request, read_title
+from midcall.chat.details import SHOWN_TYPES
 from midcall.chat.engine import ChatEngine, NoConversation, TooManyConversations, TurnRunning
+from midcall.chat.history import as_json, as_markdown
 from midcall.chat.runs import RunReader
 from midcall.errors import Conflict, JournalError, MidcallError, TooManyCalls
 from midcall.limits import check_keys
+from midcall.models.base import Model, takes_images
 from midcall.principal import Principal
 from midcall.transports.http import AppPart
 from midcall.transports.security import JSON, is_media_type
 
 MAX_BODY = 4 * 1024 * 1024
+
+MAX_TURN = 24 * 1024 * 1024
+"""How many bytes a request for a turn may have, with its attachments."""
 
 NOT_KEPT = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 """Headers of a stream: nobody on the way keeps it, or holds it back."""
@@ -68,6 +75,9 @@ class ChatPart(AppPart):
             page("GET", "/chat/info", self._info),
             page("GET", "/chat/conversations", self._list),
             page("GET", "/chat/conversations/{id}", self._get),
+            page("PATCH", "/chat/conversations/{id}", self._rename),
+            page("GET", "/chat/conversations/{id}/export", self._export),
+            page("GET", "/chat/conversations/{id}/files/{file}", self._file),
             page("DELETE", "/chat/conversations/{id}", self._delete),
             *Agui(self._engine).routes(),
         ]
@@ -82,7 +92,7 @@ class ChatPart(AppPart):
         await self._engine.close()
 
     async def _post(self, request: Request) -> Response:
-        body = await read_body(request)
+        body = await read_body(request, MAX_TURN)
         if not body and _session_id(request):
             return await self._attach(request)
         return _streamed(await self._engine.post(read_request(body), principal_of(request)), 0)
@@ -104,14 +114,19 @@ class ChatPart(AppPart):
         engine = self._engine
         return json_response(
             {
-                "model": {"name": engine.model.name, "scripted": engine.model.scripted},
+                "model": _about(engine.model),
+                "models": [_about(model) for model in engine.models.values()],
                 "hub": {"name": engine.hub.name, "description": engine.hub.description},
                 "suggestions": engine.suggestions,
             }
         )
 
     async def _list(self, request: Request) -> Response:
-        return json_response({"conversations": await self._engine.conversations(principal_of(request))})
+        query = request.query_params.get("q")
+        if query is None:
+            return json_response({"conversations": await self._engine.conversations(principal_of(request))})
+        found, is_all = await self._engine.search(query, principal_of(request))
+        return json_response({"conversations": found, "complete": is_all})
 
     async def _get(self, request: Request) -> Response:
         found, run = await self._engine.conversation(_conversation_id(request), principal_of(request))
@@ -119,13 +134,38 @@ class ChatPart(AppPart):
             {
                 "id": found.id,
                 "title": found.title,
+                "model": self._engine.model_of(found).name,
                 "messages": found.messages,
+                "calls": found.details,
                 "pending": found.questions,
                 "run": run,
                 "cutOff": run is None and found.failure is not None,
                 "error": found.failure,
             }
         )
+
+    async def _rename(self, request: Request) -> Response:
+        title = read_title(await read_body(request))
+        await self._engine.rename(_conversation_id(request), title, principal_of(request))
+        return json_response({"title": title})
+
+    async def _export(self, request: Request) -> Response:
+        form = request.query_params.get("format", "json")
+        if form not in ("json", "markdown"):
+            raise BadRequest("A conversation is exported as json or as markdown")
+        found, _ = await self._engine.conversation(_conversation_id(request), principal_of(request))
+        if form == "json":
+            return _download(as_json(found), "application/json", f"{_plain_name(found.title)}.json")
+        text = as_markdown(found).encode(errors="replace")
+        return _download(text, "text/markdown; charset=utf-8", f"{_plain_name(found.title)}.md")
+
+    async def _file(self, request: Request) -> Response:
+        found, _ = await self._engine.conversation(_conversation_id(request), principal_of(request))
+        file = found.files.get(request.path_params["file"])
+        if file is None:
+            raise NoConversation("There is no such file in this conversation")
+        shown = file.type if file.type in SHOWN_TYPES else "application/octet-stream"
+        return _download(file.data, shown, _plain_name(file.name))
 
     async def _delete(self, request: Request) -> Response:
         await self._engine.delete(_conversation_id(request), principal_of(request))
@@ -209,7 +249,28 @@ def principal_of(request: Request) -> Principal | None:
     return request.scope.get("midcall.principal")
 
 
-async def read_body(request: Request) -> bytes:
+def _about(model: Model) -> dict[str, Any]:
+    """What a page is told of a model."""
+    return {"name": model.name, "scripted": model.scripted, "images": takes_images(model)}
+
+
+def _plain_name(text: str) -> str:
+    """The name of a file that no browser, and no file system, takes for anything else."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")[:100] or "conversation"
+
+
+def _download(data: bytes, type: str, name: str) -> Response:
+    """A file that is saved, and never shown as a page of this server."""
+    headers = {
+        "Content-Disposition": f'attachment; filename="{name}"',
+        "Content-Security-Policy": "default-src 'none'; sandbox",
+        "X-Content-Type-Options": "nosniff",
+        "Cache-Control": "no-store",
+    }
+    return Response(data, 200, headers, media_type=type)
+
+
+async def read_body(request: Request, most: int = MAX_BODY) -> bytes:
     """The body of a request. Raises `MidcallError` if it is too large, or said not to be JSON.
 
     A page of another site can send a form or plain text without being asked beforehand.
@@ -217,8 +278,8 @@ async def read_body(request: Request) -> bytes:
     size, parts = 0, []
     async for part in request.stream():
         size += len(part)
-        if size > MAX_BODY:
-            raise MidcallError(f"A request may have {MAX_BODY} bytes at most")
+        if size > most:
+            raise MidcallError(f"A request may have {most} bytes at most")
         parts.append(part)
     if size and not is_media_type(request.headers.get("content-type", JSON), JSON):
         raise NotJson("Content-Type must be application/json")

@@ -94,7 +94,7 @@ class Sampling(Struct, frozen=True):
             try:
                 compiled(request.schema)
             except ValueError as error:
-                raise ModelError(f"The tool wants an answer that cannot be checked: {error}") from None
+                raise ModelError(f"The tool asks for an answer that cannot be checked: {error}") from None
         if self.before is not None:
             request = await self.before(request)
         usage, why = Usage(), Retry()

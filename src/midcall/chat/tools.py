@@ -15,7 +15,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from midcall.chat import conversation as events
-from midcall.chat.conversation import Conversation, ElicitRequest, ElicitResponse, Pending
+from midcall.chat.conversation import (
+    Conversation,
+    ElicitRequest,
+    ElicitResponse,
+    Pending,
+    answered_question,
+)
+from midcall.chat.details import Files, ToolDetails
 from midcall.chat.dialect import (
     GONE,
     JointSave,
@@ -40,6 +47,7 @@ from midcall.chat.runs import Run
 from midcall.client.toolbox import MOST_LETTERS, native_name
 from midcall.errors import Conflict, JournalError, MethodNotFound, MidcallError, NotAllowed, TooManyCalls
 from midcall.items import to_json
+from midcall.journal.admin import timestamp
 from midcall.journal.state import Waiting
 from midcall.mcp.catalog import Tool
 from midcall.mcp.elicitation import read_context, request_for, without_context
@@ -138,6 +146,8 @@ class TurnCalls:
         self._tools = NO_TOOLS
         self._only_one = False
         """Whether the turn goes on as soon as one call has come to something."""
+        self._since: dict[str, float] = {}
+        """Since when calls run, by the clock of the loop."""
 
     def look_for_tools(self) -> Tools:
         """The tools that the hub has now: those of mounted servers come and go."""
@@ -197,22 +207,23 @@ class TurnCalls:
 
     async def abort(self, pending: Pending, reason: str) -> None:
         """End a call that waits."""
+        self._conversation.drop_questions(pending)
         self._status(pending.call, "aborted")
-        await self._end(pending.call, reason)
+        await self._end(pending.call, reason, "dropped")
 
     async def stop(self) -> None:
         """The person has stopped the turn: end everything that has no result."""
         for pending in list(self._conversation.pending.values()):
             await self.abort(pending, STOPPED)
         for call in self._conversation.unanswered():
-            await self._end(call, STOPPED)
+            await self._end(call, STOPPED, "dropped")
 
     def lost(self, call_id: str) -> None:
         """An answer for a call that does not wait any more."""
         self.session_error(call_id, "SESSION_NOT_FOUND", GONE)
         for call in self._conversation.unanswered():
             if call.id == call_id:
-                self._failed(call, LOST)
+                self._failed(call, LOST, "session_lost")
 
     async def refuse(self, session_id: str) -> None:
         """Say why an answer or an abort for a call that does not wait (any more) cannot be followed."""
@@ -269,6 +280,8 @@ class TurnCalls:
         """Do what is next of a call. Whatever goes wrong is its result, unless it may be tried again, or the
         call waits for somebody who may go on with it."""
         call = pending.call
+        self._conversation.details_of(call.id)
+        self._since[call.id] = asyncio.get_running_loop().time()
 
         def tell(message: str, percentage: float | None) -> None:
             self._run.emit(events.ToolProgress(call.id, self._name(call), message, percentage))
@@ -284,7 +297,7 @@ class TurnCalls:
             if isinstance(error, NotAllowed) and pending.call_id:
                 raise
             if not _may_be_tried_again(error, pending):
-                await self._end(call, str(error))
+                await self._end(call, str(error), getattr(error, "code", ""))
                 return
             if pending.call_id:
                 self._conversation.pending[call.id] = pending  # with its answers
@@ -310,37 +323,59 @@ class TurnCalls:
             await self._ask(pending, outcome, unanswered)
             if pending.questions:
                 self._conversation.pending[call.id] = pending
+                self._took(call)
                 self._hush()
                 self._status(call, "awaiting_elicit")
                 return
             await self._answer(pending)
             outcome = await self._engine.calls.current(pending.call_id, report)
         else:
-            raise MidcallError(f"{self._name(call)} has asked {MAX_ROUNDS} times, and is given up")
+            raise MidcallError(f"{self._name(call)} has asked {MAX_ROUNDS} times and was stopped")
         self._hush()
         if pending.round:
             self._status(call, "failed" if outcome.is_error else "completed")
         if outcome.is_error:
-            self._failed(call, outcome.content)
+            self._failed(call, outcome.content, outcome.code)
             return
         self._conversation.pending.pop(call.id, None)
         self._conversation.say(Message("tool", outcome.content, tool_call_id=call.id))
-        self._run.emit(events.ToolResultEvent(call.id, self._name(call), outcome.content, outcome.structured))
+        details = self._took(call)
+        details.parts = Files(self._conversation.files).take_parts(outcome.blocks)
+        self._run.emit(
+            events.ToolResultEvent(
+                call.id,
+                self._name(call),
+                outcome.content,
+                outcome.structured,
+                details.parts,
+                details.seconds,
+            )
+        )
 
-    async def _end(self, call: ToolCall, reason: str) -> None:
+    def _took(self, call: ToolCall) -> ToolDetails:
+        """How a call went, with the time that it has run since it was gone on with."""
+        details = self._conversation.details_of(call.id)
+        since = self._since.pop(call.id, None)
+        if since is not None:
+            details.seconds = round(details.seconds + asyncio.get_running_loop().time() - since, 3)
+        return details
+
+    async def _end(self, call: ToolCall, reason: str, code: str = "") -> None:
         """A call fails that has not ended by itself: first in the journal, so that none is left there."""
         try:
             key = self._conversation.key_of(call)
             await finished(self._engine.calls.abort(self._conversation.principal, key, reason))
         except asyncio.CancelledError:
-            self._failed(call, reason)
+            self._failed(call, reason, code)
             raise
-        self._failed(call, reason)
+        self._failed(call, reason, code)
 
-    def _failed(self, call: ToolCall, message: str) -> None:
+    def _failed(self, call: ToolCall, message: str, code: str = "") -> None:
         self._conversation.pending.pop(call.id, None)
         self._conversation.say(Message("tool", f"Error: {message}", tool_call_id=call.id, is_error=True))
-        self._run.emit(events.ToolErrorEvent(call.id, self._name(call), message))
+        details = self._took(call)
+        details.code = code
+        self._run.emit(events.ToolErrorEvent(call.id, self._name(call), message, code, details.seconds))
 
     # --- what it asks -------------------------------------------------------------------------
 
@@ -375,7 +410,8 @@ class TurnCalls:
         try:
             sampling = self._engine.sampling_for(name)
             _, params = request_for(question)
-            return await sampling.answer(params, self._engine.model, self._meter.spend)
+            model = self._engine.model_of(self._conversation)
+            return await sampling.answer(params, model, self._meter.spend)
         except ModelError as error:
             self._tell(call, f"The model gave no answer: {error}")
             return NO_ANSWER
@@ -399,6 +435,7 @@ class TurnCalls:
             context=read_context(message, schema) or None,
             mode="url" if "url" in params else None,
             url=params.get("url"),
+            until=None if one.until is None else timestamp(one.until, "milliseconds"),
         )
 
     def take_at_once(self, response: ElicitResponse) -> bool:
@@ -413,13 +450,21 @@ class TurnCalls:
             return False
         result = response.result
         if result.action != "accept":
-            pending.answers[key] = {"action": result.action}
+            self._take(pending, key, {"action": result.action})
         elif pending.questions[key].component is None:
             content = {} if result.content is None else result.content
-            pending.answers[key] = {"action": "accept", "content": content}
+            self._take(pending, key, {"action": "accept", "content": content})
         else:
             return False
         return True
+
+    def _take(self, pending: Pending, key: str, answer: Mapping[str, Any]) -> None:
+        """Note what the person answers: for the call, and for whoever looks at the conversation later."""
+        pending.answers[key] = answer
+        asked = pending.questions.get(key)
+        if asked is not None:
+            noted = answered_question(asked, answer["action"], answer.get("content"))
+            self._conversation.details_of(pending.call.id).note(noted)
 
     async def take(self, response: ElicitResponse) -> None:
         """Take the person's answer to one question; it is said if it is no answer to any.
@@ -465,10 +510,13 @@ class TurnCalls:
                 raise PluginFailed(f"The plugin of {name} failed: {error}") from error
             if isinstance(shown, Shown):
                 question = with_component(question, shown, len(answers))
-            else:
+            elif question.component is None:
                 pending.answers[key] = shown
-                if question.component is None:
-                    return
+                return
+            else:
+                pending.questions[key] = question
+                self._take(pending, key, shown)
+                return
         pending.questions[key] = question
 
     # --- what is told -------------------------------------------------------------------------

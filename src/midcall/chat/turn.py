@@ -8,6 +8,10 @@ take turns until the model has nothing more to call, or a tool asks the person:
                                                                                   v
                           plugin_awaiting_elicit  <----  executing_tools  <--  streaming  -->  complete
 
+Something that is said aside, while a call waits, ends nothing: the model answers it without tools, and the
+call waits on. In what the model is told, such a call has a result at once that says that it waits, and what
+it comes to is told as soon as it is known.
+
 The conversation is saved while the model answers, before a tool runs or goes on, and before an event goes out
 that the person can act upon. The first time, what the person did is saved with it; if that is refused, there
 was no turn. Whenever it is, its messages have all that the lines up to its `lsn` tell, and nothing of those
@@ -20,21 +24,33 @@ import asyncio
 import contextlib
 import logging
 import uuid
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from midcall.chat import conversation as events
 from midcall.chat.conversation import MESSAGE_ID, ChatRequest, Conversation, Event, Failure, load, record_of
+from midcall.chat.details import KeptFile, with_data
 from midcall.chat.dialect import JointSave
 from midcall.chat.runs import Run
 from midcall.chat.tools import Meter, TurnCalls
 from midcall.errors import Conflict, JournalError, MidcallError, NotAllowed
 from midcall.items import to_json
 from midcall.journal.contract import CallWrite, ConversationRecord, RunEnd, Saved
-from midcall.models.base import Message, ModelRequest, Stopped, TextPart, ThinkingPart, ToolCall, cost
+from midcall.models.base import (
+    Attachment,
+    Message,
+    ModelRequest,
+    Stopped,
+    TextPart,
+    ThinkingPart,
+    ToolCall,
+    cost,
+    takes_images,
+)
 from midcall.principal import Principal
 
 if TYPE_CHECKING:
@@ -46,6 +62,21 @@ MAX_CALL_ID = 100
 """How many letters the id that a model gives a call may have."""
 
 INSTEAD = "The person did not answer, and wrote something else instead."
+
+EDITED = "The person has changed what they said before."
+
+WAITS = (
+    "(This call waits for an answer of the person to a question that it asks them. What it comes to is told "
+    "later. The person says something else first: answer that, and leave the question to them.)"
+)
+"""What a model is told of a call that waits, while the person says something else."""
+
+LATE = "(The call of {name} that waited for the person has ended. This is its result.)\n\n{content}"
+
+UNSEEN = "({name}: a picture that cannot be shown to you)"
+
+NOTHING_SAID = "The question above is still open: I can go on when it is answered."
+"""What is said in the place of a model that has only tool calls to answer with, which it may not make."""
 
 INTERNAL = Failure("Internal error", "internal_error")
 """How a turn ends that failed inside midcall."""
@@ -76,10 +107,14 @@ class Turn:
         """What the model has said so far in this iteration."""
         self._saving: asyncio.Task[Saved[Any]] | None = None
         """Writes the conversation down."""
+        self._cut: list[ToolCall] = []
+        """Calls that were cut off with what the person has edited; they are to be ended."""
 
     def _take_in(self) -> None:
         """Take in what the person said and answered, before the first save; what needs a handler is noted."""
-        conversation, model = self._conversation, self._engine.model
+        conversation, request = self._conversation, self._request
+        conversation.model = request.model or conversation.model
+        model = self._engine.model_of(conversation)
         conversation.run, conversation.lsn, conversation.failure = self._run.id, 0, None
         self._run.emit(
             events.SessionInfo(
@@ -89,11 +124,43 @@ class Turn:
         for one in self._request.plugin_elicit_responses:
             if self._request.plugin_abort is not None or not self._tools.take_at_once(one):
                 self._conversation.responses.append(one)
-        text, id = self._request.text, self._request.message_id
-        if text is not None and not _is_said(self._conversation, self._request):
-            self._conversation.unsaid.append(Message("user", text, extra={MESSAGE_ID: id} if id else {}))
-        if not self._conversation.unanswered():
+        if request.retry is not None:
+            self._call_again(request.retry)
+        elif request.text is not None and not _is_said(conversation, request):
+            self._take_message(request.text)
+        if not conversation.unanswered():
             self._say()
+
+    def _take_message(self, text: str) -> None:
+        """Take in what the person says: in the place of something, aside, or after what is still to end."""
+        conversation, request = self._conversation, self._request
+        files: tuple[Attachment, ...] = ()
+        aside = request.aside
+        if request.edit is not None:
+            files = conversation.messages[request.edit.message].files
+            self._cut = conversation.cut(request.edit.message)
+            aside = True
+        if request.attachments:
+            files = conversation.attach(request.attachments)
+        id = request.message_id
+        message = Message("user", text, extra={MESSAGE_ID: id} if id else {}, files=files)
+        if aside and conversation.pending:
+            conversation.say(message)
+        else:
+            conversation.unsaid.append(message)
+        if request.edit is not None:
+            conversation.drop_files()
+
+    def _call_again(self, call_id: str) -> None:
+        """Make a call again that has ended, with the same arguments, in the person's name."""
+        conversation = self._conversation
+        made = (call for message in conversation.messages for call in message.tool_calls)
+        call = next(call for call in made if call.id == call_id)
+        name = self._tools.look_for_tools().shown_name(call.name)
+        again = self._own(call, ())
+        conversation.say(Message("user", f"Call {name} again with the same arguments."))
+        conversation.say(Message("assistant", "", (again,)))
+        self._run.emit(events.ToolCalls([_shown(again)]))
 
     def _say(self) -> None:
         """What the person has said is in the messages, now that all tool calls have results."""
@@ -129,8 +196,12 @@ class Turn:
     async def _play(self) -> None:
         self._take_in()
         self._tools.look_for_tools()  # events name tools as the hub does
-        if self._conversation.unanswered() and not self._only_answers:
+        if self._cut or (self._conversation.unanswered() and not self._only_answers):
             await self._save()
+        for call in self._cut:
+            await self._engine.calls.abort(
+                self._conversation.principal, self._conversation.key_of(call), EDITED
+            )
         await self._process_plugin_abort()
         await self._process_plugin_responses()
         if self._conversation.unsaid:
@@ -140,6 +211,8 @@ class Turn:
             if self._tools.unmade:
                 await self._executing_tools()
             if self._conversation.pending:
+                if self._conversation.owes_aside():
+                    await self._streaming(aside=True)
                 await self._plugin_awaiting_elicit()
                 return
             reason = await self._next_iteration()
@@ -207,19 +280,24 @@ class Turn:
         self._iterations += 1
         return await self._streaming()
 
-    async def _streaming(self) -> str:
-        engine = self._engine
+    async def _streaming(self, *, aside: bool = False) -> str:
+        """Ask the model; `aside`, no tools are called."""
+        engine, model = self._engine, self._engine.model_of(self._conversation)
         # While the model is waited for; if it answers at once, with what it says.
         self._run.hush()
         waiting = asyncio.get_running_loop().call_soon(self._model_is_waited_for, self._run.lsn)
-        messages = joined(self._conversation.messages)
-        request = ModelRequest(messages, self._tools.look_for_tools().definitions, engine.system)
+        conversation = self._conversation
+        messages = for_model(conversation.messages, conversation.files if takes_images(model) else None)
+        tools = self._tools.look_for_tools().definitions
+        # A model that has called tools is to be told of them also if it may not.
+        choice: Literal["auto", "none"] = "none" if aside else "auto"
+        request = ModelRequest(messages, tools, engine.system, tool_choice=choice)
         thinking: list[str] = []
         calls: list[ToolCall] = []
         stopped = Stopped()
         self._said = []
         try:
-            async for event in engine.model.stream(request):
+            async for event in model.stream(request):
                 match event:
                     case TextPart(text):
                         self._said.append(sound(text))
@@ -227,7 +305,7 @@ class Turn:
                     case ThinkingPart(text):
                         thinking.append(sound(text))
                         self._run.emit(events.Thinking(thinking[-1]))
-                    case ToolCall():
+                    case ToolCall() if not aside:
                         calls.append(self._own(event, calls))
                     case Stopped():
                         stopped = event
@@ -235,6 +313,9 @@ class Turn:
             waiting.cancel()
         msgspec.json.encode(stopped.extra)  # what cannot be kept is not said
         text, self._said = "".join(self._said), []
+        if aside and not text.strip():
+            text = NOTHING_SAID
+            self._run.emit(events.TextEvent(text))
         self._meter.spend(cost(request, text, calls, stopped.usage))
         self._conversation.say(
             Message("assistant", text, tuple(calls), thinking="".join(thinking), extra=stopped.extra)
@@ -256,7 +337,7 @@ class Turn:
         An id that a journal could not keep, or that nobody could answer under, is replaced.
         """
         known = {c.id for message in self._conversation.messages for c in message.tool_calls}
-        known |= {c.id for c in calls}
+        known |= {c.id for c in calls} | {*self._conversation.forgotten}
         wanted = call.id or "call"
         if len(wanted) > MAX_CALL_ID or not wanted.isprintable():
             wanted = f"call_{uuid.uuid4().hex}"
@@ -399,18 +480,59 @@ def _is_said(conversation: Conversation, request: ChatRequest) -> bool:
     return conversation.awaits_answer_to(id) or (request.message is not None and conversation.has_said(id))
 
 
-def joined(messages: Iterable[Message]) -> tuple[Message, ...]:
-    """Messages for a model, of which many want person and assistant to speak in turns.
+def for_model(messages: Iterable[Message], files: dict[str, KeptFile] | None = None) -> tuple[Message, ...]:
+    """The messages of a conversation for a model. Many models want person and assistant to speak in turns,
+    and each tool call to have its result before anything else is said.
 
-    What the person said in several messages, because the model failed or was stopped, is one.
+    What the person said in several messages, because the model failed or was stopped, is one. The result of a
+    call that waited while something was said is told by the person. With the `files` of the conversation,
+    pictures have their data; without, the model is told that it cannot see them.
     """
     made: list[Message] = []
-    for role, spoken in groupby(messages, lambda message: message.role):
-        several = list(spoken)
-        if role == "user" and len(several) > 1:
-            several = [Message("user", "\n\n".join(message.content for message in several))]
-        made += several
+    for role, spoken in groupby(_in_order(messages), lambda message: message.role):
+        if role == "user":
+            made.append(_one_message([_with_files(one, files) for one in spoken]))
+        else:
+            made += spoken
     return tuple(made)
+
+
+def _in_order(messages: Iterable[Message]) -> Iterator[Message]:
+    """Messages, with a result right after each tool call."""
+    names: dict[str, str] = {}
+    """Of calls whose result was put off, by id."""
+    waits: dict[str, str] = {}
+    for message in messages:
+        if message.role == "tool":
+            if waits.pop(message.tool_call_id or "", None) is not None:
+                yield message
+            else:
+                name = names.get(message.tool_call_id or "", "a tool")
+                yield Message("user", LATE.format(name=name, content=message.content))
+            continue
+        for id in waits:
+            yield Message("tool", WAITS, tool_call_id=id)
+        names |= waits
+        waits = {call.id: call.name for call in message.tool_calls}
+        yield message
+    for id in waits:
+        yield Message("tool", WAITS, tool_call_id=id)
+
+
+def _with_files(message: Message, files: dict[str, KeptFile] | None) -> Message:
+    if not message.files:
+        return message
+    if files is not None:
+        return replace(message, files=tuple(with_data(message.files, files)))
+    unseen = "\n".join(UNSEEN.format(name=one.name) for one in message.files)
+    return replace(message, content=f"{message.content}\n\n{unseen}", files=())
+
+
+def _one_message(several: Sequence[Message]) -> Message:
+    if len(several) == 1:
+        return several[0]
+    text = "\n\n".join(message.content for message in several)
+    return Message("user", text, files=tuple(one for message in several for one in message.files))
 
 
 def _shown(call: ToolCall) -> dict[str, Any]:

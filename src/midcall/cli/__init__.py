@@ -17,6 +17,7 @@ from midcall.cli.command import EXIT_CODES_HELP, Exit, UsageError
 from midcall.cli.completion import add_parser as add_completion
 from midcall.cli.completion import complete
 from midcall.cli.demo import add_parser as add_demo
+from midcall.cli.dev import add_parser as add_dev
 from midcall.cli.fsm import add_parser as add_fsm
 from midcall.cli.inspect import add_parser as add_inspect
 from midcall.cli.install import add_parser as add_install
@@ -28,14 +29,15 @@ from midcall.version import __version__
 
 _EXAMPLES = """\
 examples:
-  midcall demo                                     a chat in the browser, in which a tool asks
-  midcall tools app:hub                            what can be called
-  midcall call app:hub files.delete --ids a        call it, and be asked here
+  midcall demo                                     a chat with a tool that asks
+  midcall tools app:hub                            list what you can call
+  midcall call app:hub files.delete --ids a        call it and answer here
   midcall call app:hub files.delete --ids a --yes  the same in a script
   midcall serve app:hub --port 8000                MCP at http://127.0.0.1:8000/mcp, WebSocket at /ws
-  midcall serve app:hub --stdio                    JSON-RPC 2.0, one message a line
-  midcall calls list --target app:hub              what waits for a person
-  midcall install claude-code app:hub --write      make it known to an MCP client
+  midcall dev app:hub                              the same while you write it: reloads, opens the page
+  midcall serve app:hub --stdio                    JSON-RPC 2.0, one message per line
+  midcall calls list --target app:hub              calls that wait for a person
+  midcall install claude-code app:hub --write      add it to an MCP client
   midcall tools "npx -y some-server"               the same for any MCP server
   midcall proxy --auth-tokens keys.txt -- npx -y some-server
 
@@ -91,8 +93,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for add_command in (
-        add_serve, add_proxy, add_call, add_calls, add_tools, add_inspect, add_fsm, add_install, add_demo,
-        add_completion,
+        add_serve, add_dev, add_proxy, add_call, add_calls, add_tools, add_inspect, add_fsm, add_install,
+        add_demo, add_completion,
     ):  # fmt: skip
         add_command(commands)
     return parser

@@ -4,25 +4,36 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from midcall.cli.command import EXIT_CODES_HELP, TARGET_HELP, Exit, UsageError, add_command, seconds
+from midcall.cli.command import (
+    EXIT_CODES_HELP,
+    TARGET_HELP,
+    Exit,
+    UsageError,
+    add_command,
+    add_selection,
+    restrict,
+    seconds,
+)
 
 if TYPE_CHECKING:
     from midcall.cli.output import Screen
     from midcall.hub import Hub
 
-_OPTIONS = ("--help", "--params", "--yes", "--answer", "--json", "--timeout", "--log-level")
+_OPTIONS = ("--help", "--params", "--yes", "--answer", "--json", "--output", "--timeout", "--log-level")
 _EXAMPLES = """\
-The parameters of METHOD are flags: `midcall call TARGET METHOD --help` shows them.
+The parameters of METHOD are flags: `midcall call TARGET METHOD --help` shows them. One that is a file takes
+@path, or @- for standard input; @@ stands for a value that begins with an @.
 
 examples:
   midcall call app:hub files.delete --ids a --ids b
   midcall call app:hub files.delete --params '{"ids": ["a", "b"]}' --yes
   midcall call app:hub setup.wizard --answer name=demo --answer select=full --answer 3=yes
   midcall call app:hub files.list --json | jq .content
+  midcall call app:hub scans.read --file @page.png --output results
   midcall call "npx -y @modelcontextprotocol/server-everything" echo --message hello
 
-In a terminal, questions are asked there, and Ctrl-C cancels the call; pressed twice, it leaves at
-once. Without a terminal, --yes and --answer answer the questions; a tool that asks something
+In a terminal, you are asked there. Ctrl-C cancels the call; press it twice to exit at
+once. Without a terminal, --yes and --answer supply the answers; a tool that asks anything
 else is told that this caller cannot be asked.
 
 """
@@ -34,13 +45,14 @@ def add_parser(commands: Any) -> None:
         commands,
         "call",
         run,
-        help="call a method, and be asked here",
-        description="Call a method of a hub, or a tool of an MCP server. Data go to standard output, "
-        "all else to standard error.",
+        help="call a method and answer its questions here",
+        description="Call a method of a hub, or a tool of an MCP server. Data goes to standard "
+        "output, everything else to standard error.",
         epilog=_EXAMPLES + EXIT_CODES_HELP,
     )
     parser.add_argument("target", metavar="TARGET", help=TARGET_HELP)
-    parser.add_argument("method", metavar="METHOD", help="the method's name, as in files.delete")
+    parser.add_argument("method", metavar="METHOD", help="name of the method, such as files.delete")
+    add_selection(parser)
     parser.add_argument("flags", metavar="...", nargs=argparse.REMAINDER, help="parameters and options")
     _add_options(parser)
 
@@ -58,18 +70,25 @@ def _add_options(parser: argparse._ActionsContainer) -> None:
         help="answer a question; KEY is its number, words of its message, its key or its kind (confirm, "
         "prompt, select, form, url, custom); VALUE is text or JSON. May be repeated",
     )
-    parser.add_argument("--json", action="store_true", help="print items as JSON, one a line")
+    parser.add_argument("--json", action="store_true", help="print items as JSON, one per line")
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="DIR",
+        help="save pictures, sound and files that the method gives in this folder",
+    )
     parser.add_argument(
         "--timeout",
         type=seconds,
         metavar="SECONDS",
-        help="how long a question waits if the tool does not say (default 30, 0 for no limit)",
+        help="how long a question waits unless the tool sets a limit, 0 for no limit (default: no limit in a "
+        "terminal, otherwise 30)",
     )
     parser.add_argument(
         "--log-level",
         default="error",
         choices=("debug", "info", "warning", "error"),
-        help="log of midcall itself, on standard error; `warning` shows the traceback of a tool that fails",
+        help="how much midcall logs to standard error; `warning` shows the traceback of a failing tool",
     )
 
 
@@ -99,6 +118,7 @@ async def _open_and_call(args: argparse.Namespace) -> Exit:
     handler.setFormatter(PrintableFormatter(logging.BASIC_FORMAT))
     logging.basicConfig(level=args.log_level.upper(), handlers=[handler])
     async with opened(args.target) as hub:
+        restrict(hub, args)
         args, params = _read_flags(hub, args)
         logging.getLogger().setLevel(args.log_level.upper())
         await hub.start_lifespans()
@@ -139,20 +159,20 @@ async def _call(hub: "Hub", args: argparse.Namespace, params: Any) -> Exit:
     from midcall.questions import PERSON_KINDS
 
     answers = GivenAnswers(args.answer or (), yes=args.yes)
-    time_limit = ATTACHED_TIME_LIMIT if args.timeout is None else args.timeout or None
     person = has_person()
+    default = None if person else ATTACHED_TIME_LIMIT
+    time_limit = default if args.timeout is None else args.timeout or None
     supports = PERSON_KINDS if person else answers.kinds
+    screen = _screen(args, person)
     invocation = hub.call(args.method, params, supports=supports, time_limit=time_limit)
-    return await InteractiveCall(invocation, _screen(args, person), answers, person=person).run()
+    return await InteractiveCall(invocation, screen, answers, person=person).run()
 
 
 def _screen(args: argparse.Namespace, person: bool) -> "Screen":
-    from midcall.cli.output import JsonLines, Plain
+    from midcall.cli.content import Folder
+    from midcall.cli.output import JsonLines, Plain, Terminal
 
+    folder = None if args.output is None else Folder(args.output)
     if args.json:
-        return JsonLines()
-    if not person:
-        return Plain()
-    from midcall.cli.output import Terminal
-
-    return Terminal()
+        return JsonLines(folder)
+    return Terminal(folder) if person else Plain(folder)

@@ -31,12 +31,12 @@ TOKEN_VARIABLE = "MIDCALL_TOKEN"  # noqa: S105  a name
 
 _EXAMPLES = """\
 examples:
-  midcall calls list --target app:hub                     in the journal of `midcall serve app:hub`
+  midcall calls list --target app:hub                     the journal of `midcall serve app:hub`
   midcall calls list --journal postgresql://db/calls --status waiting --json
-  midcall calls show ID --url http://127.0.0.1:8000       as the server that runs there knows it
-  midcall calls answer ID --url http://127.0.0.1:8000     be asked here, in place of the person
+  midcall calls show ID --url http://127.0.0.1:8000       as the running server knows it
+  midcall calls answer ID --url http://127.0.0.1:8000     answer here, on the person's behalf
   midcall calls answer ID name=Ada 2=yes --url http://127.0.0.1:8000
-  midcall calls answer ID name=Ada --target app:hub       no server runs: go on with the call here
+  midcall calls answer ID name=Ada --target app:hub       no server is running: resume the call here
   midcall calls abort ID --reason "wrong customer" --target app:hub
   midcall calls fork ID --at 3 --answer charge=no --target app:hub
   midcall calls export --all --journal calls.db > calls.jsonl
@@ -46,7 +46,7 @@ examples:
 _EXIT_CODES = """\
 exit codes:
   0  done
-  1  it could not be done, or the call that was answered failed
+  1  the action failed, or the answered call failed
   2  wrong usage, or no such call
   3  cancelled: Ctrl-C
   4  not answered: an answer does not fit, or matches no question
@@ -67,18 +67,18 @@ def add_parser(commands: Any) -> None:
         commands,
         "calls",
         show_help,
-        help="list, answer, abort, fork and move calls that wait",
-        description="Look after calls that wait for a person: in a journal, or in a server that runs.",
+        help="list, answer, abort, fork and move waiting calls",
+        description="Manage calls that wait for a person, in a journal or on a running server.",
         epilog=_EXAMPLES + _EXIT_CODES,
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION")
-    _add_list(_action(actions, "list", "list calls, the newest first"))
-    _add_show(_action(actions, "show", "show all that is known of a call"))
-    _add_answer(_action(actions, "answer", "answer for the person"))
+    _add_list(_action(actions, "list", "list calls, newest first"))
+    _add_show(_action(actions, "show", "show everything about a call"))
+    _add_answer(_action(actions, "answer", "answer on the person's behalf"))
     _add_abort(_action(actions, "abort", "end a call"))
-    _add_fork(_action(actions, "fork", "go on anew from the middle of a call, as another call"))
-    _add_export(_action(actions, "export", "write calls as JSON, one a line"))
-    _add_import(_action(actions, "import", "take in calls that were exported"))
+    _add_fork(_action(actions, "fork", "start a new call from the middle of another"))
+    _add_export(_action(actions, "export", "write calls as JSON, one per line"))
+    _add_import(_action(actions, "import", "import exported calls"))
 
 
 def _action(actions: Any, name: str, help: str) -> argparse.ArgumentParser:
@@ -88,7 +88,7 @@ def _action(actions: Any, name: str, help: str) -> argparse.ArgumentParser:
     )
     parser.set_defaults(action=name)
     where = parser.add_argument_group("which calls")
-    where.add_argument("--url", help="those of the server that runs there, as http://127.0.0.1:8000")
+    where.add_argument("--url", help="the calls of a running server, such as http://127.0.0.1:8000")
     where.add_argument(
         "--token",
         help="a key for that server, with the scope midcall:admin, or midcall:import to import "
@@ -97,18 +97,19 @@ def _action(actions: Any, name: str, help: str) -> argparse.ArgumentParser:
     where.add_argument(
         "--journal",
         metavar="PLACE",
-        help="those in this journal: a file, or postgresql://... (default: as `midcall serve TARGET` has it)",
+        help="the calls in this journal: a file, or postgresql://... (default: the journal of "
+        "`midcall serve TARGET`)",
     )
     where.add_argument(
         "--target",
-        help="where the hub is, as in app:hub; its code is run by `answer` and `fork` alone",
+        help="the hub, such as app:hub; only `answer` and `fork` run its code",
     )
     where.add_argument(
         "--encrypt-journal",
         action="store_true",
-        help="the journal is encrypted with the keys of MIDCALL_KEYS, and what is not is refused",
+        help="the journal is encrypted with the keys in MIDCALL_KEYS; unencrypted values are refused",
     )
-    where.add_argument("--cwd", metavar="DIR", help="work in this folder, as the server does")
+    where.add_argument("--cwd", metavar="DIR", help="work in this folder, like the server")
     return parser
 
 
@@ -118,18 +119,20 @@ def _add_list(parser: argparse.ArgumentParser) -> None:
         action="append",
         choices=STATUSES,
         default=[],
-        help="only calls of this status; may be repeated",
+        help="only calls with this status; may be repeated",
     )
     parser.add_argument("--name", metavar="METHOD", help="only calls of this method")
     parser.add_argument("--principal", metavar="NAME", help="only calls of this caller")
-    parser.add_argument("--limit", metavar="N", type=_positive, default=50, help="how many (default: 50)")
-    parser.add_argument("--json", action="store_true", help="print JSON, one call a line")
+    parser.add_argument(
+        "--limit", metavar="N", type=_positive, default=50, help="maximum number of calls (default: 50)"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON, one call per line")
 
 
 def _add_show(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", help="the id of the call")
     parser.add_argument(
-        "--values", action="store_true", help="also what was answered, what steps gave, and the result"
+        "--values", action="store_true", help="include answers, step results and the final result"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -144,12 +147,12 @@ def _add_answer(parser: argparse.ArgumentParser) -> None:
     )
     _add_running(parser)
     refusals = parser.add_mutually_exclusive_group()
-    refusals.add_argument("--decline", action="store_true", help="decline what is not answered")
-    refusals.add_argument("--cancel", action="store_true", help="cancel what is not answered")
+    refusals.add_argument("--decline", action="store_true", help="decline the remaining questions")
+    refusals.add_argument("--cancel", action="store_true", help="cancel the remaining questions")
 
 
 def _add_fork(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", help="the id of the call; it stays as it is")
+    parser.add_argument("id", metavar="ID", help="the id of the call, which does not change")
     parser.add_argument(
         "--at",
         metavar="N",
@@ -177,7 +180,7 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
         help="with --target: how long the call waits for its next answer (default: as long as for this one)",
     )
     parser.add_argument("--engine", choices=("dbos",), help=argparse.SUPPRESS)  # to be refused clearly
-    parser.add_argument("--json", action="store_true", help="print the call as JSON, as it is after that")
+    parser.add_argument("--json", action="store_true", help="print the resulting call as JSON")
 
 
 def _add_abort(parser: argparse.ArgumentParser) -> None:
@@ -186,7 +189,7 @@ def _add_abort(parser: argparse.ArgumentParser) -> None:
         "--reason",
         metavar="TEXT",
         default="An administrator aborted the call",
-        help="what its caller is told",
+        help="reason to give to its caller",
     )
 
 
@@ -198,12 +201,12 @@ def _add_export(parser: argparse.ArgumentParser) -> None:
         action="append",
         choices=STATUSES,
         default=[],
-        help="with --all: only calls of this status; may be repeated",
+        help="with --all: only calls with this status; may be repeated",
     )
 
 
 def _add_import(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="what `export` wrote; - for standard input")
+    parser.add_argument("file", metavar="FILE", help="the output of `export`; - for standard input")
 
 
 def _positive(text: str) -> int:
@@ -267,7 +270,7 @@ def _admin(args: argparse.Namespace) -> "AbstractAsyncContextManager[CallsAdmin]
             )
         if args.target is None:
             raise UsageError(
-                "Who goes on with the call? Give --url of the server that runs it, or --target to run it here"
+                "Where should the call resume? Pass --url for a running server, or --target to run it here"
             )
         return _of_target(args)
     return _of_journal(args)
@@ -342,7 +345,7 @@ def _journal(args: argparse.Namespace, *, create: bool, sealed: bool) -> "Journa
     target = args.target or BUILT_IN
     where = place_of(args.journal, target)
     if where == "memory":
-        raise UsageError("A journal in memory is known to its server alone: give --url")
+        raise UsageError("Only its server can see a journal in memory: use --url")
     path = Path(where.removeprefix("sqlite://"))
     if not create and "postgres" not in where.partition("://")[0] and not path.exists():
         others = sorted(default_path(target).parent.glob("*.db"))

@@ -117,7 +117,7 @@ async def fork_calls(admin: CallsAdmin, args: argparse.Namespace) -> Exit:
 async def export_calls(admin: CallsAdmin, args: argparse.Namespace) -> Exit:
     """`midcall calls export`."""
     if args.all == (args.id is not None):
-        raise UsageError("Export what? Give an ID, or --all")
+        raise UsageError("Nothing to export: pass an ID, or --all")
     running = count = 0
     if args.id is not None:
         _write_json(await admin.export(args.id))
@@ -207,7 +207,7 @@ async def answer_calls(admin: CallsAdmin, args: argparse.Namespace) -> Exit:
     refusal = DECLINED if args.decline else CANCELLED if args.cancel else None
     asks = not args.answers and refusal is None
     if asks and not has_person():
-        raise UsageError("Without a terminal, give answers: KEY=VALUE, --decline or --cancel")
+        raise UsageError("Without a terminal, pass answers: KEY=VALUE, --decline or --cancel")
     person = _Person() if asks else None
     while True:
         questions = _questions(call)
@@ -232,7 +232,9 @@ async def answer_calls(admin: CallsAdmin, args: argparse.Namespace) -> Exit:
 
 def _questions(call: Mapping[str, Any]) -> dict[str, AnyQuestion]:
     if not call["kept"]:
-        raise NotWaiting(call["id"], call["status"], "This call is not kept: only its caller can answer")
+        raise NotWaiting(
+            call["id"], call["status"], "This call is not in a journal: only its caller can answer"
+        )
     if call["status"] not in ("waiting", "diverged"):
         raise NotWaiting(call["id"], call["status"])
     return {one["key"]: question_from_wire(one["question"]) for one in call["questions"]}

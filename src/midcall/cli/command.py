@@ -4,9 +4,12 @@ import argparse
 import os
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-TARGET_HELP = "where the hub is, as in app:hub; or an MCP server: a URL, a command in quotes, an mcp.json"
+if TYPE_CHECKING:
+    from midcall.hub import Hub
+
+TARGET_HELP = "a hub, such as app:hub, or an MCP server: a URL, a quoted command, or an mcp.json"
 
 
 class Exit(IntEnum):
@@ -27,7 +30,7 @@ exit codes:
   2  wrong usage, unknown method or invalid arguments
   3  cancelled: Ctrl-C, or a question was cancelled
   4  not answered: a question timed out, could not be asked or had no matching --answer
-  5  cannot listen: the port is in use, or the address is not one of this machine
+  5  cannot listen: the port is in use, or the address does not belong to this machine
 """
 
 
@@ -80,6 +83,39 @@ def seconds(text: str) -> float:
     if not 0 <= time < float("inf"):
         raise ValueError
     return time
+
+
+def add_selection(parser: argparse._ActionsContainer) -> None:
+    """Add the options that leave out a part of a hub."""
+    for option, help in (
+        ("--only", "leave out all but these methods, resources and prompts"),
+        ("--without", "leave out these methods, resources and prompts"),
+    ):
+        parser.add_argument(
+            option,
+            metavar="PATTERN",
+            type=_patterns,
+            action="extend",
+            default=[],
+            help=f"{help}: tag:NAME, or a name as in 'files.*'; may be repeated",
+        )
+
+
+def _patterns(text: str) -> list[str]:
+    """Patterns with commas between them."""
+    return [one.strip() for one in text.split(",") if one.strip()]
+
+
+def restrict(hub: "Hub", args: argparse.Namespace) -> None:
+    """Leave out what `--only` and `--without` say. Raises `UsageError`."""
+    from midcall.errors import RegistrationError
+
+    if args.only or args.without:
+        try:
+            hub.restrict(only=args.only, without=args.without)
+        except RegistrationError as error:
+            options = " ".join(name for name in ("--only", "--without") if getattr(args, name[2:]))
+            raise UsageError(f"{options}: {error}") from None
 
 
 def work_in(folder: str | None) -> None:

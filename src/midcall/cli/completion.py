@@ -22,7 +22,7 @@ def add_parser(commands: Any) -> None:
         "completion",
         run,
         help="print a completion script for bash, zsh or fish",
-        description="Print a script that has a shell complete commands and options of midcall.",
+        description="Print a script that makes a shell complete the commands and options of midcall.",
         epilog=_EXAMPLES,
     )
     parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help="bash, zsh or fish")

@@ -4,14 +4,14 @@ Without a terminal (in CI) a booking is played by a script against the same serv
 """
 
 import argparse
-import os
 from typing import TYPE_CHECKING, Any
 
 from midcall.cli.command import Exit, UsageError, add_command
-from midcall.cli.listening import listen, port_number
+from midcall.cli.listening import listen, open_page, page_url, port_number
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Sequence
 
     from midcall.chat.engine import ChatEngine
     from midcall.cli.output import Screen
@@ -51,16 +51,16 @@ def add_parser(commands: Any) -> None:
         commands,
         "demo",
         run,
-        help="open a chat in the browser, in which a tool asks",
+        help="open a chat with a tool that asks",
         description="Serve the built-in examples with a chat, and open it in the browser. Without a "
-        "terminal, a booking is played by a script.",
+        "terminal, a script plays a booking.",
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument(
-        "--port", type=port_number, default=0, help="port to listen on (default: any that is free)"
+        "--port", type=port_number, default=0, help="port to listen on (default: any free port)"
     )
     add_model(parser)
-    parser.add_argument("--terminal", action="store_true", help="take a tour in this terminal too")
+    parser.add_argument("--terminal", action="store_true", help="also take a tour in this terminal")
     parser.add_argument("--no-browser", action="store_true", help="do not open the browser")
 
 
@@ -72,14 +72,14 @@ def run(args: argparse.Namespace) -> Exit:
 
     if not is_loopback(args.host):
         raise UsageError(
-            f"The demo lets everybody in, so it listens on this machine only, not on {args.host}"
+            f"The demo has no authentication, so it listens on this machine only, not on {args.host}"
         )
     chat = _chat(args.model)
     listeners = listen(args.host, args.port)
     return asyncio.run(_demo(chat, listeners, terminal=args.terminal, browser=not args.no_browser))
 
 
-def _chat(model: str | None) -> "ChatEngine":
+def _chat(models: "Sequence[str]") -> "ChatEngine":
     """The chat of the demo. What waits in it outlives the demo: it is in the user's state directory."""
     from midcall.activations.demo import hub
     from midcall.cli.serve_options import prepare_chat
@@ -88,7 +88,7 @@ def _chat(model: str | None) -> "ChatEngine":
 
     made = hub()
     made.durable = DurableCalls(made, choose_journal(None, TARGET))
-    prepare_chat(model, made)
+    prepare_chat(models, made)
     if made.chat is None:
         raise RuntimeError("The hub of the demo has a chat")
     return made.chat
@@ -123,7 +123,6 @@ async def _demo(
 
 async def _show(chat: "ChatEngine", host: str, port: int, *, terminal: bool, browser: bool) -> Exit:
     import asyncio
-    import webbrowser
 
     from midcall.cli.output import Plain, Terminal, has_person
 
@@ -137,8 +136,8 @@ async def _show(chat: "ChatEngine", host: str, port: int, *, terminal: bool, bro
     if not person:
         screen.say(_SCRIPTED)
         return await _play(chat, screen)
-    if browser and "SSH_CONNECTION" not in os.environ:  # a browser there would be one of text, or nobody's
-        await asyncio.to_thread(webbrowser.open, f"http://{host}:{port}/")
+    if browser:
+        await asyncio.to_thread(open_page, page_url(host, port))
     exit = await _tour(chat.hub, screen) if terminal else Exit.SUCCESS
     if exit == Exit.SUCCESS:
         screen.say(_AFTER)

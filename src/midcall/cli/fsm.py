@@ -24,7 +24,7 @@ examples:
 
 def add_parser(commands: Any) -> None:
     """Add the command to the command line."""
-    about = "Look at the state machines of a hub, check and draw definitions, and run one."
+    about = "List the state machines of a hub, check and draw definitions, and run them."
     brief = "list, check, draw and run state machines"
     parser: Any = add_command(commands, "fsm", run, help=brief, description=about, epilog=_EXAMPLES)
     parser.set_defaults(run=lambda _: parser.print_help() or Exit.USAGE)
@@ -32,14 +32,14 @@ def add_parser(commands: Any) -> None:
     for name, help in (
         ("list", "list the machines of a hub"),
         ("show", "print the definition of a machine"),
-        ("check", "say what is wrong with a machine"),
+        ("check", "check a machine for errors"),
         ("draw", "draw a machine"),
-        ("run", "run a machine, and be asked here"),
+        ("run", "run a machine and answer its questions here"),
     ):
         one = add_command(actions, name, run, help=help, description=f"{help.capitalize()}.")
         one.set_defaults(action=name, id=None)
         or_file = "" if name in ("list", "run") else "; or a file with a definition in JSON"
-        one.add_argument("target", metavar="TARGET", help=f"where the hub is, as in app:hub{or_file}")
+        one.add_argument("target", metavar="TARGET", help=f"the hub, such as app:hub{or_file}")
         if name != "list":
             one.add_argument("id", metavar="ID", nargs=None if name == "run" else "?", help="which machine")
         if name == "draw":

@@ -3,7 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from midcall.cli.command import TARGET_HELP, Exit, add_command
+from midcall.cli.command import TARGET_HELP, Exit, add_command, add_selection, restrict
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,12 +25,13 @@ def add_parser(commands: Any) -> None:
         "inspect",
         run,
         help="show the tools, resources and prompts of a hub or an MCP server, with their schemas",
-        description="Show all that a hub or an MCP server offers: tools, resources, resource templates and "
-        "prompts, with their schemas.",
+        description="Show everything that a hub or an MCP server offers: tools, resources, resource "
+        "templates and prompts, with their schemas.",
         epilog=_EXAMPLES,
     )
     parser.add_argument("target", metavar="TARGET", help=TARGET_HELP)
-    parser.add_argument("--json", action="store_true", help="print it as JSON, as MCP lists it")
+    add_selection(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON, in the form of MCP lists")
 
 
 def run(args: argparse.Namespace) -> Exit:
@@ -45,6 +46,7 @@ async def _inspect(args: argparse.Namespace) -> Exit:
     from midcall.cli.output import console, write_out
 
     async with opened(args.target) as hub:
+        restrict(hub, args)
         offered = offers(hub)
     if args.json:
         from msgspec import json

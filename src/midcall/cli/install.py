@@ -71,8 +71,9 @@ def add_parser(commands: Any) -> None:
         commands,
         "install",
         run,
-        help="make a hub known to an MCP client",
-        description="Print the configuration that has an MCP client start a hub, or add it with --write.",
+        help="add a hub to an MCP client",
+        description="Print the configuration with which an MCP client starts a hub, or add it to "
+        "the client with --write.",
         epilog=_EXAMPLES,
     )
     parser.add_argument("client", metavar="CLIENT", choices=CLIENTS, help=" | ".join(CLIENTS))
@@ -81,11 +82,13 @@ def add_parser(commands: Any) -> None:
         "--http", metavar="URL", help="connect to a server at this URL instead of starting one"
     )
     parser.add_argument(
-        "--name", help="what the client calls it (default: the name of the hub or its module)"
+        "--name", help="the name of the server in the client (default: the name of the hub or its module)"
     )
-    parser.add_argument("--write", action="store_true", help="add it to the client's file")
-    parser.add_argument("--config", metavar="PATH", help="the client's file, if it is elsewhere")
-    parser.add_argument("--force", action="store_true", help="replace another server of the same name")
+    parser.add_argument("--write", action="store_true", help="add it to the client's configuration file")
+    parser.add_argument(
+        "--config", metavar="PATH", help="path of the client's configuration file, if it is not the usual one"
+    )
+    parser.add_argument("--force", action="store_true", help="replace an existing server with the same name")
 
 
 def run(args: argparse.Namespace) -> Exit:
@@ -130,7 +133,7 @@ def _entry(client: ClientSettings, args: argparse.Namespace) -> tuple[str, dict[
     name = args.name or hub_name
     if re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name) is None:
         raise UsageError(
-            f"{name!r} is no name for a server: letters, digits, - and _ only. Give another by --name"
+            f"{name!r} is no name for a server: letters, digits, - and _ only. Choose another with --name"
         )
     if args.http is not None:
         return name, _remote(client, args.http)
@@ -191,7 +194,7 @@ def merge(path: Path, servers: str, name: str, server: dict[str, Any], *, force:
         if name in known and not force:
             raise UsageError(
                 f"{path} has another server {name!r}: {_short(known[name])}. "
-                "Give another name by --name, or replace it with --force"
+                "Choose another name with --name, or replace it with --force"
             )
         known[name] = server
         _replace(path, _as_json(config))

@@ -6,6 +6,7 @@ import errno
 import logging
 import os
 import socket
+import sys
 from urllib.parse import urlsplit
 
 from midcall.cli.command import CannotListen
@@ -49,9 +50,29 @@ def _reason(error: OSError) -> str:
     return f"{os.strerror(error.errno)}{hint if error.errno == errno.EADDRINUSE else ''}"
 
 
+def page_url(host: str, port: int) -> str:
+    """Where the page is, for a browser."""
+    return f"http://{_place(host, port)}/"
+
+
+def open_page(url: str) -> bool:
+    """Show a page in the person's browser. Where there is none, as over ssh, say where the page is."""
+    from midcall.client.oauth.login import open_browser
+
+    remote = any(name in os.environ for name in ("SSH_CONNECTION", "SSH_TTY"))
+    if ("BROWSER" in os.environ or not remote) and open_browser(url):  # an editor's server sets the first
+        return True
+    print(f"Open {url} in a browser.", file=sys.stderr, flush=True)  # noqa: T201
+    return False
+
+
+def _place(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host or 'localhost'}:{port}"
+
+
 def announce(host: str, port: int, *, journal: str, model: str | None) -> None:
     """Log where the page, MCP and the WebSocket are, where calls are kept, and which model chats."""
-    place = f"[{host}]:{port}" if ":" in host else f"{host or 'localhost'}:{port}"
+    place = _place(host, port)
     log.info("Page:    http://%s/", place)
     log.info("MCP:     http://%s/mcp (WebSocket: ws://%s/ws)", place, place)
     log.info("Journal: %s", shown_place(journal))

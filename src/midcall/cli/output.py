@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 
+from midcall.cli.content import Block, Folder, drawn, parts_of, pictures
 from midcall.items import Data, Item, Log, Progress, encode_item, to_builtins
 from midcall.logs import printable
 
@@ -54,10 +55,15 @@ def has_person() -> bool:
 class Plain:
     """Lines without colour or movement."""
 
+    def __init__(self, folder: Folder | None = None) -> None:
+        """`folder` is where pictures, sound and files are saved."""
+        self._folder = folder
+
     def show(self, item: Item) -> None:
         match item:
             case Data():
-                write_out(readable(item.content))
+                for part in parts_of(item.content):
+                    write_part(part, self._folder)
             case Progress():
                 self.say(progress_line(item))
             case Log():
@@ -83,6 +89,10 @@ class JsonLines(Plain):
         if isinstance(item, Log):
             self.say(log_line(item))
             return
+        if isinstance(item, Data) and self._folder is not None:
+            for block in parts_of(item.content):
+                if isinstance(block, Block):
+                    self.say(self._folder.save(block))
         write_out(encode_item(item).decode())
 
 
@@ -90,6 +100,18 @@ def write_out(text: str) -> None:
     """Write a line to standard output: as it is to a program, and printable to a terminal."""
     sys.stdout.write(f"{printable(text) if sys.stdout.isatty() else text}\n")
     sys.stdout.flush()
+
+
+def write_part(part: Any, folder: Folder | None) -> None:
+    """Write a part of what a call gave: a picture itself where it can be seen, else its name and size."""
+    if not isinstance(part, Block):
+        write_out(readable(part))
+        return
+    saved = None if folder is None else folder.save(part)
+    picture = drawn(part, pictures())
+    if picture is not None:
+        sys.stdout.write(f"{picture}\n")
+    write_out(saved or str(part))
 
 
 def say(text: str) -> None:
@@ -155,9 +177,11 @@ class Terminal:
     the other.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Folder | None = None) -> None:
+        """`folder` is where pictures, sound and files are saved."""
         from rich.console import Console
 
+        self._folder = folder
         self._console = Console(stderr=True, highlight=False)
         self._bar: progress.Progress | None = None
         self._task: progress.TaskID | None = None
@@ -166,7 +190,8 @@ class Terminal:
     def show(self, item: Item) -> None:
         match item:
             case Data():
-                self._show_data(item)
+                for part in parts_of(item.content):
+                    self._show_part(part)
             case Progress() if self._paused:
                 self.say(progress_line(item), "quiet")
             case Progress():
@@ -193,13 +218,17 @@ class Terminal:
             self._bar.stop()
             self._bar = None
 
-    def _show_data(self, item: Data) -> None:
-        text = readable(item.content)
-        if not sys.stdout.isatty():
-            write_out(text)
+    def _show_part(self, part: Any) -> None:
+        if isinstance(part, Block) or not sys.stdout.isatty():
+            moves = self._bar is not None and not self._paused and sys.stdout.isatty()
+            if moves:
+                self.pause()
+            write_part(part, self._folder)
+            if moves:
+                self.resume()
             return
-        shown = styled(text)
-        if not isinstance(item.content, str):
+        shown = styled(readable(part))
+        if not isinstance(part, str):
             from rich.highlighter import JSONHighlighter
 
             JSONHighlighter().highlight(shown)

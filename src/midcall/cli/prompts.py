@@ -5,17 +5,18 @@ field by field, from its schema. Prompts are drawn on standard error, so that st
 data alone.
 """
 
+import datetime as dt
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
 import questionary
 from prompt_toolkit.output import create_output
 
-from midcall.cli.command import Interrupted
+from midcall.cli.command import Interrupted, UsageError
 from midcall.cli.output import readable
-from midcall.cli.schema_fields import MISSING, SchemaField, fields_of, read_json
+from midcall.cli.schema_fields import MISSING, SchemaField, fields_of, file_text, read_json
 from midcall.logs import printable
 from midcall.questions import (
     DECLINED,
@@ -87,19 +88,30 @@ class Prompts:
         """Each field in turn; asked again, it starts from what was entered before."""
         self._say(question.message)
         entered = self._entered.setdefault(request_id, {})
-        for field in fields_of(question.schema):
+        await self._fields(fields_of(question.schema), entered, "")
+        return CustomAnswer(dict(entered))
+
+    async def _fields(self, fields: Iterable[SchemaField], entered: dict[str, Any], path: str) -> None:
+        for field in fields:
             before = entered.get(field.name, field.default)
-            value = await self._field(field, None if before is MISSING else before)
+            value = await self._field(field, None if before is MISSING else before, path + field.name)
             if value is MISSING:
                 entered.pop(field.name, None)
             else:
                 entered[field.name] = value
-        return CustomAnswer(dict(entered))
 
-    async def _field(self, field: SchemaField, before: Any) -> Any:
-        label = f"{field.name} ({field.description})" if field.description else field.name
+    async def _field(self, field: SchemaField, before: Any, path: str) -> Any:
+        label = f"{path} ({field.description})" if field.description else path
         optional = field.nullable or (not field.required and field.default is MISSING)
         blank = None if field.nullable else MISSING
+        if field.fields:
+            if (optional or not field.required) and not await self._confirm(
+                f"Fill in {label}?", bool(before)
+            ):
+                return blank if optional else MISSING
+            inside = dict(before) if isinstance(before, dict) else {}
+            await self._fields(field.fields, inside, f"{path}.")
+            return inside
         if field.kind == "boolean" and not optional:
             return await self._confirm(label, bool(before))
         if field.kind in ("boolean", "choice"):
@@ -112,21 +124,54 @@ class Prompts:
             first = before if before in named.values() else None
             chosen = await self._choose(label, choices, first)
             return blank if chosen == LEAVE_OUT and LEAVE_OUT not in named else chosen
-        item = field.item
-        if item is not None and item.kind == "choice":
-            checked = before or ()
-            choices = [_choice(str(c), c, checked=c in checked) for c in item.choices]
-            return await self._checkbox(label, choices)
-        if item is not None and item.kind in ("string", "integer", "number"):
-            text = await self._text(label, ", ".join(map(str, before or ())), f"{field.type}, with commas")
-            return [item.read(one.strip()) for one in text.split(",") if one.strip()]
+        if field.item is not None:
+            listed = await self._list(field, field.item, before, label)
+            if listed is not MISSING:
+                return blank if not listed and optional else listed
+        if field.kind == "file":
+            text = await self._path(label, optional or before is not None)
+            return file_text(text) if text else blank if before is None else before
         text = await self._text(
             label,
             _as_text(before),
-            f"{field.type}, may be empty" if optional else field.type,
+            f"{_hint(field)}, may be empty" if optional else _hint(field),
             lambda text: (optional and not text) or _fault(field, text) or True,
         )
         return blank if optional and not text else field.read(text)
+
+    async def _list(self, field: SchemaField, item: SchemaField, before: Any, label: str) -> Any:
+        """The elements of a list, or `MISSING` if it can only be asked for as JSON."""
+        if item.kind == "choice":
+            checked = before or ()
+            choices = [_choice(str(c), c, checked=c in checked) for c in item.choices]
+            return await self._checkbox(label, choices)
+        if item.kind in ("string", "integer", "number"):
+            text = await self._text(
+                label,
+                ", ".join(map(str, before or ())),
+                f"{field.type}, with commas",
+                lambda text: next(filter(None, (_fault(item, one) for one in _commas(text))), True),
+            )
+            return [item.read(one) for one in _commas(text)]
+        if item.kind == "file":
+            paths: list[str] = []
+            while text := await self._path(f"{label}, file {len(paths) + 1}", True):
+                paths.append(text)
+            return [file_text(path) for path in paths]
+        if item.fields:
+            made: list[Any] = []
+            while await self._confirm(f"Add {'another' if made else 'one'} to {label}?", False):
+                one: dict[str, Any] = {}
+                await self._fields(item.fields, one, f"{field.name}.{len(made) + 1}.")
+                made.append(one)
+            return made
+        return MISSING
+
+    async def _path(self, label: str, optional: bool) -> str:
+        hint = "path of a file, may be empty" if optional else "path of a file"
+        return await self._text(
+            label, None, hint, lambda text: (optional and not text) or _no_file(text) or True
+        )
 
     # --- questionary -------------------------------------------------------------------------
 
@@ -187,9 +232,39 @@ def _fault(field: SchemaField, text: str) -> str | None:
         return "This is not a whole number"
     if field.kind == "number" and not isinstance(value, int | float):
         return "This is not a number"
+    if field.format in _TIMES and not _is_time(field.format, text):
+        return f"This is not a {_hint(field)}"
     if field.kind in ("json", "array") and read_json(text) is MISSING and "string" not in field.type:
         return "This is not JSON"
     return None
+
+
+_TIMES = {"date": "date, as in 2026-07-28", "date-time": "date and time, as in 2026-07-28T16:30:00Z"}
+
+
+def _hint(field: SchemaField) -> str:
+    return _TIMES.get(field.format, field.type)
+
+
+def _is_time(format: str, text: str) -> bool:
+    try:
+        dt.date.fromisoformat(text) if format == "date" else dt.datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _no_file(path: str) -> str | None:
+    """Why there is no such file to be sent."""
+    try:
+        file_text(path)
+    except UsageError as error:
+        return str(error)
+    return None
+
+
+def _commas(text: str) -> list[str]:
+    return [one.strip() for one in text.split(",") if one.strip()]
 
 
 def _as_text(value: Any) -> str:

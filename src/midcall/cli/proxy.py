@@ -25,8 +25,8 @@ examples:
   midcall proxy --stdio --header "Authorization: Bearer $TOKEN" -- https://tools.example.com/mcp
   midcall proxy -- ~/.cursor/mcp.json         all servers of another client's settings
 
-What the server behind asks reaches the person by whatever the client in front of it can do, whichever
-revision of MCP the two speak. Logs, those of the server included, go to standard error.
+Questions of the upstream server reach the person by whatever means the client has, whichever
+MCP revisions the two speak. All logs, including the upstream server's, go to standard error.
 """
 
 
@@ -45,18 +45,18 @@ def add_parser(commands: Any) -> None:
         "server",
         metavar="COMMAND or URL",
         nargs="+",
-        help="the server behind: a command with its arguments, a URL, or a file with mcpServers; "
-        "after `--`, so that its options are its own",
+        help="the upstream server: a command with its arguments, a URL, or a file with mcpServers; "
+        "put it after `--`, so that its options are its own",
     )
-    parser.add_argument("--http", action="store_true", help="serve HTTP, as it does unless --stdio is given")
+    parser.add_argument("--http", action="store_true", help="serve over HTTP (the default)")
     add_server_options(parser)
     add_options(parser)
-    parser.set_defaults(mcp=True, mcp_only=True)
+    parser.set_defaults(mcp=True, mcp_only=True, reload=False)
 
 
 def add_server_options(parser: argparse._ActionsContainer) -> None:
     """The options by which a server is reached."""
-    group = parser.add_argument_group("the server behind")
+    group = parser.add_argument_group("the upstream server")
     group.add_argument(
         "--header",
         metavar="NAME: VALUE",
@@ -71,20 +71,22 @@ def add_server_options(parser: argparse._ActionsContainer) -> None:
         type=_variable,
         action="append",
         default=[],
-        help="a variable for a server that is started; NAME alone passes on the one of this process; "
+        help="an environment variable for a server that midcall starts; NAME alone passes on the "
+        "current value; "
         "may be repeated",
     )
     group.add_argument(
         "--inherit-env",
         action="store_true",
-        help="give a server that is started all variables of this process, secrets included "
+        help="pass all environment variables of this process to a server that midcall starts, "
+        "including secrets "
         "(default: only PATH, HOME and the like)",
     )
     group.add_argument(
         "--era",
         choices=("auto", "legacy", "modern"),
         default="auto",
-        help="which revisions of MCP to speak to it: before 2026, or since (default: it is found out)",
+        help="MCP revisions to use with it: before 2026 (legacy) or since (modern) (default: detected)",
     )
 
 
@@ -93,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
     from midcall.cli.serve import serve
 
     if args.http and args.stdio:
-        raise UsageError("Either --http or --stdio, not both")
+        raise UsageError("Use either --http or --stdio, not both")
     args.target = _place(args.server)
     return serve(args, lambda: proxy_of(args.server, args))
 
@@ -127,14 +129,14 @@ def _place(server: Sequence[str]) -> str:
 def _header(text: str) -> tuple[str, str]:
     name, colon, value = text.partition(":")
     if not colon or not name.strip():
-        raise argparse.ArgumentTypeError(f"{text!r} is no header, as in 'Authorization: Bearer ...'")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a header, such as 'Authorization: Bearer ...'")
     return name.strip(), value.strip()
 
 
 def _variable(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not name:
-        raise argparse.ArgumentTypeError(f"{text!r} is no variable, as in NAME=VALUE")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a variable, such as NAME=VALUE")
     if not equals and name not in os.environ:
         raise argparse.ArgumentTypeError(f"this process has no variable {name}")
     return name, value if equals else os.environ[name]

@@ -36,7 +36,9 @@ class RemoteAdmin:
 
     def __init__(self, url: str, token: str | None) -> None:
         if urlsplit(url).scheme not in ("http", "https"):
-            raise UsageError(f"--url is the address of a server, as http://127.0.0.1:8000, not {url!r}")
+            raise UsageError(
+                f"--url must be the address of a server, such as http://127.0.0.1:8000, not {url!r}"
+            )
         try:
             self._admin = HttpUrl(url.partition("?")[0].rstrip("/") + "/admin")
             shown = str(HttpUrl(url)).rstrip("/")

@@ -1,12 +1,14 @@
 """What a JSON Schema says about named values, as far as a person types them.
 
 The flags of a command, the questions of a form and the list of a method's parameters are all made from this:
-`--ids a --ids b` for an array, `--force/--no-force` for a boolean, JSON for an object. Nothing is validated
-here: text becomes the value that it looks like, and whoever takes the value says what is wrong with it, in
-the same words as to any other caller. So no flag is required here, and choices are shown but not enforced.
+`--ids a --ids b` for an array, `--force/--no-force` for a boolean, `--scan @page.png` for a file, JSON for an
+object. Nothing is validated here: text becomes the value that it looks like, and whoever takes the value says
+what is wrong with it, in the same words as to any other caller. So no flag is required here, and choices are
+shown but not enforced.
 """
 
 import argparse
+import base64
 import sys
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -14,10 +16,11 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from midcall.cli.command import UsageError
-from midcall.json_schema import Schema, as_text, choices, followed, variants, without_null
+from midcall.json_schema import Schema, as_text, choices, followed, is_file, variants, without_null
 from midcall.logs import printable
+from midcall.plexus.protocol import MAX_MESSAGE
 
-Kind = Literal["string", "integer", "number", "boolean", "choice", "array", "json"]
+Kind = Literal["string", "file", "integer", "number", "boolean", "choice", "array", "json"]
 
 MISSING: Any = msgspec.UNSET
 
@@ -33,8 +36,13 @@ _SIMPLE: dict[str, Kind] = {
 }
 
 
+MAX_FILE = MAX_MESSAGE // 4 * 3 - 64 * 1024
+"""Bytes of a file: what a message has room for as base64, with a little beside it."""
+
+
 class SchemaField(NamedTuple):
-    """One named value. `item` describes the elements of an array; `choices` the values of an enum."""
+    """One named value. `item` describes the elements of an array, `fields` what an object has, and `choices`
+    are the values of an enum."""
 
     name: str
     kind: Kind
@@ -45,12 +53,19 @@ class SchemaField(NamedTuple):
     description: str = ""
     choices: tuple[Any, ...] = ()
     item: "SchemaField | None" = None
+    fields: "tuple[SchemaField, ...]" = ()
+    format: str = ""
 
     def read(self, text: str) -> Any:
-        """The value that a text stands for; the text itself where it looks like nothing better."""
+        """The value that a text stands for; the text itself where it looks like nothing better.
+
+        Raises `UsageError` for a file that cannot be read.
+        """
         if self.nullable and text == "null":
             return None
-        if self.kind == "string":
+        if self.kind == "file" and text.startswith("@"):
+            return text[1:] if text.startswith("@@") else file_text(text[1:])
+        if self.kind in ("string", "file"):
             return text
         value = read_json(text)
         match self.kind:
@@ -91,6 +106,11 @@ def _field(name: str, schema: Schema, root: Schema, required: bool, depth: int =
         return SchemaField(name, "json", "any", required=required)
     given, (schema, nullable) = schema, without_null(schema, root)
     kind, words, values, item = _read(schema, root, depth + 1)
+    properties, required_inside = schema.get("properties"), schema.get("required")
+    inside: tuple[SchemaField, ...] = ()
+    if kind == "json" and isinstance(properties, dict) and not variants(schema):
+        names = required_inside if isinstance(required_inside, list) else ()
+        inside = tuple(_field(key, one, root, key in names, depth + 1) for key, one in properties.items())
     return SchemaField(
         name,
         kind,
@@ -101,6 +121,8 @@ def _field(name: str, schema: Schema, root: Schema, required: bool, depth: int =
         given.get("description") or schema.get("description") or "",
         values,
         item,
+        inside,
+        str(schema.get("format", "")),
     )
 
 
@@ -113,6 +135,8 @@ def _read(schema: Schema, root: Schema, depth: int) -> tuple[Kind, str, tuple[An
     if of_type == "array" and isinstance(schema.get("items"), dict):
         item = _field("", schema["items"], root, True, depth)
         return "array", f"list of {item.type}", (), item
+    if is_file(schema):
+        return "file", "file", (), None
     if of_type in _SIMPLE:
         return _SIMPLE[of_type], of_type, (), None
     words = [_field("", one, root, True, depth).type for one in variants(schema)[:_MOST_VARIANTS]]
@@ -181,6 +205,22 @@ class Flags:
         return {key.removeprefix(_DEST): value for key, value in given.items() if key.startswith(_DEST)}
 
 
+def file_text(path: str) -> str:
+    """A file as base64; `-` is standard input. Raises `UsageError`."""
+    try:
+        if path == "-":
+            data = sys.stdin.buffer.read(MAX_FILE + 1)
+        else:
+            with Path(path).open("rb") as file:
+                data = file.read(MAX_FILE + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"Cannot read {path}: {reason}") from None
+    if len(data) > MAX_FILE:
+        raise UsageError(f"Cannot send {path}: a file may have {MAX_FILE} bytes at most")
+    return base64.b64encode(data).decode()
+
+
 def read_params(text: str) -> Any:
     """The value of `--params`: JSON, `@file`, or `-` for standard input. Raises `UsageError`."""
     if text == "-":
@@ -210,10 +250,13 @@ def _help(field: SchemaField) -> str:
     return " ".join(part if n else f"{part}," for n, part in enumerate(parts) if part).rstrip(",")
 
 
+_METAVARS = {"string": "TEXT", "file": "@PATH", "integer": "N", "number": "NUMBER", "boolean": "BOOL"}
+
+
 def _metavar(field: SchemaField) -> str:
     if field.kind == "choice":
         return printable(f"{{{','.join(str(choice) for choice in field.choices)}}}")
-    return {"string": "TEXT", "integer": "N", "number": "NUMBER", "boolean": "BOOL"}.get(field.kind, "JSON")
+    return _METAVARS.get(field.kind, "JSON")
 
 
 def _short(text: str) -> str:

@@ -9,8 +9,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from midcall.cli.command import Exit, UsageError, add_command, with_details, work_in
-from midcall.cli.listening import announce, listen
+from midcall.cli.command import Exit, UsageError, add_command, restrict, with_details, work_in
+from midcall.cli.listening import announce, listen, open_page, page_url
+from midcall.cli.notify_options import notify_from
+from midcall.cli.reload import refuse_reload
 from midcall.cli.serve_options import add_options, prepare_chat, public_url
 
 if TYPE_CHECKING:
@@ -25,14 +27,15 @@ _M_MMAP_THRESHOLD = -3
 """As in `malloc.h`."""
 _EXAMPLES = """\
 examples:
-  midcall serve                             the built-in examples, ws://127.0.0.1:8000/ws
+  midcall serve                             the built-in examples
   midcall serve app:hub --host 0.0.0.0 --port 9000 --auth-tokens keys.txt --allow-host tools.example.com
   midcall serve app:hub --workers 4 --journal postgresql://user@db/calls
   midcall serve app:hub --journal postgresql://user@db/calls --engine dbos
-  midcall serve app:hub --stdio             JSON-RPC 2.0, one message a line
-  midcall serve app:hub --stdio --mcp-only  for an MCP client that starts it
+  midcall serve app:hub --reload            reload when a file changes
+  midcall serve app:hub --stdio             JSON-RPC 2.0, one message per line
+  midcall serve app:hub --stdio --mcp-only  for an MCP client that starts the server
 
-Logs go to standard error. Ctrl-C or SIGTERM ends it.
+Logs go to standard error. Stop the server with Ctrl-C or SIGTERM.
 """
 
 
@@ -47,6 +50,11 @@ def add_parser(commands: Any) -> None:
         "With --stdio, on standard input and output: JSON-RPC 2.0, MCP, or both.",
         epilog=_EXAMPLES,
     )
+    add_serve_options(parser)
+
+
+def add_serve_options(parser: argparse.ArgumentParser) -> None:
+    """The options of `midcall serve` and `midcall dev`."""
     parser.add_argument(
         "target",
         metavar="TARGET",
@@ -55,7 +63,14 @@ def add_parser(commands: Any) -> None:
         help="where the hub is (default: %(default)s)",
     )
     add_options(parser)
-    parser.add_argument("--mcp", action="store_true", help="with --stdio: speak MCP beside the raw protocol")
+    parser.add_argument(
+        "--reload",
+        action="store_true",
+        help="reload the code when a Python file below this folder, or the target's, changes",
+    )
+    parser.add_argument(
+        "--mcp", action="store_true", help="with --stdio: speak MCP alongside the raw protocol"
+    )
     parser.add_argument("--mcp-only", action="store_true", help="with --stdio: speak MCP and nothing else")
 
 
@@ -79,13 +94,18 @@ def serve(args: argparse.Namespace, load: "Callable[[], Hub]") -> int:
     set_up(args.log_format, args.log_level, "" if place is None else str(place))
     folder = os.getcwd()  # noqa: PTH109
     work_in(args.cwd)
+    if args.reload:
+        refuse_reload(stdio=args.stdio, workers=args.workers)
     if args.metrics:
         _check_metrics(is_worker=place is not None)
+    if args.reload and place is None:
+        return _run_reloading(args, folder)
     if args.workers is not None and args.as_worker is None:
         return _run_workers(args, folder)
     hub = load()
     if args.named:
         _add_named(args.named, hub)
+    restrict(hub, args)
     if args.dev:
         from midcall.dev import watch
 
@@ -96,6 +116,13 @@ def serve(args: argparse.Namespace, load: "Callable[[], Hub]") -> int:
         links = hub.durable.links
         links.base = links.base or public_url(args)
         hosts += [] if links.base is None else [urlsplit(links.base).netloc]
+        notify = notify_from(args)
+        if notify is not None:
+            hub.durable.notify_by(notify)
+    if args.respond_tool is not None:
+        from midcall.mcp import mcp_of
+
+        mcp_of(hub).respond_tool = args.respond_tool
     if not args.stdio:
         prepare_chat(args.model, hub)
     serving: Coroutine[Any, Any, None]
@@ -117,7 +144,7 @@ def serve(args: argparse.Namespace, load: "Callable[[], Hub]") -> int:
 
         logging.getLogger("uvicorn.error").addFilter(_is_not_startup)
         listeners = listen(args.host, args.port) if place is None else place.listeners()
-        model = None if hub.chat is None else hub.chat.model.name
+        model = None if hub.chat is None else ", ".join(hub.chat.models)
         ready = partial(announce, args.host, listeners[0].getsockname()[1], journal=journal, model=model)
         serving = server(
             hub,
@@ -160,6 +187,47 @@ def _is_not_startup(record: "logging.LogRecord") -> bool:
     return not str(record.msg).startswith(said)
 
 
+def _run_reloading(args: argparse.Namespace, folder: str) -> int:
+    """Check what can be checked without the hub, and have it served by a process that can be replaced."""
+    from pathlib import Path
+
+    from midcall.cli.load_target import split_target
+    from midcall.cli.reload import run_reloading
+    from midcall.journal.choose import choose_journal, place_of
+    from midcall.models.base import VARIABLE
+
+    _check_engine(args)
+    _checked_authenticator(args, "", args.named)
+    try:
+        choose_journal(args.journal, args.target)
+    except ValueError as error:  # no change of a file would mend that
+        raise UsageError(f"--journal: {error}") from None
+    where, _ = split_target(args.target)
+    beside = Path(where).resolve().parent if where.endswith(".py") else Path.cwd()
+    here = Path.cwd()
+    return run_reloading(
+        args.host,
+        args.port,
+        [here] if beside.is_relative_to(here) else [here, beside],
+        grace=args.grace,
+        argv=args.command_line,
+        folder=folder,
+        listening=partial(
+            announce,
+            args.host,
+            journal=place_of(args.journal, args.target),
+            model=args.model or os.environ.get(VARIABLE),
+        ),
+        is_ready=partial(_show_page, args),
+    )
+
+
+def _show_page(args: argparse.Namespace, port: int) -> None:
+    """Open the page for whoever wants that; where there is no browser, say where it is."""
+    if getattr(args, "opens", False) and not args.no_browser:
+        open_page(page_url(args.host, port))
+
+
 def _run_workers(args: argparse.Namespace, folder: str) -> int:
     """Check what can be checked without the hub, and have it served by several processes."""
     import tempfile
@@ -167,10 +235,11 @@ def _run_workers(args: argparse.Namespace, folder: str) -> int:
     from midcall.cli.workers import refuse_workers, run_workers
     from midcall.journal.choose import place_of
     from midcall.metrics import FOLDER, forget_process
-    from midcall.models.base import VARIABLE
+    from midcall.models.base import model_names
 
     refuse_workers(stdio=args.stdio, journal=args.journal)
     _check_engine(args)
+    notify_from(args)
     _checked_authenticator(args, "", args.named)
     with tempfile.TemporaryDirectory(prefix="midcall-", ignore_cleanup_errors=True) as figures:
         if args.metrics:
@@ -186,7 +255,7 @@ def _run_workers(args: argparse.Namespace, folder: str) -> int:
                 announce,
                 args.host,
                 journal=place_of(args.journal, args.target),
-                model=args.model or os.environ.get(VARIABLE),
+                model=", ".join(model_names(args.model)) or None,
             ),
             ended=forget_process,
         )
@@ -344,9 +413,9 @@ def _authenticator(args: argparse.Namespace, name: str) -> "Authenticator | None
     oauth = {f"--oauth-{one}": getattr(args, f"oauth_{one}") for one in ("issuer", "audience", "jwks")}
     given = [option for option, value in oauth.items() if value is not None]
     if args.no_auth and (args.auth_tokens or given):
-        raise UsageError("--no-auth lets everybody in: leave out the other options, or this one")
+        raise UsageError("--no-auth turns authentication off: use it without the other options")
     if args.auth_tokens and given:
-        raise UsageError("Either --auth-tokens or --oauth-issuer, not both")
+        raise UsageError("Use either --auth-tokens or --oauth-issuer, not both")
     if given and len(given) < len(oauth):
         raise UsageError(f"{given[0]} needs {' and '.join(o for o in oauth if o not in given)} too")
     try:

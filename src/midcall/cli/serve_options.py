@@ -3,13 +3,14 @@
 import argparse
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from midcall.cli.command import UsageError, seconds
+from midcall.cli.command import UsageError, add_selection, seconds
 from midcall.cli.listening import port_number
+from midcall.cli.notify_options import add_notify
 
 if TYPE_CHECKING:
     from midcall.hub import Hub
@@ -37,7 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         type=seconds,
         default=5.0,
-        help="how long calls may run on when it is told to stop, or at the end of the input (default: 5)",
+        help="how long calls may keep running after a stop signal or the end of the input (default: 5)",
     )
     parser.add_argument(
         "--workers",
@@ -52,7 +53,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=_up_to(MOST_CONNECTIONS),
         default=None,
-        help="over HTTP, how many connections each process has at once (default: 10000)",
+        help="over HTTP, maximum number of open connections per process (default: 10000)",
     )
     parser.add_argument(
         "--with",
@@ -61,9 +62,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=_names,
         action="extend",
         default=[],
-        help="also serve activations that can do harm, as in bash,claudecode; over HTTP on a loopback "
-        "address, or with keys",
+        help="also serve activations that can do harm, such as bash,claudecode; over HTTP, only on "
+        "a loopback address or with keys",
     )
+    add_selection(parser)
     parser.add_argument("--as-worker", default=None, help=argparse.SUPPRESS)
     parser.add_argument("--cwd", metavar="DIR", help="work in this folder, and look for the target there")
     parser.add_argument(
@@ -76,13 +78,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--log-format",
         default="text",
         choices=("text", "json"),
-        help="lines for people, or one JSON object a line (default: %(default)s)",
+        help="plain lines, or one JSON object per line (default: %(default)s)",
     )
     parser.add_argument(
         "--metrics",
         action="store_true",
-        help="expose Prometheus metrics at /metrics: with keys, to those who have the scope midcall:admin; "
-        "without, to programs on this machine",
+        help="expose Prometheus metrics at /metrics: with keys, to callers with the scope "
+        "midcall:admin; without, to programs on this machine",
     )
     parser.add_argument(
         "--web-module",
@@ -90,59 +92,68 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=_module,
         action="append",
         default=[],
-        help="JavaScript that the page at / loads, with components for questions; may be repeated",
+        help="JavaScript module for the page at /, with components for questions; may be repeated",
     )
     add_model(parser)
     _add_journal(parser)
+    add_notify(parser)
     _add_protection(parser)
 
 
 def _add_journal(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
-        "waiting calls", "Calls that wait for a person are kept in a journal, and survive a restart."
+        "waiting calls", "Calls that wait for a person are stored in a journal and survive a restart."
     )
     group.add_argument(
         "--journal",
         metavar="PLACE",
-        help="a file, postgresql://..., or memory to keep nothing "
+        help="a file, postgresql://..., or memory to store nothing "
         "(default: MIDCALL_JOURNAL, or a file in the user's state directory)",
     )
     group.add_argument(
         "--engine",
         choices=("dbos",),
         default=None,
-        help="run what is between two questions as workflows of DBOS Transact, on the same PostgreSQL "
-        "(default: midcall itself runs it)",
+        help="run the work between two questions as DBOS Transact workflows, on the same PostgreSQL "
+        "(default: midcall runs it itself)",
     )
     group.add_argument(
         "--encrypt-journal",
         action="store_true",
-        help="encrypt arguments, answers and results with the keys of MIDCALL_KEYS",
+        help="encrypt arguments, answers and results with the keys in MIDCALL_KEYS",
     )
     group.add_argument(
         "--wait",
         metavar="SECONDS",
         type=seconds,
         default=None,
-        help="how long a call waits for its person (default: 7 days)",
+        help="how long a call waits for a person (default: 7 days)",
     )
     group.add_argument(
         "--public-url",
         metavar="URL",
         type=_address,
         default=None,
-        help="where people reach this server, for the links to questions, as https://tools.example.com "
+        help="address at which people reach this server, for links to questions, such as "
+        "https://tools.example.com "
         "(default: MIDCALL_PUBLIC_URL, or the address that it listens on)",
+    )
+    group.add_argument(
+        "--respond-tool",
+        choices=("always", "declared", "never"),
+        default=None,
+        help="which MCP clients before 2026-07-28 that cannot show questions get the tool _plexus_respond to "
+        "answer them: all, those that declare plexus.bidir, or none (default: always)",
     )
     group.add_argument(
         "--dev",
         action="store_true",
-        help="warn of files, connections and programs that a call uses outside a step",
+        help="warn about files, connections and programs that a call uses outside a step",
     )
     group.add_argument(
         "--replay-check",
         action="store_true",
-        help="for tests: run each call again from its journal at every answer, to show what does not replay",
+        help="for tests: rerun each call from its journal at every answer, to reveal what does not replay",
     )
 
 
@@ -153,44 +164,43 @@ def _add_protection(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--auth-tokens",
         metavar="FILE",
-        help="keys to be let in with, name=token[:scope,scope] a line (default: those in MIDCALL_TOKENS)",
+        help="keys of the callers, one name=token[:scope,scope] per line (default: those in MIDCALL_TOKENS)",
     )
-    group.add_argument("--oauth-issuer", metavar="URL", help="let in tokens of this OAuth server")
+    group.add_argument("--oauth-issuer", metavar="URL", help="accept tokens from this OAuth server")
     group.add_argument(
         "--oauth-audience",
         metavar="URL",
-        help="the URL of this server that tokens must be for, as https://tools.example.com/mcp",
+        help="audience that tokens must have: the URL of this server, such as https://tools.example.com/mcp",
     )
-    group.add_argument(
-        "--oauth-jwks", metavar="URL|FILE", help="where the public keys of the OAuth server are"
-    )
+    group.add_argument("--oauth-jwks", metavar="URL|FILE", help="public keys of the OAuth server")
     group.add_argument(
         "--allow-host",
         metavar="HOST",
         action="append",
         default=[],
-        help="a name by which this server is reached, or the origin (https://...) of a site whose pages "
-        "may call it; may be repeated",
+        help="host name by which this server is reached, or origin (https://...) of a site whose "
+        "pages may call it; may be repeated",
     )
     group.add_argument(
         "--admin",
         action="store_true",
-        help="without keys, on a loopback address: let programs of this machine administer calls at /admin; "
-        "with keys, those who have the scope midcall:admin always can",
+        help="without keys, on a loopback address: let programs on this machine manage calls at "
+        "/admin; with keys, callers with the scope midcall:admin always can",
     )
     group.add_argument(
         "--rate-limit",
         metavar="CALLS",
         type=_rate,
         default=None,
-        help="calls a second that each caller may start, ten seconds' worth of them at once; 0 for no limit "
-        "(default: 1000, and 50000 for all callers without a name together; no limit on stdio)",
+        help="calls per second that each caller may start, in bursts of up to ten seconds' worth; 0 "
+        "for no limit "
+        "(default: 1000, and 50000 for all anonymous callers together; no limit on stdio)",
     )
-    group.add_argument("--no-auth", action="store_true", help="let everybody in")
+    group.add_argument("--no-auth", action="store_true", help="accept calls from anyone")
     group.add_argument(
         "--allow-public",
         action="store_true",
-        help="with --no-auth: also on an address that others can reach",
+        help="with --no-auth: allow an address that others can reach",
     )
 
 
@@ -199,7 +209,7 @@ def _up_to(most: int) -> Callable[[str], int]:
 
     def read(text: str) -> int:
         if not text.isdecimal() or not 1 <= int(text) <= most:
-            raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to {most}")
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to {most}")
         return int(text)
 
     return read
@@ -217,7 +227,7 @@ def _rate(text: str) -> float:
     except ValueError:
         rate = -1.0
     if not 0 <= rate < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of calls a second")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of calls per second")
     return rate
 
 
@@ -228,7 +238,7 @@ def _address(text: str) -> str:
     try:
         check_address(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no http:// or https:// URL") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not an http:// or https:// URL") from None
     parts = urlsplit(text)
     if parts.query or parts.fragment or parts.username is not None:
         raise argparse.ArgumentTypeError("the URL of a server has no query, fragment or password")
@@ -254,7 +264,7 @@ def _module(text: str) -> Path:
     """A file of JavaScript."""
     path = Path(text).absolute()
     if path.suffix not in (".js", ".mjs") or not path.is_file():
-        raise argparse.ArgumentTypeError(f"{text!r} is no file of JavaScript that ends in .js")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a JavaScript file (.js)")
     return path
 
 
@@ -262,27 +272,31 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     """Add the flag that chooses the model."""
     parser.add_argument(
         "--model",
-        metavar="NAME",
+        metavar="NAMES",
+        type=_names,
+        action="extend",
+        default=[],
         help="over HTTP, serve a chat at / in which this model calls the methods: openai:NAME, "
         "anthropic:NAME, ollama:NAME, local, or scripted (default: MIDCALL_MODEL); keys come from the "
-        "environment",
+        "environment. Of several, with commas between them or one an option, people choose one",
     )
 
 
-def prepare_chat(name: str | None, hub: "Hub") -> None:
-    """Give the hub a chat if a model is named, and its chat what it lacks. Raises `UsageError`."""
-    from midcall.models.base import choose_model
+def prepare_chat(names: Sequence[str], hub: "Hub") -> None:
+    """Give the hub a chat if models are named, and its chat what it lacks. Raises `UsageError`."""
+    from midcall.models.base import choose_model, model_names
 
     try:
-        model = choose_model(name)
+        models = [model for name in model_names(names) if (model := choose_model(name)) is not None]
     except ValueError as error:
         raise UsageError(f"--model: {error}") from None
-    if hub.chat is None and model is None:
+    if hub.chat is None and not models:
         return
     from midcall.chat.engine import ChatEngine
 
     engine: ChatEngine = hub.chat or ChatEngine(hub)
-    if model is not None:
-        engine.chosen_model = model
+    if models:
+        engine.chosen_model, *more = models
+        engine.more_models = tuple(more)
     if engine.chosen_model is None:
         raise UsageError("The hub has a chat, which needs a model: --model NAME, or MIDCALL_MODEL")

@@ -1,9 +1,10 @@
 """`midcall tools TARGET [METHOD]`: lists the methods of a hub or an MCP server, or shows one of them."""
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from midcall.cli.command import TARGET_HELP, Exit, UsageError, add_command
+from midcall.cli.command import TARGET_HELP, Exit, UsageError, add_command, add_selection, restrict
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,6 +34,7 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("target", metavar="TARGET", help=TARGET_HELP)
     parser.add_argument("method", metavar="METHOD", nargs="?", help="show this method")
+    add_selection(parser)
     parser.add_argument("--json", action="store_true", help="print the schema as JSON")
 
 
@@ -47,6 +49,7 @@ async def _tools(args: argparse.Namespace) -> Exit:
     from midcall.cli.load_target import opened
 
     async with opened(args.target) as hub:
+        restrict(hub, args)
         return _show(args, hub)
 
 
@@ -78,7 +81,7 @@ def _show_list(out: "Console", hub: "Hub") -> None:
     rows = table("method", "", "description", wraps=("description",))
     for name, method in hub.methods():
         asks = method.interactive and not isinstance(method, RemoteMethod)  # of a server behind, nobody knows
-        marks = styled(_marks(method.streaming, asks), "cyan")
+        marks = styled(_marks(method.streaming, asks, method.tags), "cyan")
         rows.add_row(styled(name, "bold"), marks, styled(method.description.partition("\n")[0]))
     out.print(rows)
     for part, listed in offers(hub).items():
@@ -104,7 +107,7 @@ def _show_method(out: "Console", schema: dict[str, Any]) -> None:
     from midcall.cli.output import styled, table
     from midcall.cli.schema_fields import MISSING, fields_of, type_text
 
-    marks = _marks(schema["streaming"], schema["interactive"])
+    marks = _marks(schema["streaming"], schema["interactive"], schema.get("tags", ()))
     out.print(Text.assemble(styled(schema["name"], "bold"), "  ", (marks, "cyan")))
     if schema["description"]:
         out.print(styled(schema["description"]))
@@ -125,5 +128,6 @@ def _show_method(out: "Console", schema: dict[str, Any]) -> None:
         out.print(Text.assemble(("asks ", "dim"), styled(key)))
 
 
-def _marks(streaming: bool, interactive: bool) -> str:
-    return ", ".join(word for word, is_so in (("stream", streaming), ("asks", interactive)) if is_so)
+def _marks(streaming: bool, interactive: bool, tags: Sequence[str]) -> str:
+    words = [word for word, is_so in (("stream", streaming), ("asks", interactive)) if is_so]
+    return ", ".join((*words, *(f"#{tag}" for tag in tags)))

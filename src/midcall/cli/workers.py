@@ -132,7 +132,7 @@ def run_workers(
         for one in sockets:
             log.info("Listening on %s, with %d workers", _address(one), count)
         listening(sockets[0].getsockname()[1])
-        workers = _Workers(sockets, grace, argv, folder, ended)
+        workers = Workers(sockets, grace, argv, folder, ended)
         return asyncio.run(workers.run(count))
 
 
@@ -175,7 +175,7 @@ class _WorkerSlot:
         """Held while a worker is started in the place of another."""
 
 
-class _Workers:
+class Workers:
     """All workers of a parent."""
 
     def __init__(
@@ -187,16 +187,16 @@ class _Workers:
         ended: Callable[[int], None],
     ) -> None:
         self._sockets = sockets
-        self._limit = grace + CLOSING
+        self.limit = grace + CLOSING
         self._argv = argv
         self._folder = folder
         self._ended = ended
-        self._places: list[_WorkerSlot] = []
-        self._running: set[_Worker] = set()
+        self.places: list[_WorkerSlot] = []
+        self.running: set[_Worker] = set()
         self._told = 0
         """How often it was told to stop."""
         self._stopping = asyncio.Event()
-        self._renewing = asyncio.Event()
+        self.renewing = asyncio.Event()
         self._alive: tuple[int, int] = (-1, -1)
 
     async def run(self, count: int) -> int:
@@ -205,7 +205,7 @@ class _Workers:
             with self._signals():
                 return await self._serve(count)
         finally:
-            for worker in self._running:
+            for worker in self.running:
                 worker.signal(signal.SIGKILL)
             for fd in self._alive:
                 os.close(fd)
@@ -216,7 +216,7 @@ class _Workers:
         heard: dict[int, Callable[[], Any]] = {
             signal.SIGTERM: lambda: self._stop(signal.SIGTERM),
             signal.SIGINT: lambda: self._stop(signal.SIGINT),
-            signal.SIGHUP: self._renewing.set,
+            signal.SIGHUP: self.renewing.set,
         }
         for number, handler in heard.items():
             loop.add_signal_handler(number, handler)
@@ -230,14 +230,14 @@ class _Workers:
         self._told += 1
         self._stopping.set()
         if self._told > 1 and number == signal.SIGINT:  # pressed again: somebody will not wait
-            for worker in self._running:
+            for worker in self.running:
                 worker.signal(signal.SIGKILL)
 
     async def _serve(self, count: int) -> int:
         code = 0
-        self._places = [_WorkerSlot(number) for number in range(1, count + 1)]
+        self.places = [_WorkerSlot(number) for number in range(1, count + 1)]
         stopping = asyncio.ensure_future(self._stopping.wait())
-        working = asyncio.ensure_future(self._work())
+        working = asyncio.ensure_future(self.work())
         try:
             await asyncio.wait((stopping, working), return_when=asyncio.FIRST_COMPLETED)
             if working.done():
@@ -248,21 +248,21 @@ class _Workers:
             await asyncio.wait((working, stopping))
         for one in self._sockets:
             one.close()  # who comes now is turned away, and does not wait for workers that take nobody in
-        log.info("Stopping %d workers", len(self._running))
-        await asyncio.gather(*(worker.stop(self._limit) for worker in list(self._running)))
+        log.info("Stopping %d workers", len(self.running))
+        await asyncio.gather(*(worker.stop(self.limit) for worker in list(self.running)))
         return code
 
-    async def _work(self) -> int:
+    async def work(self) -> int:
         """Start all workers, and keep them; gives an exit code if they cannot be started."""
-        first, *others = self._places  # what is wrong with all of them is said once
+        first, *others = self.places  # what is wrong with all of them is said once
         code = await self._begin(first)
         if code:
             log.error("Nothing is served, as no worker can be started: see what it says above")
             return code
         await asyncio.gather(*(self._begin(place) for place in others))
-        log.info("%d workers are ready", sum(place.worker is not None for place in self._places))
+        log.info("%d workers are ready", sum(place.worker is not None for place in self.places))
         async with asyncio.TaskGroup() as group:
-            for place in self._places:
+            for place in self.places:
                 group.create_task(self._keep(place))
             group.create_task(self._renew_when_told())
         return 0
@@ -270,7 +270,7 @@ class _Workers:
     async def _begin(self, place: _WorkerSlot) -> int:
         """Start the first worker of a place; gives its exit code if it ends before it is ready."""
         async with place.changing:
-            worker, code = await self._start(place.number)
+            worker, code = await self.start_worker(place.number)
             place.worker = worker
             return code
 
@@ -281,7 +281,7 @@ class _Workers:
             worker = place.worker
             if worker is not None:
                 code = await worker.process.wait()
-                self._running.discard(worker)
+                self.running.discard(worker)
                 self._ended(worker.pid)
             async with place.changing:
                 if place.worker is not worker:
@@ -297,29 +297,29 @@ class _Workers:
                     )
                 await asyncio.sleep(PAUSES[min(pauses, len(PAUSES) - 1)])
                 pauses += 1
-                place.worker, _ = await self._start(place.number)
+                place.worker, _ = await self.start_worker(place.number)
 
     async def _renew_when_told(self) -> None:
         """Put a new worker in the place of each, one after the other, whenever there is a SIGHUP."""
         while True:
-            await self._renewing.wait()
-            self._renewing.clear()
-            log.info("Starting %d new workers, one at a time", len(self._places))
-            for place in self._places:
+            await self.renewing.wait()
+            self.renewing.clear()
+            log.info("Starting %d new workers, one at a time", len(self.places))
+            for place in self.places:
                 async with place.changing:
                     old = place.worker
-                    new, _ = await self._start(place.number)
+                    new, _ = await self.start_worker(place.number)
                     if new is None:
                         log.error("The new worker %d cannot be started: the old ones stay", place.number)
                         break
                     place.worker = new
                 if old is not None:
-                    await old.stop(self._limit)
-                    self._running.discard(old)
+                    await old.stop(self.limit)
+                    self.running.discard(old)
             else:
-                log.info("%d new workers are ready", len(self._places))
+                log.info("%d new workers are ready", len(self.places))
 
-    async def _start(self, number: int) -> tuple[_Worker | None, int]:
+    async def start_worker(self, number: int) -> tuple[_Worker | None, int]:
         """Start a worker and wait until it is ready; or nothing, and the exit code that it ended with."""
         ready, says_ready = os.pipe()
         command, *arguments = self._argv
@@ -339,7 +339,7 @@ class _Workers:
         finally:
             os.close(says_ready)
         worker = _Worker(number, process)
-        self._running.add(worker)
+        self.running.add(worker)
         try:
             async with asyncio.timeout(STARTING):
                 if await _byte(ready):
@@ -349,7 +349,7 @@ class _Workers:
             log.error("Worker %d is not ready after %.0f seconds", number, STARTING)  # noqa: TRY400
             await worker.stop(0)
             code = Exit.FAILED
-        self._running.discard(worker)
+        self.running.discard(worker)
         log.error("Worker %d ended %s before it was ready", number, _ending(code))
         return None, code if code > 0 else Exit.FAILED
 

@@ -188,7 +188,7 @@ class ServerChanges:
     async def _listen_for_sure(self) -> None:
         await self._listen_anew()
         if self._stream is None or self._stream.ended.is_set():
-            raise RemoteError("The server has no subscriptions", rpc_code=METHOD_NOT_FOUND)
+            raise RemoteError("The server does not support subscriptions", rpc_code=METHOD_NOT_FOUND)
 
     async def _listen_anew(self) -> None:
         heard: asyncio.Future[None] = asyncio.get_running_loop().create_future()

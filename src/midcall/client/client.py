@@ -309,7 +309,9 @@ class Client:
         handle: Handle | None = None,
     ) -> Invocation:
         if answer is not None and not (self.answering.answer or self.answering.by_hand):
-            raise ValueError("Say connect(..., by_hand=True) first: servers are told once that they may ask")
+            raise ValueError(
+                "Use connect(..., by_hand=True): a client says once, when it connects, that it can be asked"
+            )
         asks = answer is not None or (self.answering.by_hand and self.answering.answer is None)
         line = ToolLine(self, about, params, asks=asks, silence=timeout, meta=meta, handle=handle)
         return Invocation(line, answer)

@@ -99,7 +99,7 @@ async def _discover(session: "ClientSession", tries: int = 2) -> Handshake:
         raise _no_revision(_supported(error)) from None
     named = _texts(found.get("supportedVersions"))
     if not named:  # it has a result for whatever it is asked
-        raise RemoteError("The server names no revision", rpc_code=jsonrpc.METHOD_NOT_FOUND)
+        raise RemoteError("The server did not name a revision", rpc_code=jsonrpc.METHOD_NOT_FOUND)
     known = [one for one in revisions.MODERN if one in named]
     if not known:
         raise _no_revision(named)
@@ -117,7 +117,7 @@ async def _initialize(session: "ClientSession", revision: str | None) -> Handsha
     chosen = found.get("protocolVersion")
     if chosen not in revisions.LEGACY:
         raise Unusable(
-            f"The server wants to speak revision {chosen or '(none)'}, unknown here",
+            f"The server chose an unknown revision: {chosen or '(none)'}",
             rpc_code=jsonrpc.INVALID_PARAMS,
         )
     return _read(found, chosen, modern=False)

@@ -44,7 +44,7 @@ class LegacySse:
             raise Unreachable(str(error)) from None
         if not (response.headers.get("content-type") or "").lower().startswith("text/event-stream"):
             response.close()
-            raise Unreachable(f"{wire.url} is no MCP server: HTTP {response.status}")
+            raise Unreachable(f"{wire.url} is not an MCP server: HTTP {response.status}")
         self = cls(wire, response)
         reading = wire.spawn(self._read())
         with contextlib.suppress(TimeoutError):

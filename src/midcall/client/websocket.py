@@ -35,6 +35,7 @@ from midcall.errors import (
     UnknownQuestion,
     WrongAnswer,
 )
+from midcall.hub import ATTACHED_TIME_LIMIT
 from midcall.invocation import Answerer, Invocation, Line, error_from_code
 from midcall.items import Done, Error, Log, Metadata, Outlet, Request, decode_item, to_json
 from midcall.jsonrpc import Envelope, PendingRequests
@@ -113,17 +114,19 @@ class Remote:
         answer: Answerer | None = None,
         supports: Iterable[str] | None = None,
         durable: bool = False,
+        time_limit: float | None = ATTACHED_TIME_LIMIT,
     ) -> Invocation:
         """Call a method: iterate for its items, or await its result. As `Hub.call`.
 
-        A `durable` call is kept by the server: it survives a lost connection and a restart.
+        A `durable` call is kept by the server: it survives a lost connection and a restart, and waits for as
+        long as the server says. In others, a question waits `time_limit` seconds if the tool does not say.
         """
         if supports is None:
             supports = KINDS if answer is not None else ()
         can = sorted(supports)
 
         def begin(outlet: Outlet) -> Awaitable[str]:
-            return self.subscribe(name, params, can, outlet, durable=durable)
+            return self.subscribe(name, params, can, outlet, durable=durable, time_limit=time_limit)
 
         return Invocation(_RemoteLine(self, begin, name=name, durable=durable), answer)
 
@@ -154,7 +157,14 @@ class Remote:
         return self._streaming[method]
 
     async def subscribe(
-        self, name: str, params: Any, supports: list[str], outlet: Outlet, *, durable: bool = False
+        self,
+        name: str,
+        params: Any,
+        supports: list[str],
+        outlet: Outlet,
+        *,
+        durable: bool = False,
+        time_limit: float | None = ATTACHED_TIME_LIMIT,
     ) -> str:
         """Start a call whose items go to the outlet; gives its id."""
 
@@ -166,6 +176,8 @@ class Remote:
 
         asked: dict[str, Any] = {"method": name, "supports": supports}
         asked |= ({} if params is None else {"params": params}) | ({"durable": True} if durable else {})
+        if time_limit != ATTACHED_TIME_LIMIT:
+            asked["time_limit"] = time_limit  # a server of before does not know it
         response = await self._exchange("plexus_subscribe", asked, began)
         return str(msgspec.json.decode(response.result))
 

@@ -46,13 +46,19 @@ class MachineMethod(Method):
     """A machine, ready to run, as a method: a stream of the entries of its trail."""
 
     def __init__(
-        self, machines: "Machines", given: Any, functions: dict[str, Any], model: Model | None, **limits: Any
+        self,
+        machines: "Machines",
+        given: Any,
+        functions: dict[str, Any],
+        model: Model | None,
+        tags: Sequence[str] = (),
+        **limits: Any,
     ) -> None:
         """`limits` are those of `RunLimits`, if they are not nothing. Raises `MachineError`."""
         self.parts: dict[str, MachineMethod] = {}
         """Machines that only this one runs."""
         if isinstance(given, MachineBuilder):
-            made = [MachineMethod(machines, one, functions, model, **limits) for one in given.parts]
+            made = [MachineMethod(machines, one, functions, model, tags, **limits) for one in given.parts]
             self.parts = {one.name: one for one in made}
             functions, given = {**given.functions, **functions}, given.build()
         machine = given if isinstance(given, Machine) else read_machine(given)
@@ -60,6 +66,7 @@ class MachineMethod(Method):
             raise MachineError(f"id: {machine.id!r} is no name: a letter, then letters, digits, '_' and '-'")
         self.machines = machines
         self.machine = machine
+        self._tags = tuple(tags)
         self.functions = functions
         self.model = model
         self.limits = read({key: one for key, one in limits.items() if one is not None}, RunLimits, "")
@@ -91,7 +98,12 @@ class MachineMethod(Method):
                     seen.add(method)
                     waiting += [one for name in set(method.needs) for one in method.machines.named(name)]
             self.machines.scopes[self] = tuple(sorted(scopes))
-        return {"scopes": self.machines.scopes[self]}
+        return {"scopes": self.machines.scopes[self], "tags": self._tags}
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Those that it was registered with, without a look at what it calls."""
+        return self._tags
 
     @property
     def needs(self) -> list[str]:
@@ -147,10 +159,17 @@ class Machines(Activation):
         self.scopes: dict[MachineMethod, tuple[str, ...]] = {}
         """Those that a caller needs, until the hub changes."""
 
-    def add(self, given: Any, functions: dict[str, Any], model: Model | None = None, **limits: Any) -> None:
+    def add(
+        self,
+        given: Any,
+        functions: dict[str, Any],
+        model: Model | None = None,
+        tags: Sequence[str] = (),
+        **limits: Any,
+    ) -> None:
         """Take in a machine, as `MachineMethod` takes it. Raises `MachineError`: nothing has changed."""
         try:
-            made = MachineMethod(self, given, functions, model, **limits)
+            made = MachineMethod(self, given, functions, model, tags, **limits)
         except RecursionError:
             raise MachineError("The machine is nested too deeply") from None
         if made.name in self.methods:

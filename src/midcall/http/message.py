@@ -5,9 +5,11 @@ put a header or a request of its own into it. This module knows no sockets.
 """
 
 import re
+import time
 import zlib
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Sequence
+from email.utils import parsedate_to_datetime
 from typing import Self
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
@@ -20,6 +22,8 @@ _LATIN = re.compile(r"[\x00-\xff]*")
 _BAD_URL = re.compile(r"[\x00-\x1f\x7f]")
 _PLACE = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]\\/?#@<>^`{|}\"]+)(:[0-9]*)?")
 """A host and a port. Stricter than the standard library, which takes `[::1]evil` for `::1`."""
+
+_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 
 _PORTS = {"http": 80, "https": 443}
 _KEPT = "%/:=&?~+!$,;'@()*[]|"
@@ -81,6 +85,18 @@ def _text(value: bytes) -> str:
         return value.decode().strip(" \t")
     except UnicodeDecodeError:
         return value.decode("latin-1").strip(" \t")
+
+
+def retry_after(headers: Headers) -> float | None:
+    """After how many seconds a server wants to be asked again, where it says so in a way that can be read."""
+    given = headers.get("retry-after") or ""
+    if _SECONDS.fullmatch(given):
+        return float(given)
+    try:
+        moment = parsedate_to_datetime(given)
+    except ValueError:
+        return None
+    return max(0.0, moment.timestamp() - time.time())
 
 
 def checked_headers(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:

@@ -200,7 +200,9 @@ class Admin:
             raise MidcallError(NOBODY)
         here = self._calls.get(call_id)
         if here is not None and not is_journaled(here):
-            raise NotWaiting(call_id, _status(here), "This call is not kept: only its caller can answer")
+            raise NotWaiting(
+                call_id, _status(here), "This call is not in a journal: only its caller can answer"
+            )
         record = await self._asking(call_id)
         kind = self._kinds.get(kind_of(record))
         if kind is None or kind_of(record) not in self._durable.kinds:
@@ -227,7 +229,7 @@ class Admin:
             why = self._durable.why_still(call_id)
             raise NotWaiting(call_id, status, f"The call cannot go on: {why}. It is kept, with the answer")
         if not taken:
-            raise NotWaiting(call_id, status, f"Somebody else was faster: the call is {status}")
+            raise NotWaiting(call_id, status, f"Someone else was faster: the call is {status}")
         return settled
 
     async def linked(self, token: str, principal: Principal | None) -> tuple[CallRecord, str, Waiting]:
@@ -305,7 +307,7 @@ class Admin:
             raise MidcallError(NOBODY)
         here = self._calls.get(call_id)
         if here is not None and not is_journaled(here):
-            raise BadFork("This call is not kept: nobody knows what it has done")
+            raise BadFork("This call is not in a journal, so what it has done is unknown")
         record, entries = await self._load(call_id)
         latest = list({entry.key: entry for entry in entries}.values())
         if at is None:

@@ -40,7 +40,7 @@ def choose_journal(
         return PostgresJournal(where, direct=os.environ.get(DIRECT), seal=seal, plain_too=plain_too)
     if "://" in where and not where.startswith("sqlite://"):
         scheme = where.partition("://")[0]
-        raise ValueError(f"{scheme}:// is no journal: use a path, postgresql://..., or memory")
+        raise ValueError(f"{scheme}:// is not a journal: use a path, postgresql://..., or memory")
     from midcall.journal.sqlite import SqliteJournal  # noqa: PLC0415  as above
 
     folder = Path(where.removeprefix("sqlite://")).absolute().parent

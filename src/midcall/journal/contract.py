@@ -298,8 +298,8 @@ class Conversations(Protocol):
     async def delete(self, id: str, principal: str | None) -> bool:
         """Forget a conversation, and its runs with their lines. False if there was no conversation."""
 
-    async def list(self, principal: str | None) -> Sequence[ConversationRecord]:
-        """The conversations of this person, the newest first, `LISTED` at most, without bodies."""
+    async def list(self, principal: str | None, limit: int = LISTED) -> Sequence[ConversationRecord]:
+        """The conversations of this person, the newest first, so many at most, without bodies."""
 
     async def held(self, principal: str) -> tuple[int, int]:
         """How many conversations this person has, and how many bytes they take."""

@@ -473,6 +473,8 @@ class Detached:
             self.durable.live.park(self)
         else:
             self.durable.live.make_room()
+        if parking.notices and self.durable.notices is not None:
+            self.durable.notices.wake()
         return True
 
     async def _settle(self, outcome: bytes, parking: Parking) -> None:
@@ -638,6 +640,7 @@ class Detached:
             for name, one in self.open.items()
         }
         limits = () if self.call is None or self.call.trace is None else self.call.trace.limits
+        notices = self.durable.notices
         return Parking(
             status="waiting",
             wake=min((*self._deadlines.values(), *limits), default=None),
@@ -645,6 +648,7 @@ class Detached:
             expires=time.time() + self.durable.time_limit,
             held=self._in_a_step,
             addressed=any(one.to is not None for one in questions.values()),
+            notices=() if notices is None else notices.of(self.record, questions.values()),
         )
 
     # --- the end of it here ------------------------------------------------------------------

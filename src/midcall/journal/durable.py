@@ -56,6 +56,7 @@ from midcall.journal.forward import Forwarded, Forwarding
 from midcall.journal.kept_questions import KeptQuestions
 from midcall.journal.links import Links
 from midcall.journal.memory import MemoryJournal
+from midcall.journal.notices import Notices, Notify
 from midcall.journal.seal import PERIOD, KeyRing, shared_ring
 from midcall.journal.state import (
     answers_for,
@@ -130,7 +131,9 @@ class DurableCalls:
         engine: "DbosEngine | None" = None,
         share: int = SHARE,
         public_url: str | None = None,
+        notify: Notify | None = None,
     ) -> None:
+        """`public_url` is where people reach this server, and `notify` tells them of questions."""
         self.hub = hub
         self.journal: Journal = journal or MemoryJournal()
         self.quota = Quota(self.journal.held, share)
@@ -152,6 +155,8 @@ class DurableCalls:
         """The calls whose coroutine is in this process."""
         self.trouble = Trouble(log, "write to the journal")
         self.sweeper = Sweeper(self)
+        self.notices = None if notify is None else Notices(self, notify)
+        """Tells people of questions, if that is wanted."""
         self.stopping = False
         """Whether the process is about to end: no call is taken over any more."""
         self._period = 0.0
@@ -186,7 +191,15 @@ class DurableCalls:
                 if self.engine is not None:
                     await self.engine.open(self)
                 self.sweeper.start()
+                if self.notices is not None:
+                    self.notices.start()
                 self._is_open = True
+
+    def notify_by(self, notify: Notify) -> None:
+        """Have people told of questions that are asked from now on. Before the journal is opened."""
+        if self._is_open:
+            raise RuntimeError("Say who is notified before the hub is opened")
+        self.notices = Notices(self, notify)
 
     async def renew_keys(self) -> None:
         """See whether there are new ones."""
@@ -207,6 +220,8 @@ class DurableCalls:
         if not self._is_open:
             return
         await self.sweeper.stop(WRITING)
+        if self.notices is not None:
+            await self.notices.stop(WRITING)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(grace, WRITING)):
                 while self._claiming or self._work or self._work.waiting or self.live.busy:  # noqa: ASYNC110  one may begin the next
@@ -756,7 +771,7 @@ class Quota:
                         self._taken.popitem(last=False)
         if self._taken[principal][0] + size > self._share:
             metrics.refused(JournalFull.code)
-            raise JournalFull(f"The journal has no more room for this caller; {self._advice}")
+            raise JournalFull(f"The journal has no room left for this caller; {self._advice}")
         self.add(principal, size)
 
     def add(self, principal: str | None, size: int) -> None:

@@ -1,8 +1,11 @@
-"""Kept questions: what a call that is not kept asks somebody else than its caller.
+"""Kept questions: what a call that is not kept asks somebody who is not on its line.
 
 The caller of such a call stays on the line (a legacy MCP client, a WebSocket), and the call ends with that
 line, or with its process. But whoever is asked is not on it: they answer later, through any worker. So the
 question is in the journal, as a small durable call of its own that waits for the answer and hands it over.
+So is what a legacy MCP client is asked that cannot show questions: its person answers by a link, or its
+program by the respond tool, whichever comes first.
+
 Only the worker that has the asking call may go on with it: what is answered elsewhere is forwarded (see
 `forward`). It ends with the asking call; should the process die, any other worker ends it.
 """
@@ -19,7 +22,7 @@ from midcall.errors import JournalError, MidcallError, TransportLost
 from midcall.items import Done, Item, Request, RequestCancelled
 from midcall.journal.contract import CallRecord
 from midcall.journal.dialect import Detached
-from midcall.journal.state import asked_of, new_record, waiting_for
+from midcall.journal.state import asked_of, kind_of, new_record, waiting_for
 from midcall.open_questions import Wanted
 from midcall.questions import KINDS
 from midcall.replay import Trace
@@ -37,7 +40,11 @@ GONE = "Whoever asked is gone"
 
 _OUTCOME = b"{}"
 
+_SUFFIX = " (question)"
+
 HandOver = Callable[[Any, Exception | None], None]
+
+TellLink = Callable[[str | None], None]
 
 
 class KeptQuestions:
@@ -48,7 +55,9 @@ class KeptQuestions:
         self._open: set[KeptQuestion] = set()
         durable.kinds[KIND] = self._revive
 
-    def ask(self, call: Call, wanted: Wanted, hand_over: HandOver) -> Callable[[str], None]:
+    def ask(
+        self, call: Call, wanted: Wanted, hand_over: HandOver, tell_link: TellLink | None
+    ) -> Callable[[str], None]:
         """Ask what a call wants to know (see `call.AskElsewhere`)."""
 
         def settled(value: Any, error: Exception | None) -> None:
@@ -59,7 +68,7 @@ class KeptQuestions:
             self._open.discard(question)
             question.withdraw(reason)
 
-        question = KeptQuestion(self._durable, call, wanted, settled)
+        question = KeptQuestion(self._durable, call, wanted, settled, tell_link)
         self._open.add(question)
         self._durable.spawn(question.start())
         return withdraw
@@ -80,16 +89,25 @@ class KeptQuestion(Detached):
 
     full = False
 
-    __slots__ = ("_asker", "_hand_over", "_renewing", "_told", "_wanted", "over")
+    __slots__ = ("_asker", "_hand_over", "_renewing", "_tell_link", "_told", "_wanted", "over")
 
-    def __init__(self, durable: "DurableCalls", asker: Call, wanted: Wanted, hand_over: HandOver) -> None:
-        name = f"{asker.name} (question)"
+    def __init__(
+        self,
+        durable: "DurableCalls",
+        asker: Call,
+        wanted: Wanted,
+        hand_over: HandOver,
+        tell_link: TellLink | None,
+    ) -> None:
+        name = f"{asker.name}{_SUFFIX}"
         record = new_record(KIND, name, b"{}", b"{}", asker.principal, None, durable.time_limit)
         super().__init__(durable, record, KINDS)
         self._asker = asker
         self._wanted = copy.copy(wanted)
         """The same question, under an id of its own; whatever reads the answer is the asking call's."""
         self._hand_over = hand_over
+        self._tell_link = tell_link
+        """Tells the caller where it is, if it is the caller who is asked."""
         self._renewing: asyncio.TimerHandle | None = None
         self._told = False
         self.over = False
@@ -171,7 +189,10 @@ class KeptQuestion(Detached):
             self._told = True
             for one in asked_of(self.record).questions.values():
                 url = self.durable.links.url(self.record, one)
-                self._asker.progress(waiting_for(one, url), None)
+                if self._tell_link is not None:
+                    self._tell_link(url)
+                else:
+                    self._asker.progress(waiting_for(one, url), None)
 
     def ended(self) -> None:
         """It was handed over before."""
@@ -202,6 +223,11 @@ class _Waits:
 async def _end(durable: "DurableCalls", call_id: str, reason: str) -> None:
     with contextlib.suppress(JournalError):  # else it ends by its lease
         await durable.abort(call_id, reason, _OUTCOME)
+
+
+def method_of(record: CallRecord) -> str:
+    """The method that asks, of any durable call: of a kept question, that of whoever asks."""
+    return record.name.removesuffix(_SUFFIX) if kind_of(record) == KIND else record.name
 
 
 def aborted(reason: str) -> bytes:

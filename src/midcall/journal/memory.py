@@ -512,7 +512,7 @@ class MemoryConversations:
         owned = self._use().conversations
         kept = owned.get(record.principal, record.id)
         if (0 if kept is None else kept.version) != record.version - 1:
-            raise Conflict("The conversation was changed meanwhile")
+            raise Conflict("The conversation has changed in the meantime")
         if begins is not None:
             await self.begin_run(begins, record.id, record.principal)
         self._keep(record)
@@ -546,8 +546,8 @@ class MemoryConversations:
                 del memory.runs[run]
         return known
 
-    async def list(self, principal: str | None) -> Sequence[ConversationRecord]:
-        newest = heapq.nlargest(LISTED, self._use().conversations.of(principal), key=lambda one: one.updated)
+    async def list(self, principal: str | None, limit: int = LISTED) -> Sequence[ConversationRecord]:
+        newest = heapq.nlargest(limit, self._use().conversations.of(principal), key=lambda one: one.updated)
         return [replace(one, body=b"") for one in newest]
 
     async def held(self, principal: str) -> tuple[int, int]:

@@ -59,6 +59,8 @@ class Sweeper:
                 claimed.taken_over()
         await durable.journal.sweep()
         await durable.renew_keys()
+        if durable.notices is not None:
+            durable.notices.wake()
 
     async def _sweep(self) -> None:
         while True:

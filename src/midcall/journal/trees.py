@@ -297,7 +297,7 @@ def check_release(owner: str, count: int, owners: Mapping[str, int]) -> int:
 def check_version(change: TreeChange, version: int) -> None:
     """Raise `Conflict` if the note was written since it was read."""
     if change.version is not None and change.version != version:
-        raise Conflict("The tree was changed meanwhile")
+        raise Conflict("The tree has changed in the meantime")
 
 
 def check_restored(root: str, nodes: Sequence[NodeRecord], known: Container[str]) -> None:

@@ -64,7 +64,8 @@ class McpCalls:
     # --- requests ----------------------------------------------------------------------------
 
     def call_tool(self, request: McpRequest, params: messages.Named, session: Session) -> None:
-        if params.name == respond_tool.TOOL and not request.caller.modern:
+        offered = not request.caller.modern and self._server.respond_tool != "never"
+        if offered and params.name == respond_tool.TOOL:
             self._respond(request, params, session)
             return
         hub, revision = self._server.hub, request.caller.revision
@@ -250,6 +251,7 @@ class McpCalls:
         if not caller.modern:
             call.supported, call.model_answers = caller.askable(found.method.extras), caller.model_answers
             call.owner = session  # who may answer by `_plexus_respond`
+            call.gives_links = caller.gets_links and not caller.elicits
         hub.calls.start(call, at_once=not found.method.interactive)
 
     def _start_durable(

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
-from midcall.activation import PERSON_ONLY, Activation, Method, RemoteMethod
+from midcall.activation import PERSON_ONLY, TAGS, Activation, Method, RemoteMethod
 from midcall.hub import Hub
 from midcall.json_schema import inlined, joined
 from midcall.registry import Resolved
@@ -335,4 +335,7 @@ def _common(method: Method) -> dict[str, Any]:
     extras = method.extras
     shown = {key: extras[key] for key in ("title", "annotations", "icons") if key in extras}
     meta = {**extras.get("meta", {}), **({PERSON_ONLY: True} if extras.get("person_only") else {})}
+    if method.tags:
+        tags = list(method.tags)
+        meta = {"fastmcp": {"tags": tags}, **meta, TAGS: tags}  # the first is where FastMCP's client looks
     return {**shown, "_meta": meta} if meta else shown

@@ -4,24 +4,35 @@ A question becomes the parameters of `elicitation/create`, `sampling/createMessa
 the client's result becomes an answer in the canonical form. The same pair serves a request that the
 server sends and an input request that it returns. A client goes the other way.
 
-Two things that elicitation lacks stand below. *Model context* is data that a question brings along for
-whoever shows it. *Flat forms* are the JSON Schema of a model as MCP can ask for it, and back.
+*Model context*, which elicitation lacks, is data that a question brings along for whoever shows it. What a
+form of MCP can ask for is in `forms`.
 """
 
-import math
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw
 
 from midcall.errors import RemoteError, UnknownQuestion, WrongAnswer
 from midcall.journal.contract import CallRecord
 from midcall.journal.state import Waiting, asked_of, for_caller
-from midcall.json_schema import Schema, as_text, choices, followed, inlined, variants, without_null
+from midcall.json_schema import Schema
 from midcall.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND
+from midcall.mcp.forms import (
+    CONTEXT_KEY,
+    OLD_CONTEXT_KEY,
+    NotFlat,
+    Round,
+    flat_form,
+    form_rounds,
+    from_form,
+    from_rounds,
+    whole_form,
+)
 from midcall.questions import (
     SCHEMA,
     Answer,
@@ -52,6 +63,9 @@ ELICIT = "elicitation/create"
 SAMPLE = "sampling/createMessage"
 ROOTS = "roots/list"
 
+PART = "/"
+"""What stands between the key of a question and the path of one of its rounds."""
+
 QUESTION_KEY = "dev.midcall/key"
 """Under which the metadata of a request to a legacy client say the question's key."""
 
@@ -67,11 +81,60 @@ def inexpressible(question: AnyQuestion, *, nested: bool = False, tools: bool = 
     if isinstance(question, Sample) and "tools" in question.options and not tools:
         return "The model of this client cannot be given tools"
     if isinstance(question, Custom | Form) and not nested:
-        try:
-            flat_form(question.schema or {}, question.message)
-        except NotFlat as reason:
-            return f"An MCP form cannot ask for {reason}: it has text, numbers, yes or no, and choices"
+        return unaskable(question.schema or {})
     return None
+
+
+def unaskable(schema: Schema) -> str | None:
+    """Why an MCP form cannot ask for a value of this schema, not even in rounds; or nothing if it can."""
+    try:
+        form_rounds(schema, "")
+    except NotFlat as reason:
+        return f"An MCP form cannot ask for {reason}: it has text, numbers, yes or no, and choices"
+    return None
+
+
+def rounds_for(question: AnyQuestion, note: str = "") -> dict[str, tuple[str, dict[str, Any]]]:
+    """The requests that ask this of a client with flat forms only, by path: several for a nested form."""
+    if isinstance(question, Custom | Form) and getattr(question, "exact", None) is None:
+        with contextlib.suppress(NotFlat):  # of a call that was imported
+            rounds = form_rounds(question.schema or {}, question.message)
+            if [*rounds] != [""]:
+                return dict(_nested_rounds(question, rounds, note))
+    return {"": request_for(question, note)}
+
+
+def _nested_rounds(
+    question: Custom | Form, rounds: Mapping[str, Round], note: str
+) -> Iterator[tuple[str, tuple[str, dict[str, Any]]]]:
+    for number, (path, one) in enumerate(rounds.items()):
+        text = f"{question.message} ({one.about})" if one.about else question.message
+        message, schema = with_context(text, one.schema, None if number else question.context)
+        yield path, (ELICIT, {"mode": "form", "message": note + message, "requestedSchema": schema})
+
+
+def together(question: AnyQuestion, results: Mapping[str, Any]) -> Any:
+    """The results of all rounds of a question, by path, as one: to refuse one of them is to refuse all."""
+    if [*results] == [""]:
+        return results[""]
+    for one in results.values():
+        if not isinstance(one, dict) or one.get("action") != "accept":
+            return one
+    contents = {path: one.get("content", {}) for path, one in results.items()}
+    schema = question.schema if isinstance(question, Custom | Form) else None
+    return {"action": "accept", "content": from_rounds(schema or {}, contents)}
+
+
+def response_for(question: AnyQuestion, key: str, responses: Mapping[str, Any]) -> Any:
+    """What of the responses, by key, is for this question, or nothing. Raises `WrongAnswer`."""
+    begin = f"{key}{PART}"
+    parts = {name.removeprefix(begin): one for name, one in responses.items() if name.startswith(begin)}
+    if not parts:
+        return responses.get(key)
+    if key in responses:
+        parts[""] = responses[key]
+    decoded = {path: msgspec.json.decode(one) if isinstance(one, Raw) else one for path, one in parts.items()}
+    return together(question, decoded)
 
 
 def request_for(question: AnyQuestion, note: str = "") -> tuple[str, dict[str, Any]]:
@@ -385,15 +448,28 @@ WAITS_FOR = "dev.midcall/waitsFor"
 NO_NOTES: Mapping[str, str] = MappingProxyType({})
 
 
-def input_requests(asked: Mapping[str, Waiting], notes: Mapping[str, str] = NO_NOTES) -> dict[str, Any]:
-    """Open questions of a call, as a client is asked them; `notes` say what its answers should be."""
+def input_requests(
+    asked: Mapping[str, Waiting], nested: Callable[[], bool], notes: Mapping[str, str] = NO_NOTES
+) -> dict[str, Any]:
+    """Open questions of a call, as a client is asked them; `notes` say what its answers should be.
+
+    All rounds of a nested form are there at once, unless the client shows `nested` ones.
+    """
     requests = {}
     for key, one in asked.items():
         expected = notes.get(key) or one.note
         note = f"(Not understood: expected {expected})\n" if expected else ""
-        method, params = request_for(one.question, note)
-        requests[key] = {"method": method, "params": params}
+        for path, (method, params) in _asked_as(one.question, note, nested).items():
+            name = f"{key}{PART}{path}" if path else key
+            requests[name] = {"method": method, "params": params}
     return requests
+
+
+def _asked_as(
+    question: AnyQuestion, note: str, nested: Callable[[], bool]
+) -> dict[str, tuple[str, dict[str, Any]]]:
+    is_form = isinstance(question, Custom | Form)
+    return {"": request_for(question, note)} if not is_form or nested() else rounds_for(question, note)
 
 
 class Given:
@@ -411,9 +487,18 @@ class Given:
         return any(question_id(record.id, one.place) in self.answers for one in asked)
 
     def read(
-        self, key: str, request_id: str, question: AnyQuestion, response: Any, check: Callable[[Any], object]
+        self,
+        key: str,
+        request_id: str,
+        question: AnyQuestion,
+        responses: Mapping[str, Any],
+        check: Callable[[Any], object],
     ) -> None:
+        """Take what of the responses is for a question, if something is."""
         try:
+            response = response_for(question, key, responses)
+            if response is None:
+                return
             given = msgspec.json.decode(response) if isinstance(response, Raw) else response
             payload = answer_from(question, given)
             check(payload)
@@ -439,18 +524,19 @@ async def read_answers(
     if not responses:
         return given
     live = durable.live.get(call_id)
-    if live is not None and live.call is not None and live.open.keys() & responses.keys():
+    keys = {name for key in responses for name in (key, key.partition(PART)[0])}
+    if live is not None and live.call is not None and live.open.keys() & keys:
         for key, asked in live.open.items():
-            if asked.to is None and key in responses and (places is None or places.get(key) == asked.place):
+            if asked.to is None and (places is None or places.get(key) == asked.place):
                 check = partial(live.call.check_answer, asked.request_id)
-                given.read(key, asked.request_id, asked.request_type, responses[key], check)
+                given.read(key, asked.request_id, asked.request_type, responses, check)
         return given
     found = await durable.journal.load(call_id)
     if found is not None and found[0].questions:
         for key, one in for_caller(asked_of(found[0]).questions).items():
-            if key in responses and (places is None or places.get(key) == one.place):
+            if places is None or places.get(key) == one.place:
                 fits = partial(read_any_answer, one.question)
-                given.read(key, question_id(call_id, one.place), one.question, responses[key], fits)
+                given.read(key, question_id(call_id, one.place), one.question, responses, fits)
     return given
 
 
@@ -458,10 +544,6 @@ async def read_answers(
 #
 # It travels in both places where a client may find it: in the requested schema, under `x-model-context`; and
 # below the message, after a marker, for clients that give their user interface only known schemas.
-
-CONTEXT_KEY = "x-model-context"
-OLD_CONTEXT_KEY = "x-elicit-context"
-"""Read, never written."""
 
 CONTEXT_MARKER = "\n\n--x-model-context: application/json\n"
 
@@ -496,213 +578,3 @@ def without_context(message: str) -> str:
     """What of a message is meant for a person."""
     text, marker, _ = message.rpartition(CONTEXT_MARKER)
     return text if marker else message
-
-
-# --- flat forms -----------------------------------------------------------------------------------------
-#
-# A form of MCP has one level, and its fields are text, numbers, yes or no, and choices of text. `flat_form`
-# makes one; `from_form` reads what came back into what the model's own schema describes. A field that may be
-# null is an optional one, and left empty it is null; a choice that is no text is asked for by its JSON. What
-# is no object is the only field of a form.
-
-VALUE = "value"
-"""The only field of a form that asks for something else than an object."""
-
-_FORMATS = ("email", "uri", "date", "date-time")
-_EMPTY: tuple[Any, ...] = (None, "", [])
-
-
-class NotFlat(Exception):
-    """MCP has no form for it: the message says for what, and why."""
-
-
-class _Field(Struct, frozen=True):
-    """One field, as MCP asks for it."""
-
-    schema: Schema
-    nullable: bool
-    choices: dict[str, Any]
-    """What the texts of a choice stand for."""
-
-    def read(self, value: Any) -> Any:
-        """The value that a client's answer stands for."""
-        if self.nullable and value in _EMPTY:
-            return None
-        if isinstance(value, list):
-            return [self._chosen(one) for one in value]
-        return self._chosen(value)
-
-    def _chosen(self, value: Any) -> Any:
-        return self.choices.get(value, value) if isinstance(value, str) else value
-
-
-def flat_form(schema: Schema, title: str) -> Schema:
-    """The form for a value of this schema; `title` is what is asked. Raises `NotFlat`, naming the field."""
-    body = _body(schema)
-    if not _is_object(body):
-        fields = {VALUE: _field(schema, schema)}
-        properties = {VALUE: {"title": title, **fields[VALUE].schema}}
-        names = [VALUE]
-    else:
-        fields = dict(_fields(body, schema))
-        properties = {name: field.schema for name, field in fields.items()}
-        names = [name for name in fields if name in _required(body)]
-    needed = [name for name in names if not fields[name].nullable]
-    required = {"required": needed} if needed else {}
-    extras = {key: body[key] for key in (CONTEXT_KEY, OLD_CONTEXT_KEY) if body.get(key)}
-    return {"type": "object", "properties": properties, **required, **extras}
-
-
-def whole_form(schema: Schema, title: str) -> Schema:
-    """The form for a value of any schema, for clients that show more than MCP has."""
-    if _is_object(_body(schema)):
-        return {"type": "object", **inlined(schema)}
-    field = {"title": title, **{key: value for key, value in schema.items() if key != "$defs"}}
-    definitions = {"$defs": schema["$defs"]} if "$defs" in schema else {}
-    return {"type": "object", "properties": {VALUE: field}, "required": [VALUE], **definitions}
-
-
-def from_form(schema: Schema, content: Any) -> Any:
-    """The value that the content of either form stands for; `null` in it is as good as nothing.
-
-    What fits no field stays as it is. Raises `WrongAnswer` for what is not the content of a form.
-    """
-    body = _body(schema)
-    if not _is_object(body):
-        value = content.get(VALUE) if isinstance(content, dict) else content
-        try:
-            return _field(schema, schema).read(value)
-        except NotFlat:
-            return value
-    if not isinstance(content, dict):
-        raise WrongAnswer("the content of the form, as an object")
-    try:
-        fields = dict(_fields(body, schema))
-    except NotFlat:
-        return content
-    read = dict(content)
-    for name, field in fields.items():
-        value = field.read(content.get(name))
-        if value is None and not field.nullable:
-            read.pop(name, None)
-        else:
-            read[name] = value
-    return read
-
-
-def _field(schema: Any, root: Schema) -> _Field:
-    """The field for a value of this schema, which stands in `root`. Raises `NotFlat`, saying why."""
-    if not isinstance(schema, dict):
-        raise NotFlat("any value")
-    schema, nullable = without_null(schema, root)
-    match variants(schema):
-        case [{"type": "number"} as number, {"type": "string", "pattern": _}]:
-            beside = {key: value for key, value in schema.items() if key not in ("anyOf", "oneOf")}
-            schema = {**number, **beside}  # a decimal, which may come as text too
-    texts = _choices(schema)
-    kind = schema.get("type") if texts is None else "string"
-    match kind:
-        case "string" if texts is not None:
-            says = _options(schema, texts, "oneOf")
-        case "string" | "number" | "integer" | "boolean":
-            says = _limits(kind, schema)
-        case "array":
-            items = followed(schema["items"], root) if isinstance(schema.get("items"), dict) else {}
-            texts = _choices(items)
-            if texts is None:
-                raise NotFlat("a list of other things than choices")
-            says = {"items": _options(items, texts, "anyOf"), **_numbers(schema, "minItems", "maxItems")}
-        case "object":
-            raise NotFlat("an object")
-        case None if not variants(schema):
-            raise NotFlat("any value")
-        case _:
-            raise NotFlat("a value of several types")
-    words = {key: schema[key] for key in ("title", "description") if isinstance(schema.get(key), str)}
-    default = _proposal(kind, schema.get("default"), texts or {})
-    asked = {"type": kind, **words, **says, **({} if default is None else {"default": default})}
-    return _Field(asked, nullable, texts or {})
-
-
-def _fields(body: Schema, root: Schema) -> Iterator[tuple[str, _Field]]:
-    properties = body.get("properties")
-    if not isinstance(properties, dict):
-        raise NotFlat("an object of unknown fields")
-    for name, one in properties.items():
-        try:
-            yield name, _field(one, root)
-        except NotFlat as reason:
-            raise NotFlat(f"{name!r}, which is {reason}") from None
-
-
-def _body(schema: Schema) -> Schema:
-    """A whole schema, without references and null."""
-    return without_null(schema, schema)[0]
-
-
-def _is_object(body: Schema) -> bool:
-    kinds = [one.get("type", "object") for one in variants(body) or [body]]
-    return all(kind == "object" for kind in kinds) and "enum" not in body and "const" not in body
-
-
-def _required(schema: Schema) -> list[str]:
-    names = schema.get("required")
-    return names if isinstance(names, list) else []
-
-
-def _choices(schema: Schema) -> dict[str, Any] | None:
-    """The values that it is one of, by the texts that ask for them."""
-    values = choices(schema)
-    if values is None:
-        return None
-    texts = {as_text(value): value for value in values}
-    if len(texts) < len(values) or not values:
-        raise NotFlat("a choice among values that look alike" if values else "a choice of nothing")
-    return texts
-
-
-def _options(schema: Schema, choices: dict[str, Any], titled: str) -> Schema:
-    names = schema.get("enumNames")
-    if isinstance(names, list) and len(names) == len(choices) and titled == "oneOf":
-        return {"enum": list(choices), "enumNames": names}  # as older revisions have it
-    titles = names if isinstance(names, list) else [one.get("title") for one in variants(schema)]
-    if len(titles) == len(choices) and all(isinstance(title, str) for title in titles):
-        pairs = zip(choices, titles, strict=True)
-        return {titled: [{"const": text, "title": title} for text, title in pairs]}
-    return {"type": "string", "enum": list(choices)}
-
-
-def _limits(kind: str, schema: Schema) -> Schema:
-    """What a client may check before it sends a value; the model checks all."""
-    if kind == "string":
-        known = {"format": schema["format"]} if schema.get("format") in _FORMATS else {}
-        return {**known, **_numbers(schema, "minLength", "maxLength")}
-    limits = _numbers(schema, "minimum", "maximum")
-    for bound in _numbers(schema, "exclusiveMinimum").values():
-        least = math.floor(bound) + 1 if kind == "integer" else bound
-        limits["minimum"] = max(least, limits.get("minimum", least))
-    for bound in _numbers(schema, "exclusiveMaximum").values():
-        most = math.ceil(bound) - 1 if kind == "integer" else bound
-        limits["maximum"] = min(most, limits.get("maximum", most))
-    return limits
-
-
-def _numbers(schema: Schema, *keys: str) -> Schema:
-    return {key: schema[key] for key in keys if _is(schema.get(key), int | float)}
-
-
-def _is(value: Any, kind: Any) -> bool:
-    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
-
-
-_KINDS: dict[str, Any] = {"string": str, "number": int | float, "integer": int, "boolean": bool}
-
-
-def _proposal(kind: str, default: Any, choices: dict[str, Any]) -> Any:
-    """What a client is to propose, or nothing."""
-    if kind == "array":
-        texts = [as_text(one) for one in default] if isinstance(default, list) else []
-        return texts if texts and all(text in choices for text in texts) else None
-    if choices:
-        return as_text(default) if as_text(default) in choices else None
-    return default if _is(default, _KINDS[kind]) else None

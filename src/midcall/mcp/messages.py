@@ -26,6 +26,8 @@ class Capabilities(Struct):
     elicitation: Elicitation | None = None
     sampling: dict[str, Any] | None = None
     roots: dict[str, Any] | None = None
+    experimental: Any = None
+    """An object, if it is anything."""
     extensions: dict[str, Any] = {}
 
 

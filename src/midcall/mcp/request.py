@@ -62,6 +62,10 @@ class Caller(Struct, frozen=True):
     modern: bool = False
     name: str | None = None
     """What a legacy client calls itself."""
+    responds: bool = False
+    """Whether a legacy client that is not elicited has the tool to answer with."""
+    gets_links: bool = False
+    """Whether its person can answer at a page of this server."""
 
     @property
     def knows_tasks(self) -> bool:
@@ -95,13 +99,13 @@ class Caller(Struct, frozen=True):
 
     @property
     def model_answers(self) -> bool:
-        """Whether its model answers with a tool, as a legacy one that is not elicited does."""
+        """Whether its model may be the one who answers, as that of a legacy one that is not elicited."""
         return not (self.modern or self.elicits)
 
     def askable(self, extras: Mapping[str, Any]) -> frozenset[str]:
         """The kinds of question that it can answer, of a method with these extras."""
-        by_tool = self.model_answers and not extras.get("person_only")
-        return PERSON_KINDS | self.kinds if by_tool else self.kinds
+        otherwise = self.model_answers and (self.responds or self.gets_links)
+        return PERSON_KINDS | self.kinds if otherwise and not extras.get("person_only") else self.kinds
 
     def hears(self, level: str) -> bool:
         """Whether it wants log of this level."""

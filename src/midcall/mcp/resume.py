@@ -302,6 +302,10 @@ class Resumption:
         """Whether a call was made by this caller, over MCP."""
         return record.principal == caller.principal and kind_of(record) == KIND
 
+    def shows_nested(self, record: CallRecord) -> bool:
+        """Whether the caller of a call shows forms that are not flat."""
+        return _decode_context(context_of(record)).nested
+
     def check_scopes(self, record: CallRecord, principal: Principal | None) -> None:
         """Raise `NotAllowed` if who comes back lacks a scope of the method, if that is still there."""
         with contextlib.suppress(MethodNotFound):
@@ -412,7 +416,7 @@ class Resumption:
         own = for_caller(asked)
         told: dict[str, Any] = {
             "resultType": "input_required",
-            "inputRequests": input_requests(own, notes),
+            "inputRequests": input_requests(own, partial(self.shows_nested, record), notes),
             "requestState": self.seal(record, {key: one.place for key, one in own.items()}, ticket),
             "_meta": {CALL_ID: record.id},
         }

@@ -30,7 +30,8 @@ from midcall.mcp import messages, revisions, tasks
 from midcall.mcp.calls import McpCalls
 from midcall.mcp.catalog import Catalog, Readable, Template, for_legacy
 from midcall.mcp.dialects import respond_tool
-from midcall.mcp.elicitation import read_any_answer
+from midcall.mcp.dialects.respond_tool import Offered
+from midcall.mcp.elicitation import read_any_answer, unaskable
 from midcall.mcp.messages import Meta
 from midcall.mcp.peer import LISTENER, Listeners, McpPeer, hears, size_of
 from midcall.mcp.request import (
@@ -79,14 +80,18 @@ class McpExtension:
         instructions: str | None = None,
         keys: KeyRing | None = None,
         time_limit: float | None = None,
+        respond_tool: Offered = "always",
     ) -> None:
         self.instructions = instructions
+        self.respond_tool: Offered = respond_tool
+        """Which legacy clients that are not elicited have the tool to answer with."""
         self.sessions: WeakSet[Session] = WeakSet()
         self._keys = keys
         self._time_limit = time_limit
         self._hub: Hub | None = None
         self.server_info: dict[str, Any] = {}
         self._catalog: Catalog | None = None
+        self._warned: set[tuple[str, str]] = set()
         self._resumption: Resumption | None = None
         self._listeners = Listeners()
         self.calls = McpCalls(self)
@@ -96,6 +101,18 @@ class McpExtension:
         self._hub = hub
         self.server_info = {"name": hub.name, "version": hub.version}
         hub.watch(self._changed)
+        self._warn_of_forms()
+
+    def _warn_of_forms(self) -> None:
+        """Tell an author which of the questions that a method declares no MCP client can be asked."""
+        from midcall.schema import shape_of  # noqa: PLC0415  slow to import: only where one is declared
+
+        for name, method in self.hub.methods():
+            for key, question in method.elicits.items():
+                reason = unaskable(shape_of(question.answer_type).schema)
+                if reason is not None and (name, key) not in self._warned:
+                    self._warned.add((name, key))
+                    log.warning("%s asks %s, which MCP clients cannot show. %s", name, key, reason)
 
     def connect(self, connection: Connection) -> McpPeer:
         """Speak MCP on a line."""
@@ -243,6 +260,7 @@ class McpExtension:
         elif part is not None:
             self._relisted(part, principals)
         else:
+            self._warn_of_forms()
             before, self._catalog = self._catalog, None
             for changed in () if before is None else self.catalog.changed_since(before):
                 self._relisted(changed, None)
@@ -273,10 +291,22 @@ class McpExtension:
         if session.open:
             raise McpError(jsonrpc.INVALID_REQUEST, "This session is initialized already")
         session.begin(params)
+        session.caller = msgspec.structs.replace(
+            session.caller,
+            responds=respond_tool.is_offered(self.respond_tool, session.caller),
+            gets_links=self._gives_links(request),
+        )
         self.sessions.add(session)
         revision = session.caller.revision
         about = self._about(modern=False)
         request.result({"protocolVersion": revision, "serverInfo": self.server_info, **about})
+
+    def _gives_links(self, request: McpRequest) -> bool:
+        """Whether the person of a client can answer at a page of this server."""
+        durable, came_by = self.hub.durable, request.came_by
+        if durable is None or durable.links.base is None or came_by is None:
+            return False
+        return not isinstance(came_by, RequestInfo) or came_by.transport != "stdio"
 
     def _discover(self, request: McpRequest, params: Any, session: Session) -> None:
         versions = list(revisions.MODERN)
@@ -302,7 +332,7 @@ class McpExtension:
         shown = [tool.shown for tool in self.catalog.tools.values()]
         if not request.caller.modern:
             shown = [for_legacy(one) for one in shown]
-            if not request.caller.elicits:
+            if request.caller.responds:
                 shown.append(respond_tool.DEFINITION)
         self.calls.list(request, "tools", shown, params.cursor, session)
 

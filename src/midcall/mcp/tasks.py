@@ -5,6 +5,7 @@ from the creation, and is as long as the task is sure to be found.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from midcall.errors import UnknownQuestion
@@ -72,7 +73,7 @@ async def get(resumption: "Resumption", record: CallRecord, params: TaskParams) 
     if record.status != "waiting" or not asked_of(record).questions:
         await resumption.take_up(record)
     waits_for = resumption.durable.waiting_for(record) if record.status == "waiting" else ()
-    return shown(record, None, waits_for)
+    return shown(record, None, waits_for, partial(resumption.shows_nested, record))
 
 
 async def update(resumption: "Resumption", record: CallRecord, params: TaskParams) -> dict[str, Any]:
@@ -107,15 +108,21 @@ def created(record: CallRecord) -> dict[str, Any]:
     return {"resultType": "task", **_shown(record, "working")}
 
 
-def shown(record: CallRecord, outcome: bytes | None, waits_for: Sequence[str] = ()) -> dict[str, Any]:
-    """The answer to `tasks/get`; `waits_for` says for whom else than the caller the task waits."""
+def shown(
+    record: CallRecord,
+    outcome: bytes | None,
+    waits_for: Sequence[str] = (),
+    nested: Callable[[], bool] = lambda: False,
+) -> dict[str, Any]:
+    """The answer to `tasks/get`; `waits_for` says for whom else than the caller the task waits, and `nested`
+    whether the caller shows forms that are not flat."""
     status = _STATUS[record.status]
     message = {"statusMessage": "\n".join(waits_for)} if waits_for else {}
     if status == "input_required":
         own = for_caller(asked_of(record).questions)
         if waits_for and not own:
             return {**_shown(record, "working"), **message}
-        return {**_shown(record, status), **message, "inputRequests": input_requests(own)}
+        return {**_shown(record, status), **message, "inputRequests": input_requests(own, nested)}
     if outcome is None or status == "cancelled":
         if status == "failed":
             return {**_shown(record, status), "error": {"code": -32603, "message": "The task was given up"}}

@@ -4,6 +4,7 @@
 """
 
 from midcall.models.base import (
+    Attachment,
     Message,
     Model,
     ModelError,
@@ -19,6 +20,7 @@ from midcall.models.base import (
 )
 
 __all__ = [
+    "Attachment",
     "Message",
     "Model",
     "ModelError",

@@ -1,6 +1,7 @@
 """Anthropic: Claude, by the Messages API."""
 
 import os
+from base64 import b64encode
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import msgspec
 
 from midcall.models.base import (
+    Attachment,
     Message,
     ModelError,
     ModelEvent,
@@ -39,6 +41,7 @@ class Anthropic:
     """A model of Anthropic."""
 
     scripted = False
+    images = True
 
     def __init__(
         self,
@@ -192,6 +195,11 @@ def _messages(messages: tuple[Message, ...]) -> list[dict[str, Any]]:
     return made
 
 
+def _picture(file: Attachment) -> dict[str, Any]:
+    data = b64encode(file.data).decode()
+    return {"type": "image", "source": {"type": "base64", "media_type": file.type, "data": data}}
+
+
 def _said(message: Message) -> tuple[str, list[dict[str, Any]]]:
     if message.role == "tool":
         result: dict[str, Any] = {
@@ -203,7 +211,7 @@ def _said(message: Message) -> tuple[str, list[dict[str, Any]]]:
     # Text without a letter in it is refused.
     text = [{"type": "text", "text": message.content}] if message.content.strip() else []
     if message.role != "assistant":
-        return "user", list(text)
+        return "user", [*map(_picture, message.files), *text]
     blocks: list[dict[str, Any]] = [*message.extra.get(THINKING, ()), *text]
     for call in message.tool_calls:
         try:

@@ -44,11 +44,23 @@ class ToolCall(Struct, frozen=True, omit_defaults=True):
         return found
 
 
+class Attachment(Struct, frozen=True, omit_defaults=True):
+    """A file that comes with a message. Its `data` are there when a model is asked, and kept elsewhere."""
+
+    id: str
+    name: str
+    type: str
+    """Its media type."""
+    size: int
+    data: bytes = b""
+
+
 class Message(Struct, frozen=True, omit_defaults=True):
     """One message of a conversation.
 
     What the assistant says may have tool calls; what a tool gave has the id of its call. `thinking` is kept
-    because some providers want it back; `extra` is whatever else a provider wants back as it was.
+    because some providers want it back; `extra` is whatever else a provider wants back as it was. `time` is
+    when it was said, in seconds since 1970, if that is known.
     """
 
     role: Literal["system", "user", "assistant", "tool"]
@@ -58,6 +70,8 @@ class Message(Struct, frozen=True, omit_defaults=True):
     is_error: bool = False
     thinking: str = ""
     extra: dict[str, Any] = {}
+    files: tuple[Attachment, ...] = ()
+    time: float = 0.0
 
 
 class ToolDefinition(Struct, frozen=True):
@@ -244,12 +258,24 @@ VARIABLE = "MIDCALL_MODEL"
 KNOWN = "openai:NAME, anthropic:NAME, ollama:NAME, local, or scripted"
 
 
+def takes_images(model: Model) -> bool:
+    """Whether a model can be shown pictures: one that can says so with a true `images`."""
+    return bool(getattr(model, "images", False))
+
+
+def model_names(given: Iterable[str] = ()) -> list[str]:
+    """The names of models that are given, or else in the environment, each once; a comma parts several."""
+    named = list(given) or [os.environ.get(VARIABLE) or ""]
+    found = (name.strip() for names in named for name in names.split(","))
+    return list(dict.fromkeys(filter(None, found)))
+
+
 def choose_model(name: str | None = None) -> Model | None:
-    """The model of this name, or the one that the environment names; nothing if neither does.
+    """The model of this name, or the first that the environment names; nothing if neither does.
 
     A name is `provider:model`. Raises `ValueError` for one that is unknown, or lacks its key.
     """
-    name = name or os.environ.get(VARIABLE)
+    name = name or next(iter(model_names()), None)
     if not name:
         return None
     provider, _, model = name.partition(":")
@@ -270,4 +296,4 @@ def choose_model(name: str | None = None) -> Model | None:
             from midcall.models.anthropic import Anthropic  # noqa: PLC0415  as above
 
             return Anthropic(model)
-    raise ValueError(f"{name!r} is no model: use {KNOWN}")
+    raise ValueError(f"{name!r} is not a model: use {KNOWN}")

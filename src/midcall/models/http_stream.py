@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from midcall.http.message import HttpError, HttpUrl
+from midcall.http.message import HttpError, HttpUrl, retry_after
 from midcall.http.sse import EventReader
 from midcall.models.base import ModelError
 
@@ -88,7 +88,7 @@ class HttpStream:
         try:
             found = msgspec.json.decode(data)
         except NO_JSON as error:
-            raise ModelError(f"{self.name} sent what is no JSON: {error}") from None
+            raise ModelError(f"{self.name} sent invalid JSON: {error}") from None
         if not isinstance(found, dict):
             return None
         if found.get("error"):
@@ -122,8 +122,8 @@ class HttpStream:
                 refusal = await self._refusal(response)
                 if last or response.status not in AGAIN or not refusal.recoverable:
                     raise refusal
-                wait = _retry_after(response)
-            await asyncio.sleep(wait or pause * random.uniform(0.5, 1.0))  # noqa: S311  jitter, no secret
+                wait = retry_after(response.headers)
+            await asyncio.sleep(min(wait, LONGEST_PAUSE) if wait else pause * random.uniform(0.5, 1.0))  # noqa: S311  jitter, no secret
             pause = min(pause * 2, LONGEST_PAUSE)
         raise AssertionError("the last try returns or raises")
 
@@ -168,11 +168,3 @@ def _message_in(body: bytes) -> str:
         text = str(error.get("message") or error.get("detail") or "")
         return f"{text} ({code})" if code == "insufficient_quota" else text
     return str(error)
-
-
-def _retry_after(response: "HttpResponse") -> float | None:
-    given = response.headers.get("retry-after") or ""
-    try:
-        return min(max(float(given), 0.0), LONGEST_PAUSE)
-    except ValueError:
-        return None

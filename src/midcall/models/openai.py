@@ -1,6 +1,7 @@
 """OpenAI, and everything that speaks its chat completions: Ollama, vLLM, llama.cpp, and many services."""
 
 import os
+from base64 import b64encode
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any
@@ -50,6 +51,7 @@ class OpenAI:
     """A model behind chat completions."""
 
     scripted = False
+    images = True
 
     def __init__(
         self,
@@ -147,12 +149,24 @@ def _message(message: Message) -> dict[str, Any]:
     if message.role == "tool":
         return {"role": "tool", "tool_call_id": message.tool_call_id, "content": message.content}
     if not message.tool_calls:
-        return {"role": message.role, "content": message.content}
+        return {"role": message.role, "content": _content(message)}
     calls = [
         {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
         for call in message.tool_calls
     ]
     return {"role": message.role, "content": message.content or None, "tool_calls": calls}
+
+
+def _content(message: Message) -> str | list[dict[str, Any]]:
+    """What is said, with the pictures that come with it before it."""
+    if not message.files:
+        return message.content
+    pictures = [
+        {"type": "image_url", "image_url": {"url": f"data:{one.type};base64,{b64encode(one.data).decode()}"}}
+        for one in message.files
+    ]
+    text = [{"type": "text", "text": message.content}] if message.content.strip() else []
+    return [*pictures, *text]
 
 
 class _PartialCall(Struct):

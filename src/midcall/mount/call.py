@@ -549,12 +549,15 @@ def _traced() -> bytes:
 
 
 def _plain(content: Any) -> Any:
-    """The text of a result; if it has none, whatever it has."""
-    return text_of(content) or (content if content and not _has_text(content) else "")
+    """The text of a result; where there is more than that, all of it, with texts as they are."""
+    blocks = content if isinstance(content, list) else []
+    if all(isinstance(one, dict) and one.get("type") == "text" for one in blocks):
+        return text_of(blocks)
+    return [one["text"] if _is_text(one) else one for one in blocks]
 
 
-def _has_text(content: Any) -> bool:
-    return any(isinstance(one, dict) and one.get("type") == "text" for one in content)
+def _is_text(block: Any) -> bool:
+    return isinstance(block, dict) and block.get("type") == "text" and isinstance(block.get("text"), str)
 
 
 class PassedQuestion(Struct, eq=False):

@@ -9,7 +9,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from midcall.activation import (
     PERSON_ONLY,
+    TAGS,
     Activation,
     Method,
     RemoteMethod,
@@ -36,6 +37,7 @@ from midcall.errors import MidcallError, RemoteError, TimedOut
 from midcall.limits import MAX_NAME, MAX_URI
 from midcall.mount.call import Runner
 from midcall.mount.clients import Clients, MountClient, PassingOn
+from midcall.selection import checked_tags, readable_tags
 
 log = logging.getLogger("midcall.mount")
 
@@ -74,6 +76,7 @@ class MountOptions(Struct, frozen=True):
     sample: Sampler | None = None
     roots: Folders | None = None
     scopes: Sequence[str] = ()
+    tags: Collection[str] = ()
     info: Mapping[str, Any] = INFO
 
 
@@ -98,6 +101,7 @@ class Mount:
         self.name = namespace or "The server behind"
         """How messages name it."""
         self.scopes = tuple(options.scopes)
+        self.tags = checked_tags(options.tags)
         self.silence = options.timeout
         """For how many seconds the server may say nothing about a call."""
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -327,7 +331,17 @@ def _remote(
     meta = listed.get("_meta")
     if isinstance(meta, dict) and meta.get(PERSON_ONLY):
         extras["person_only"] = True
+    extras["tags"] = checked_tags({*mount.tags, *_tags(meta)})
     return RemoteMethod(kind, name, _with_safe_icons(listed), params, runner, scopes=mount.scopes, **extras)
+
+
+def _tags(meta: Any) -> Iterator[str]:
+    """The tags that a server says, as midcall or as FastMCP does."""
+    if isinstance(meta, dict):
+        yield from readable_tags(meta.get(TAGS))
+        for name in ("fastmcp", "_fastmcp"):
+            inner = meta.get(name)
+            yield from readable_tags(inner.get("tags") if isinstance(inner, dict) else None)
 
 
 def _with_safe_icons(listed: Listed) -> Listed:

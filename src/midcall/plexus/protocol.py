@@ -9,10 +9,10 @@ started a call can answer its questions. Knows the hub and JSON-RPC, no socket a
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET, Meta, Raw, Struct
 
 from midcall import jsonrpc
 from midcall.call import Call
@@ -25,7 +25,7 @@ from midcall.errors import (
     TooManyCalls,
     UnknownQuestion,
 )
-from midcall.hub import Hub
+from midcall.hub import ATTACHED_TIME_LIMIT, Hub
 from midcall.items import Background, Data, Done, Error, Item, Log, encode_item, to_json
 from midcall.jsonrpc import Batch, BatchReply, Envelope, Fault, Id
 from midcall.limits import Key, Name
@@ -170,6 +170,7 @@ class Connection:
             return self._durable().subscribe(self, asked.method, bytes(asked.params), supported)
         subscription = Subscription(self)
         call = self._prepare(asked.method, bytes(asked.params), subscription, supported)
+        call.time_limit = asked.time_limit
         self._hub.calls.start(call)
         subscription.id = call.id
         self._subscriptions[call.id] = subscription
@@ -430,6 +431,9 @@ class SubscribeParams(Struct, forbid_unknown_fields=True):
     params: Raw = Raw()
     supports: list[Name] | None = None
     durable: bool = False
+    time_limit: Annotated[float, Meta(gt=0)] | None = ATTACHED_TIME_LIMIT
+    """Seconds that a question waits if the tool does not say, or null for no limit: a person is there. A
+    durable call has its own."""
 
 
 class _SubscribeList(SubscribeParams, array_like=True):

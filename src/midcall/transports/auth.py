@@ -167,7 +167,7 @@ class StaticKeys:
         """The owner of the key. Raises `Unauthorized`."""
         token = _bearer(authorization)
         if token is None:
-            raise Unauthorized(401, challenge(), "A key is needed: Authorization: Bearer ...")
+            raise Unauthorized(401, challenge(), "A key is required: Authorization: Bearer ...")
         given = _digest(token)
         found = None
         for digest, principal in self._keys.items():  # all of them, so that time tells nothing
@@ -226,7 +226,7 @@ class OAuthResourceServer:
             raise Unauthorized(
                 401,
                 challenge(resource_metadata=self._metadata_url, scope=self._scopes),
-                "A token is needed: Authorization: Bearer ...",
+                "A token is required: Authorization: Bearer ...",
             )
         claims = await self._verify(token)
         principal = Principal(_subject(claims), _scopes_of(claims), float(claims["exp"]) + LEEWAY)
@@ -249,7 +249,7 @@ class OAuthResourceServer:
             header = jwt.get_unverified_header(token)
             algorithm = header.get("alg")
             if algorithm not in self._algorithms:
-                raise self._invalid("The token is signed in a way that is not accepted")
+                raise self._invalid("The token's signature algorithm is not accepted")
             key = await self._keys.find(header.get("kid"), algorithm)
             claims = jwt.decode(
                 token,
@@ -262,9 +262,9 @@ class OAuthResourceServer:
             )
         except KeysUnavailable as error:
             log.error("No token can be checked: %s", error)  # noqa: TRY400  the address and the reason say all
-            raise Unauthorized(503, None, "Tokens cannot be checked at the moment") from error
+            raise Unauthorized(503, None, "Tokens cannot be verified at the moment") from error
         except UnknownKey as error:
-            raise self._invalid("The token is signed with a key that is not known") from error
+            raise self._invalid("The token is signed with an unknown key") from error
         except jwt.ExpiredSignatureError as error:
             raise self._invalid("The token has expired") from error
         except jwt.InvalidAudienceError as error:

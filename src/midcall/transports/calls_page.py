@@ -1,7 +1,11 @@
 """What the web client shows of calls, and of questions: to a caller its own, to others what they are asked.
 
-    GET  /calls?status=...&name=...  {"calls": [{"id", "method", "status", "age", "waiting", "questions"}]};
-                                     without a status, those that run or wait
+    GET  /calls?status=...&name=...&which=...&after=...
+                                     {"calls": [{"id", "method", "status", "age", "waiting", "questions"}],
+                                     "next", "admin"}; without a status, those that run or wait; `which` is
+                                     "mine", "asked" (what others' calls ask of me), "all" (of everybody), or
+                                     without it mine and what is asked of me; `after` is the `next` of the
+                                     page before
     GET  /calls/{id}                 all that is known of one, as for an administrator with `values=true`
     POST /calls/{id}/answers         {"answers": {key: answer}}
     POST /calls/{id}/abort           {"reason": "..."}
@@ -11,16 +15,18 @@
     POST /q/{token}                  {"answer": answer}
 
 A caller sees, ends and forks its own calls only, and answers what they ask it; of those of others, it sees
-and answers what is for it, and nothing else. Without authentication all callers are one. A link (`/q/...`,
+and answers what is for it, and nothing else. Who has the scope `midcall:admin` sees, answers and ends the
+calls of everybody, as at `/admin`. Without authentication all callers are one. A link (`/q/...`,
 see `journal.links`) works once, for whoever is meant; looking at it does not use it. Errors are as in
 `admin`.
 """
 
 import functools
 import itertools
+import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 from starlette.requests import Request
@@ -29,14 +35,17 @@ from starlette.routing import Route
 
 from midcall.call import Call
 from midcall.call import Status as CallStatus
-from midcall.errors import UnknownCall
+from midcall.errors import NotAllowed, UnknownCall
 from midcall.journal.admin import ASKING, Admin, is_journaled, open_questions, timestamp
-from midcall.journal.contract import CallRecord, Page, Status
-from midcall.journal.state import Waiting, is_meant_for
+from midcall.journal.contract import ENDED, CallRecord, Page, Status
+from midcall.journal.state import Waiting, is_meant_for, kind_of
 from midcall.mcp import CALL_KINDS, McpExtension
+from midcall.mcp.resume import CHAT
 from midcall.principal import Principal
 from midcall.questions import PERSON_KINDS
 from midcall.transports.admin import (
+    SCOPE,
+    BadAdminRequest,
     CallAnswers,
     fork_call,
     guarded,
@@ -47,13 +56,18 @@ from midcall.transports.admin import (
 )
 
 MOST = 200
-"""How many calls are shown; of those in the journal, the newest."""
+"""How many calls are shown at once; of those in the journal, the newest."""
 
-PAGE = 500
 MOST_READ = 5000
 """How many calls of the journal are looked through for those of callers without a name."""
 
 MOST_BODY = 10_000
+
+_CONVERSATION = re.compile(r"(.+?):\d+\.\d+:", re.DOTALL)
+"""The conversation in the idempotency key of a call that a model has made (see `Conversation.key_of`)."""
+
+Which: TypeAlias = Literal["mine", "asked", "all"]
+WHICH: tuple[Which, ...] = get_args(Which)
 
 _ACTIVE: tuple[Status, ...] = ("running", "waiting", "diverged")
 _WAITING = (CallStatus.AWAITING_ANSWER, CallStatus.AWAITING_SAMPLE)
@@ -100,22 +114,39 @@ class CallsPage:
     # --- calls -------------------------------------------------------------------------------
 
     async def _list(self, request: Request) -> Response:
-        mine, name = _name(request), request.query_params.get("name")
-        calls = self._extension.hub.calls
-        here = [_active(call) for call in calls if call.principal == mine and not is_journaled(call)]
-        here = [call for call in here if name in (None, call["method"])]
-        who, statuses = _principal(request), statuses_in(request) or _ACTIVE
-        found = await self._kept(mine, statuses, name)
-        if who is not None:
+        who, name = _principal(request), request.query_params.get("name")
+        which, after = _which(request), request.query_params.get("after")
+        statuses = statuses_in(request) or _ACTIVE
+        here, found, next_page = list[Call](), list[CallRecord](), None
+        if which != "asked":
+            if after is None:
+                here = [call for call in self._extension.hub.calls if not is_journaled(call)]
+            found, next_page = await self._kept(who, statuses, name, after, everybody=which == "all")
+        if which in (None, "asked") and who is not None and after is None:
             found += await self._addressed(who, statuses, name)
-        kept = [self._shown(record, who) for record in found]
-        shown = sorted([*here, *kept], key=lambda call: call["age"])
-        return json_reply({"calls": shown[:MOST]})
+        shown = [
+            _active(call, who)
+            for call in here
+            if name in (None, call.name) and (which == "all" or call.principal == _name(request))
+        ]
+        shown = [call for call in shown if _is_wanted(call, statuses)]
+        shown += [self._shown(record, who) for record in found]
+        shown.sort(key=lambda call: float(call["age"]))
+        return json_reply({"calls": shown, "next": next_page, "admin": _is_admin(request)})
 
-    async def _kept(self, mine: str | None, status: Sequence[Status], name: str | None) -> list[CallRecord]:
+    async def _kept(
+        self,
+        who: Principal | None,
+        status: Sequence[Status],
+        name: str | None,
+        after: str | None,
+        *,
+        everybody: bool,
+    ) -> tuple[list[CallRecord], str | None]:
         """Calls in the journal. It can be asked for those of a name, but not for those of nobody."""
+        mine = None if who is None or everybody else who.name
         listed = functools.partial(self._admin.journal.list, status=status, principal=mine, name=name)
-        return await self._some(listed, lambda record: record.principal == mine)
+        return await self._some(listed, lambda record: everybody or record.principal == mine, after)
 
     async def _addressed(
         self, who: Principal, status: Sequence[Status], name: str | None
@@ -125,23 +156,27 @@ class CallsPage:
         if not asking:
             return []
         listed = functools.partial(self._admin.journal.list, status=asking, name=name, addressed=True)
-        return await self._some(
+        found, _ = await self._some(
             listed, lambda record: record.principal != who.name and _is_asked(record, who)
         )
+        return found
 
     async def _some(
-        self, listed: Callable[..., Awaitable[Page]], wanted: Callable[[CallRecord], bool]
-    ) -> list[CallRecord]:
+        self,
+        listed: Callable[..., Awaitable[Page]],
+        wanted: Callable[[CallRecord], bool],
+        after: str | None = None,
+    ) -> tuple[list[CallRecord], str | None]:
+        """Those that are wanted, `MOST` or a few more, and where the next ones begin."""
         await self._extension.resumption.durable.open()
         found = list[CallRecord]()
-        after: str | None = None
-        for read in itertools.count(PAGE, PAGE):
-            page = await listed(after=after, limit=PAGE)
+        for read in itertools.count(MOST, MOST):
+            page = await listed(after=after, limit=MOST)
             found += [record for record in page.calls if wanted(record)]
             after = page.next
             if after is None or len(found) >= MOST or read >= MOST_READ:
                 break
-        return found
+        return found, after
 
     async def _show(self, request: Request) -> Response:
         return json_reply(await self._admin.show(await self._mine(request), values=True))
@@ -151,7 +186,9 @@ class CallsPage:
         who = _principal(request)
         id = await self._mine(request, or_asked=True)
         found = await self._admin.answer(
-            id, given.answers, lambda record, one: is_meant_for(record, one, who)
+            id,
+            given.answers,
+            lambda record, one: _is_admin(request) or is_meant_for(record, one, who),
         )
         note(request, "answered")
         return json_reply({"status": found["status"]})
@@ -166,7 +203,10 @@ class CallsPage:
         return json_reply(await fork_call(self._admin, request))
 
     async def _mine(self, request: Request, *, or_asked: bool = False) -> str:
-        """The id of a call of whoever asks, or of one that asks them something. Raises `UnknownCall`."""
+        """The id of a call of whoever asks, or of one that asks them something. Raises `UnknownCall`.
+
+        To an administrator all calls are open.
+        """
         id: str = request.path_params["id"]
         call: Call | CallRecord | None = self._extension.hub.calls.get(id)
         if call is None:
@@ -174,7 +214,8 @@ class CallsPage:
             found = await self._admin.journal.load(id)
             call = None if found is None else found[0]
         asked = or_asked and isinstance(call, CallRecord) and _is_asked(call, _principal(request))
-        if call is None or (call.principal != _name(request) and not asked):
+        mine = call is not None and call.principal == _name(request)
+        if call is None or not (mine or asked or _is_admin(request)):
             raise UnknownCall(id)
         return id
 
@@ -182,8 +223,9 @@ class CallsPage:
         """A call in the journal, and what it asks; of that of another caller, only what is for this one."""
         now = time.time()
         own = who is None or record.principal == who.name
+        everything = own or _has_scope(who)
         asked = open_questions(record).items()
-        return {
+        shown = {
             "id": record.id,
             "method": record.name,
             "status": record.status,
@@ -194,14 +236,20 @@ class CallsPage:
             "questions": [
                 self._question(record, key, one, who)
                 for key, one in asked
-                if own or is_meant_for(record, one, who)
+                if everything or is_meant_for(record, one, who)
             ],
         }
+        if record.status in ENDED:
+            shown["ended"] = max(0.0, now - (record.updated or record.created))
+        if own and kind_of(record) == CHAT and (key := _CONVERSATION.match(record.idempotency_key or "")):
+            shown["conversation"] = key[1]
+        return shown
 
     def _question(self, record: CallRecord, key: str, one: Waiting, who: Principal | None) -> dict[str, Any]:
         since = one.since or record.updated or record.created  # of one that an older midcall has asked
         shown = {
             "key": key,
+            "place": one.place,
             "message": one.question.message,
             "age": max(0.0, time.time() - since),
             "question": one.wire,
@@ -227,6 +275,29 @@ class CallsPage:
         return _unlinked({"answered": True})
 
 
+def _which(request: Request) -> Which | None:
+    """Whose calls are wanted. Raises `BadAdminRequest`."""
+    asked = request.query_params.get("which")
+    found = next((one for one in WHICH if one == asked), None)
+    if asked is not None and found is None:
+        raise BadAdminRequest(f"`which` is one of {', '.join(WHICH)}")
+    if found == "all" and not _is_admin(request):
+        raise NotAllowed("/calls?which=all", [SCOPE])
+    return found
+
+
+def _is_wanted(call: dict[str, Any], statuses: Sequence[Status]) -> bool:
+    return ("waiting" if call["waiting"] else "running") in statuses
+
+
+def _has_scope(who: Principal | None) -> bool:
+    return who is not None and SCOPE in who.scopes
+
+
+def _is_admin(request: Request) -> bool:
+    return _has_scope(_principal(request))
+
+
 def _is_asked(record: CallRecord, who: Principal | None) -> bool:
     return any(is_meant_for(record, one, who) for one in open_questions(record).values())
 
@@ -238,13 +309,15 @@ def _unlinked(body: dict[str, Any]) -> Response:
     return response
 
 
-def _active(call: Call) -> dict[str, Any]:
+def _active(call: Call, who: Principal | None) -> dict[str, Any]:
     """A call that only this process knows."""
     info = call.info()
     return {
         "id": info.id,
         "method": info.method,
         "status": info.status,
+        "caller": call.principal,
+        "own": who is None or call.principal == who.name,
         "age": info.age,
         "waiting": info.status in _WAITING,
         "questions": [

@@ -22,10 +22,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from midcall import jsonrpc
 from midcall.calls import RateLimit, Shares
 from midcall.hub import Hub
+from midcall.journal.durable import durable_calls
 from midcall.journal.measured import measure
+from midcall.journal.notices import Notify
 from midcall.mcp import mcp_of
+from midcall.mcp.dialects.respond_tool import Offered
 from midcall.metrics import keep, refused
 from midcall.principal import Principal, request_info, time_left
+from midcall.questions import check_address
 from midcall.transports.admin import IMPORT, Restricted, admin_pages, import_page
 from midcall.transports.auth import Authenticator, Unauthorized, authorization_in
 from midcall.transports.calls_page import CallsPage
@@ -77,6 +81,9 @@ def asgi_app(
     rate_limit: float | None = None,
     parts: Sequence[AppPart] = (),
     web_modules: Sequence[str | Path] = (),
+    public_url: str | None = None,
+    notify: Notify | None = None,
+    respond_tool: Offered | None = None,
 ) -> "Application":
     """An ASGI application to serve, or to mount in another one.
 
@@ -89,7 +96,21 @@ def asgi_app(
     `web_modules` are files of JavaScript that the web client loads, with components for questions.
     `rate_limit` is how many calls a second each caller may start, 0 for no limit; without one, what the hub
     has, or the default of `midcall.calls`.
+
+    `public_url` is where people reach the server, for links to questions, and `notify` tells people of
+    questions (see `midcall.notify`). `respond_tool` says which legacy MCP clients without elicitation have
+    the tool that answers questions (see `mcp.dialects.respond_tool`).
     """
+    if public_url is not None:
+        check_address(public_url)
+        durable_calls(hub).links.base = public_url
+    if notify is not None:
+        durable = durable_calls(hub)
+        if durable.links.base is None:
+            raise ValueError("`notify` needs `public_url`: where people reach this server")
+        durable.notify_by(notify)
+    if respond_tool is not None:
+        mcp_of(hub).respond_tool = respond_tool
     if rate_limit is not None or hub.calls.rate is None:
         hub.calls.rate = RateLimit(rate_limit)
 
@@ -149,7 +170,7 @@ def asgi_app(
             Route("/sse", Protected(UntilExpiry(old.listen), auth)),
             Route("/messages", Protected(old.post, auth)),
         ]
-    app = Starlette(routes=routes, lifespan=lifespan)
+    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={404: web.missing})
     return Application(app, mcp, auth, Gate(hosts), old, parts, pages)
 
 

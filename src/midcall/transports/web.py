@@ -1,6 +1,6 @@
 """Web: the files of the web client, which are built from `web/` and lie in the package beside the code.
 
-    GET /, /tools, /calls, /c/{id}, /q/{token}   the page; which of them it is, the page itself finds out
+    GET /, /tools, /resources, /calls, /c/{id}, /q/{token}   the page; which of them it is, it finds out itself
     GET /machines                    the same, where a part of the application says that there is such a page
     GET /assets/{name}               its parts, whose names change with what is in them
     GET /web-modules.json            the modules of other authors that it loads: {"modules": [path, ...]}
@@ -31,7 +31,8 @@ POLICY = "; ".join(
         "default-src 'none'",
         "script-src 'self'",
         "style-src 'self'",
-        "img-src 'self' data:",
+        "img-src 'self' data: blob:",
+        "media-src 'self' data: blob:",
         "connect-src 'self'",
         "base-uri 'none'",
         "form-action 'none'",
@@ -117,7 +118,7 @@ class WebClient:
         """All of it but `/calls`, which is also something else."""
         return [
             Route("/", self._root),
-            *(Route(f"/{name}", self.page) for name in ("tools", *self._more)),
+            *(Route(f"/{name}", self.page) for name in ("tools", "resources", *self._more)),
             Route("/c/{id}", self.page),
             Route("/assets/{name}", self._asset),
             Route("/web-modules.json", self._list_modules),
@@ -139,6 +140,14 @@ class WebClient:
         response = self._pages(request.scope.get("root_path", "")).response(request, "no-cache")
         response.headers["vary"] = "Accept, Accept-Encoding"
         return response
+
+    async def missing(self, request: Request, error: Exception) -> Response:
+        """The answer where there is nothing: a browser gets the page, which says so."""
+        if request.method not in ("GET", "HEAD") or not self.is_wanted(request):
+            return Response("Not Found", 404, media_type="text/plain")
+        page = self._pages(request.scope.get("root_path", ""))
+        headers = {**SAFE, "cache-control": "no-store", "content-type": page.type, "vary": "Accept"}
+        return Response(page.body, 404, headers=headers)
 
     def _page_at(self, root: str) -> File:
         """The page as it is mounted below a path: its parts are named from there, and it knows its pages."""

@@ -1,11 +1,47 @@
 /** The calls of whoever uses this page. */
 import { get, request } from "./http";
-import type { CallDetails, CallSummary, LinkedQuestion } from "./types";
+import type { CallDetails, CallList, CallSummary, LinkedQuestion } from "./types";
 
-export const listCalls = async (): Promise<CallSummary[]> =>
-  (await get<{ calls: CallSummary[] }>("calls")).calls;
+/** Which calls are wanted: whose, how they stand, and of which method. */
+export interface CallFilter {
+  which: "" | "mine" | "asked" | "all";
+  state: "active" | "waiting" | "running" | "finished" | "any";
+  method: string;
+}
 
-const ALL = "running,waiting,diverged,completed,failed,aborted,expired,poisoned";
+const ENDED = "completed,failed,aborted,expired,poisoned";
+const ALL = `running,waiting,diverged,${ENDED}`;
+const STATES: Record<CallFilter["state"], string> = {
+  active: "",
+  waiting: "waiting,diverged",
+  running: "running",
+  finished: ENDED,
+  any: ALL,
+};
+
+/** A page of calls, the newest first; `after` is the `next` of the one before. */
+export const listCalls = (filter: CallFilter, after: string | null = null): Promise<CallList> => {
+  const given = {
+    which: filter.which,
+    status: STATES[filter.state],
+    name: filter.method,
+    after: after ?? "",
+  };
+  const wanted = Object.entries(given).filter(([, value]) => value !== "");
+  return get<CallList>(`calls?${new URLSearchParams(wanted)}`);
+};
+
+/** The calls that wait for somebody; nobody is asked for a key. */
+export const waitingCalls = async (): Promise<CallSummary[]> =>
+  (await get<CallList>("calls?status=waiting", { quiet: true })).calls;
+
+/** Answer a question of a call that waits in the journal. */
+export const answerCall = async (id: string, key: string, answer: unknown): Promise<void> => {
+  await request(`calls/${encodeURIComponent(id)}/answers`, {
+    method: "POST",
+    body: { answers: { [key]: answer } },
+  });
+};
 
 /** The calls of one method, also those that have ended; the newest first. */
 export const callsOf = async (method: string): Promise<CallSummary[]> =>

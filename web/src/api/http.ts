@@ -27,6 +27,8 @@ export interface Options {
   body?: unknown;
   headers?: Record<string, string>;
   signal?: AbortSignal;
+  /** Not to ask the person for a key: who is refused is. */
+  quiet?: boolean;
 }
 
 /** The response to a request, once it is a good one. Raises `Refused` or `Unreachable`. */
@@ -51,7 +53,7 @@ export async function request(path: string, options: Options = {}): Promise<Resp
     }
     if (response.ok) return response;
     const refused = await readRefusal(response);
-    if (response.status !== 401) throw refused;
+    if (response.status !== 401 || options.quiet) throw refused;
     await keyring.ask(key === null ? "This server asks who calls." : refused.message, key);
   }
 }

@@ -21,7 +21,7 @@ export class RpcError extends Error {
 /** The line is gone. */
 export class LineLost extends Error {
   constructor() {
-    super("The line to the server is lost.");
+    super("Connection lost.");
   }
 }
 
@@ -45,16 +45,27 @@ export class HubSocket {
   #next = 1;
   #waiting = new Map<number, Waiting>();
   #listeners = new Map<string, (item: Received | null) => void>();
+  /** Told of notifications of other protocols. */
+  onNotice: (method: string, params: Record<string, unknown>) => void = () => {};
+  onLost: () => void = () => {};
   /** Items of a subscription whose id is not known yet: they may come with the same packet as the id. */
   #early = new Map<string, Received[]>();
 
   schema(): Promise<HubSchema> {
-    return this.#request<HubSchema>("plexus_schema", {});
+    return this.request<HubSchema>("plexus_schema", {});
   }
 
-  /** Run a method. `listen` gets its items, the last of which is `done`, or nothing if the line is lost. */
-  async subscribe(method: string, params: unknown, listen: (item: Received | null) => void): Promise<string> {
-    const id = await this.#request<string>("plexus_subscribe", { method, params });
+  /**
+   * Run a method. `listen` gets its items, the last of which is `done`, or nothing if the line is lost. A durable
+   * call goes on without the line, and can be followed again with `attach`.
+   */
+  async subscribe(
+    method: string,
+    params: unknown,
+    listen: (item: Received | null) => void,
+    options: { durable?: boolean } = {},
+  ): Promise<string> {
+    const id = await this.request<string>("plexus_subscribe", { method, params, ...options });
     this.#listeners.set(id, listen);
     const early = this.#early.get(id) ?? [];
     this.#early.delete(id);
@@ -66,7 +77,7 @@ export class HubSocket {
   async attach(call: string, after: number, listen: (item: Received | null) => void): Promise<void> {
     this.#listeners.set(call, listen);
     try {
-      await this.#request("plexus_attach", { call, after });
+      await this.request("plexus_attach", { call, after });
     } catch (error) {
       this.#listeners.delete(call);
       throw error;
@@ -74,12 +85,12 @@ export class HubSocket {
   }
 
   async respond(subscription: string, requestId: string, payload: unknown): Promise<void> {
-    await this.#request("plexus_respond", [subscription, requestId, payload]);
+    await this.request("plexus_respond", [subscription, requestId, payload]);
   }
 
   async unsubscribe(subscription: string): Promise<void> {
     this.#listeners.set(subscription, () => {}); // what is still on its way is of no interest
-    await this.#request("plexus_unsubscribe", [subscription]);
+    await this.request("plexus_unsubscribe", [subscription]);
     this.#listeners.delete(subscription);
   }
 
@@ -90,7 +101,8 @@ export class HubSocket {
     );
   }
 
-  async #request<T>(method: string, params: unknown): Promise<T> {
+  /** The result of a request. Raises `RpcError`, `LineLost` or `Unreachable`. */
+  async request<T>(method: string, params: unknown): Promise<T> {
     this.#socket ??= this.#connect();
     const socket = await this.#socket;
     const id = this.#next++;
@@ -134,7 +146,8 @@ export class HubSocket {
     if (frame.params !== undefined) {
       const { subscription, result, level, message, data } = frame.params;
       if (frame.method === "plexus_subscription") this.#give(subscription, result);
-      if (frame.method === "plexus_log") this.#give(subscription, { type: "log", level, message, data });
+      else if (frame.method === "plexus_log") this.#give(subscription, { type: "log", level, message, data });
+      else if (frame.id === undefined) this.onNotice(frame.method ?? "", { ...frame.params });
       return;
     }
     const waiting = typeof frame.id === "number" ? this.#waiting.get(frame.id) : undefined;
@@ -165,6 +178,13 @@ export class HubSocket {
     this.#early.clear();
     for (const one of waiting) one.reject(new LineLost());
     for (const listener of listeners) listener(null);
+    this.onLost();
+  }
+
+  /** Tell the server something that it does not answer. */
+  async notify(method: string): Promise<void> {
+    this.#socket ??= this.#connect();
+    (await this.#socket).send(JSON.stringify({ jsonrpc: "2.0", method }));
   }
 }
 

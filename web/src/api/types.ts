@@ -12,6 +12,8 @@ export interface Schema {
   enum?: unknown[];
   enumNames?: string[];
   format?: string;
+  contentEncoding?: string;
+  contentMediaType?: string;
   pattern?: string;
   minLength?: number;
   maxLength?: number;
@@ -38,10 +40,14 @@ export interface Schema {
 export interface ModelInfo {
   name: string;
   scripted: boolean;
+  /** It can be shown pictures. */
+  images?: boolean;
 }
 
 export interface ChatInfo {
   model: ModelInfo;
+  /** All that can be chosen. */
+  models?: ModelInfo[];
   hub: { name: string; description: string };
   suggestions: string[];
 }
@@ -52,6 +58,44 @@ export interface ConversationSummary {
   updated: number | string;
   waiting: boolean;
   running: boolean;
+  /** What a search has found in it. */
+  snippet?: string;
+}
+
+/** A file that was sent with a message. */
+export interface FileInfo {
+  id: string;
+  name: string;
+  type: string;
+  size: number;
+}
+
+/** A part of a tool's result that is no text. */
+export interface ContentPart {
+  kind: "image" | "audio" | "file" | "link";
+  name: string;
+  type?: string;
+  size?: number;
+  /** Under which its data are to be had, if they are kept. */
+  file?: string;
+  uri?: string;
+}
+
+/** A question that is over. */
+export interface AnsweredQuestion {
+  elicitId: string;
+  message: string;
+  action: "accept" | "decline" | "cancel" | "dropped";
+  content?: unknown;
+  schema?: Schema | null;
+}
+
+/** How a tool call went, as the server keeps it. */
+export interface ToolDetails {
+  seconds?: number;
+  code?: string;
+  answered?: Record<string, AnsweredQuestion>;
+  parts?: ContentPart[];
 }
 
 export interface Message {
@@ -61,6 +105,8 @@ export interface Message {
   tool_call_id?: string;
   is_error?: boolean;
   thinking?: string;
+  files?: FileInfo[];
+  time?: number;
 }
 
 export interface Elicit {
@@ -81,7 +127,9 @@ export interface Elicit {
 export interface Conversation {
   id: string;
   title: string;
+  model?: string;
   messages: Message[];
+  calls?: Record<string, ToolDetails>;
   pending: Elicit[];
   run: { sessionId: string; lsn: number } | null;
   /** Its last turn failed or died with the server, and can be gone on with. */
@@ -109,8 +157,23 @@ export type ChatEvent =
   | { type: "thinking"; content: string }
   | { type: "tool_calls"; calls: { id: string; name: string; arguments: unknown }[] }
   | { type: "tool_progress"; callId: string; toolName: string; message: string; percentage?: number | null }
-  | { type: "tool_result"; callId: string; toolName: string; content: string; structured?: unknown }
-  | { type: "tool_error"; callId: string; toolName: string; message: string }
+  | {
+      type: "tool_result";
+      callId: string;
+      toolName: string;
+      content: string;
+      structured?: unknown;
+      parts?: ContentPart[];
+      seconds?: number;
+    }
+  | {
+      type: "tool_error";
+      callId: string;
+      toolName: string;
+      message: string;
+      code?: string;
+      seconds?: number;
+    }
   | Elicit
   | {
       type: "plugin_session_status";
@@ -148,6 +211,10 @@ export interface AskedQuestion {
   question: RequestType;
   /** When it is too late. */
   until: string | null;
+  /** Where in the call it is asked: another question may have the same key. */
+  place: string;
+  /** Who is asked, if that is not the caller. */
+  to: string | null;
   /** Its address, if it is for whoever looks at it. */
   link?: string;
 }
@@ -162,9 +229,25 @@ export interface CallSummary {
   id: string;
   method: string;
   status: string;
+  /** Seconds since it was started; and since it has ended. */
   age: number;
+  ended?: number;
   waiting: boolean;
+  /** Who has called it; nothing without authentication. */
+  caller: string | null;
+  /** Whether that is whoever looks at it. */
+  own: boolean;
+  /** The conversation in which a model has called it. */
+  conversation?: string;
   questions: (AskedQuestion | { request_id: string; message: string; age: number })[];
+}
+
+export interface CallList {
+  calls: CallSummary[];
+  /** Where the next page begins. */
+  next: string | null;
+  /** Whether whoever looks may see the calls of everybody. */
+  admin: boolean;
 }
 
 /** One thing that a call did, as its journal has it. */
@@ -182,7 +265,7 @@ export interface CallDetails {
   status: string;
   arguments?: unknown;
   entries?: CallEntry[];
-  outcome?: { error?: { message?: string } } | null;
+  outcome?: { error?: { message?: string }; contents?: unknown[]; content?: unknown[] } | null;
 }
 
 // --- the hub's own protocol -------------------------------------------------------------------

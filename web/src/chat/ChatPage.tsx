@@ -1,11 +1,14 @@
 /** The chat: conversations at the side, what was said in the middle, what to say next at the bottom. */
 import { type ReactNode, useEffect, useRef, useState, useSyncExternalStore } from "react";
+import { bringIntoView, focusOn } from "../questions/QuestionCard";
 import { go } from "../router";
 import { Icon } from "../ui/Icon";
 import { Composer } from "./Composer";
 import { ConversationList } from "./ConversationList";
-import { ChatStore } from "./store";
+import { Instead } from "./Instead";
+import { ChatStore, type NewFile } from "./store";
 import { TranscriptView } from "./TranscriptView";
+import { questionsOf } from "./transcript";
 import { NoChat, Welcome } from "./Welcome";
 
 const store = new ChatStore();
@@ -22,6 +25,10 @@ export function ChatPage({
   const state = useSyncExternalStore(store.subscribe, () => store.state);
   const composer = useRef<HTMLTextAreaElement>(null);
   const [draft, setDraft] = useState("");
+  const [files, setFiles] = useState<readonly NewFile[]>([]);
+  const [choosing, setChoosing] = useState(false);
+  const questions = questionsOf(state.transcript);
+  const isAsking = questions.length > 0;
 
   useEffect(() => store.start(), []);
   useEffect(() => {
@@ -42,9 +49,23 @@ export function ChatPage({
     document.title = title ? `${title} · midcall` : "midcall";
   }, [title]);
 
-  const send = (text: string): void => {
+  const say = (text: string, aside: boolean): void => {
     setDraft("");
-    void store.send(text);
+    setFiles([]);
+    setChoosing(false);
+    void store.send(text, { aside, attachments: [...files] });
+  };
+  // A message would end what waits for an answer: that is for the person to say.
+  const send = (text: string): void => (isAsking ? setChoosing(true) : say(text, false));
+  const toQuestion = (): void => {
+    setChoosing(false);
+    const card = document.querySelector<HTMLElement>(".transcript .question");
+    focusOn(card);
+    bringIntoView(card);
+  };
+  const closeChoice = (): void => {
+    setChoosing(false);
+    composer.current?.focus();
   };
   const isEmpty = state.transcript.length === 0 && state.conversationId === null;
   return (
@@ -58,6 +79,7 @@ export function ChatPage({
           await store.remove(id);
           if (id === store.state.conversationId) go({ page: "chat", conversation: null });
         }}
+        onRename={(id, title) => store.rename(id, title)}
       />
       <main className="chat-main" id="main">
         {state.phase === "loading" ? (
@@ -102,15 +124,29 @@ export function ChatPage({
             The line to the server is lost. Trying again…
           </div>
         )}
+        {choosing && isAsking && (
+          <Instead
+            questions={questions}
+            onAnswer={toQuestion}
+            onAside={() => say(draft.trim(), true)}
+            onDrop={() => say(draft.trim(), false)}
+            onClose={closeChoice}
+          />
+        )}
         {!state.noChat && (
           <Composer
             ref={composer}
             draft={draft}
             onDraft={setDraft}
+            files={files}
+            onFiles={setFiles}
             onSend={send}
             onStop={() => void store.stop()}
             running={state.phase === "running"}
+            asking={isAsking}
             model={state.model ?? state.info?.model ?? null}
+            models={state.info?.models ?? []}
+            onModel={(name) => store.choose(name)}
           />
         )}
       </main>

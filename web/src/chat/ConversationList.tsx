@@ -1,9 +1,16 @@
 /** The conversations, at the side; on a narrow screen in a drawer. */
-import { type ReactNode, useEffect, useRef, useState } from "react";
+import { lazy, type ReactNode, Suspense, useEffect, useRef, useState } from "react";
+import { searchConversations } from "../api/chat";
+import { readable } from "../api/http";
 import type { ConversationSummary } from "../api/types";
 import { Link } from "../router";
-import { Dialog } from "../ui/Dialog";
+import { announce } from "../ui/Announcer";
 import { Icon } from "../ui/Icon";
+import { When } from "./When";
+
+const ConversationDialog = lazy(() => import("./ConversationDialog"));
+
+const PAUSE = 250;
 
 export function ConversationList(props: {
   conversations: readonly ConversationSummary[];
@@ -11,9 +18,13 @@ export function ConversationList(props: {
   drawer: boolean;
   onClose: () => void;
   onDelete: (id: string) => Promise<void>;
+  onRename: (id: string, title: string) => Promise<void>;
 }): ReactNode {
-  const { conversations, current, drawer, onClose } = props;
-  const [deleting, setDeleting] = useState<ConversationSummary | null>(null);
+  const { current, drawer, onClose } = props;
+  const [chosen, setChosen] = useState<ConversationSummary | null>(null);
+  const [query, setQuery] = useState("");
+  const found = useSearch(query.trim());
+  const conversations = found.list ?? props.conversations;
   const side = useRef<HTMLElement>(null);
   useEffect(() => {
     if (!drawer) return;
@@ -41,6 +52,17 @@ export function ConversationList(props: {
         <Link to={{ page: "chat", conversation: null }} className="button side-new" onClick={onClose}>
           <Icon name="plus" /> New conversation
         </Link>
+        <search className="side-search">
+          <Icon name="search" />
+          <input
+            type="search"
+            aria-label="Search conversations"
+            placeholder="Search"
+            maxLength={200}
+            value={query}
+            onChange={(event) => setQuery(event.target.value)}
+          />
+        </search>
         <nav aria-label="Conversations">
           <ul className="side-list">
             {conversations.map((one) => (
@@ -52,47 +74,95 @@ export function ConversationList(props: {
                 >
                   <span className="side-title">{one.title || "Untitled"}</span>
                   <Mark {...one} />
+                  {one.snippet && <span className="side-snippet">{one.snippet}</span>}
                 </Link>
                 <button
                   type="button"
-                  className="icon-button side-delete"
-                  aria-label={`Delete ${one.title || "Untitled"}`}
-                  title="Delete"
-                  onClick={() => setDeleting(one)}
+                  className="icon-button side-more"
+                  aria-label={`More about ${one.title || "Untitled"}`}
+                  title="Rename, export, delete"
+                  onClick={() => setChosen(one)}
                 >
-                  <Icon name="trash" />
+                  <Icon name="more" />
                 </button>
               </li>
             ))}
           </ul>
-          {conversations.length === 0 && <p className="side-empty">What you say is kept here.</p>}
+          {conversations.length === 0 && found.error === null && (
+            <p className="side-empty">
+              {found.list === null ? "What you say is kept here." : "Nothing was found."}
+            </p>
+          )}
+          {found.error !== null && <p className="side-empty">{found.error}</p>}
+          {found.list !== null && !found.complete && (
+            <p className="side-empty">There may be more: add a word.</p>
+          )}
         </nav>
       </aside>
-      {deleting !== null && (
-        <Dialog title="Delete this conversation?" onClose={() => setDeleting(null)}>
-          <p>“{deleting.title || "Untitled"}” and its open questions will be gone for good.</p>
-          <div className="dialog-actions">
-            <button type="button" className="button" onClick={() => setDeleting(null)}>
-              Keep it
-            </button>
-            <button
-              type="button"
-              className="button button-danger"
-              onClick={() => {
-                setDeleting(null);
-                void props.onDelete(deleting.id);
-              }}
-            >
-              Delete
-            </button>
-          </div>
-        </Dialog>
+      {chosen !== null && (
+        <Suspense>
+          <ConversationDialog
+            conversation={chosen}
+            onRename={async (title) => {
+              await props.onRename(chosen.id, title);
+              found.forget();
+            }}
+            onDelete={async () => {
+              await props.onDelete(chosen.id);
+              found.forget();
+            }}
+            onClose={() => setChosen(null)}
+          />
+        </Suspense>
       )}
     </>
   );
 }
 
-function Mark({ waiting, running }: ConversationSummary): ReactNode {
+interface Found {
+  /** Nothing while nothing is looked for. */
+  list: readonly ConversationSummary[] | null;
+  complete: boolean;
+  error: string | null;
+}
+
+const NOTHING: Found = { list: null, complete: true, error: null };
+
+/** What the server finds for a query, a moment after the last letter. */
+function useSearch(query: string): Found & { forget: () => void } {
+  const [found, setFound] = useState(NOTHING);
+  const [times, setTimes] = useState(0);
+  // biome-ignore lint/correctness/useExhaustiveDependencies: it is looked for again when something has changed
+  useEffect(() => {
+    if (!query) {
+      setFound(NOTHING);
+      return;
+    }
+    const abort = new AbortController();
+    const look = async (): Promise<void> => {
+      try {
+        const { conversations: list, complete } = await searchConversations(query, abort.signal);
+        setFound({ list, complete, error: null });
+        announce(`${list.length} found`);
+      } catch (error) {
+        if (!abort.signal.aborted) setFound({ list: [], complete: true, error: readable(error) });
+      }
+    };
+    const timer = setTimeout(() => void look(), PAUSE);
+    return () => {
+      clearTimeout(timer);
+      abort.abort();
+    };
+  }, [query, times]);
+  return { ...found, forget: () => setTimes((before) => before + 1) };
+}
+
+function Mark({ waiting, running, updated }: ConversationSummary): ReactNode {
   if (waiting) return <span className="side-mark side-mark-waiting">asks</span>;
-  return running ? <span className="side-mark">running</span> : null;
+  if (running) return <span className="side-mark">running</span>;
+  return (
+    <span className="side-mark">
+      <When time={Number(updated)} />
+    </span>
+  );
 }

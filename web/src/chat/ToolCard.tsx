@@ -1,13 +1,18 @@
-/** A tool that was called: folded to one line, with its questions and its progress always in sight. */
-import { memo, type ReactNode } from "react";
+/** A tool that was called: folded to one line, with its questions, its progress and its pictures always in sight. */
+import { memo, type ReactNode, useState } from "react";
 import type { Elicit, ElicitResponse, Reply } from "../api/types";
 import { isObject } from "../forms/schema";
 import { QuestionCard } from "../questions/QuestionCard";
+import { isPlain, QuestionGroup } from "../questions/QuestionGroup";
 import { fromElicit } from "../questions/question";
+import { ageText } from "../ui/age";
+import { Dialog } from "../ui/Dialog";
 import { Icon, type IconName } from "../ui/Icon";
 import { Json } from "../ui/Json";
 import { Progress } from "../ui/Progress";
 import { Readable } from "../ui/Readable";
+import { Answered } from "./Answered";
+import { Parts } from "./Parts";
 import type { CallStatus, ToolCall } from "./transcript";
 
 const STATUS: Record<CallStatus, { text: string; icon: IconName }> = {
@@ -15,23 +20,39 @@ const STATUS: Record<CallStatus, { text: string; icon: IconName }> = {
   waiting: { text: "asks you", icon: "question" },
   done: { text: "done", icon: "check" },
   failed: { text: "failed", icon: "alert" },
+  refused: { text: "not done", icon: "cross" },
 };
+
+const REFUSED: Record<string, string> = {
+  declined: "declined by you",
+  cancelled: "cancelled by you",
+  dropped: "dropped",
+};
+
+type Answers = (readonly [Elicit, Reply])[];
 
 export const ToolCard = memo(function ToolCard(props: {
   call: ToolCall;
+  conversation: string | null;
   sending: ReadonlyMap<string, ElicitResponse>;
   refusals: ReadonlyMap<string, string>;
-  onReply: (elicit: Elicit, reply: Reply) => unknown;
+  onReply: (...answers: Answers) => unknown;
+  /** Make it again; without it that is not possible now. */
+  onAgain: ((call: ToolCall) => unknown) | null;
 }): ReactNode {
-  const { call } = props;
+  const { call, onAgain } = props;
   const { text, icon } = STATUS[call.status];
+  const isOver = call.result !== null || call.error !== null;
   return (
     <article className="tool" data-status={call.status} aria-label={`Tool ${dotted(call.name)}`}>
       <details className="tool-details">
         <summary>
           <Icon name={icon} className={call.status === "running" ? "tool-icon turning" : "tool-icon"} />
           <span className="tool-name">{dotted(call.name)}</span>
-          <span className="tool-status">{text}</span>
+          <span className="tool-status">
+            {REFUSED[call.code] ?? text}
+            {isOver && call.seconds ? `, ${took(call.seconds)}` : ""}
+          </span>
           <Icon name="chevron" className="fold" />
         </summary>
         <div className="tool-inside">
@@ -45,10 +66,11 @@ export const ToolCard = memo(function ToolCard(props: {
           )}
           {call.error !== null && (
             <>
-              <h3>Error</h3>
-              <p className="tool-error">{call.error}</p>
+              <h3>{call.status === "refused" ? "What the model was told" : "Error"}</h3>
+              <p className={call.status === "refused" ? "tool-text" : "tool-error"}>{call.error}</p>
             </>
           )}
+          {isOver && onAgain !== null && <Again call={call} onAgain={onAgain} />}
         </div>
       </details>
       {call.progress !== null && call.status === "running" && (
@@ -56,18 +78,101 @@ export const ToolCard = memo(function ToolCard(props: {
           <Progress {...call.progress} />
         </div>
       )}
-      {call.questions.map((elicit) => (
-        <QuestionCard
-          key={elicit.elicitId}
-          question={fromElicit(elicit)}
-          busy={props.sending.has(elicit.elicitId)}
-          error={props.refusals.get(elicit.elicitId) ?? null}
-          onReply={(reply) => props.onReply(elicit, reply)}
-        />
-      ))}
+      <Answered list={call.answered} />
+      <Questions {...props} />
+      <Parts conversation={props.conversation} parts={call.parts} />
     </article>
   );
 });
+
+/** What a call asks: several plain questions are one form. */
+function Questions(props: {
+  call: ToolCall;
+  sending: ReadonlyMap<string, ElicitResponse>;
+  refusals: ReadonlyMap<string, string>;
+  onReply: (...answers: Answers) => unknown;
+}): ReactNode {
+  const { call, sending, refusals, onReply } = props;
+  const views = call.questions.map((elicit) => ({ elicit, view: fromElicit(elicit) }));
+  const plain = views.filter(({ view }) => isPlain(view));
+  const grouped = plain.length > 1 ? plain : [];
+  const single = views.filter((one) => !grouped.includes(one));
+  return (
+    <>
+      {grouped.length > 0 && (
+        <QuestionGroup
+          key={grouped.map(({ view }) => view.id).join(" ")}
+          questions={grouped.map(({ view }) => view)}
+          busy={grouped.some(({ view }) => sending.has(view.id))}
+          error={grouped.map(({ view }) => refusals.get(view.id)).find(Boolean) ?? null}
+          onReply={(replies) =>
+            onReply(
+              ...grouped.flatMap(({ elicit }, n) => {
+                const reply = replies[n];
+                return reply === undefined ? [] : [[elicit, reply] as const];
+              }),
+            )
+          }
+        />
+      )}
+      {single.map(({ elicit, view }) => (
+        <QuestionCard
+          key={view.id}
+          question={view}
+          busy={sending.has(view.id)}
+          error={refusals.get(view.id) ?? null}
+          onReply={(reply) => onReply([elicit, reply])}
+        />
+      ))}
+    </>
+  );
+}
+
+/** A call that has done something is made again only if the person says so twice. */
+function Again({ call, onAgain }: { call: ToolCall; onAgain: (call: ToolCall) => unknown }): ReactNode {
+  const [asking, setAsking] = useState(false);
+  return (
+    <div className="tool-again">
+      <button
+        type="button"
+        className="button button-small"
+        onClick={() => (call.status === "done" ? setAsking(true) : onAgain(call))}
+      >
+        <Icon name="again" /> Call again
+      </button>
+      {asking && (
+        <Dialog title={`Call ${dotted(call.name)} again?`} onClose={() => setAsking(false)}>
+          <p>
+            It runs once more with the same arguments, and asks its questions again. What it did the first
+            time stays done.
+          </p>
+          <div className="dialog-actions">
+            <button type="button" className="button" onClick={() => setAsking(false)}>
+              Leave it
+            </button>
+            <button
+              type="button"
+              className="button button-primary"
+              onClick={() => {
+                setAsking(false);
+                onAgain(call);
+              }}
+            >
+              Call again
+            </button>
+          </div>
+        </Dialog>
+      )}
+    </div>
+  );
+}
+
+const took = (seconds: number): string =>
+  seconds < 1
+    ? `${Math.max(1, Math.round(seconds * 1000))} ms`
+    : seconds < 60
+      ? `${seconds.toFixed(1)} s`
+      : ageText(seconds);
 
 /** Models take no dots in names, so that a method's name comes with underscores in their place. */
 const dotted = (name: string): string => name.replaceAll("__", ".");

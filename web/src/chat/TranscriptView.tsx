@@ -1,10 +1,14 @@
 /** What was said, with the tools that were called in between. It follows its end as long as the person is there. */
-import { memo, type ReactNode, useLayoutEffect, useRef } from "react";
+import { memo, type ReactNode, useLayoutEffect, useRef, useState } from "react";
+import { CopyButton } from "../ui/CopyButton";
+import { Dialog } from "../ui/Dialog";
 import { Icon } from "../ui/Icon";
 import { Markdown } from "../ui/Markdown";
+import { Media } from "./Parts";
 import type { ChatState, ChatStore } from "./store";
 import { ToolCard } from "./ToolCard";
-import { type Entry, questionsOf } from "./transcript";
+import { callsOf, type Entry, questionsOf } from "./transcript";
+import { When } from "./When";
 
 const NEAR = 80;
 
@@ -29,7 +33,9 @@ export function TranscriptView({ state, store }: { state: ChatState; store: Chat
   };
   const isThinking =
     isRunning &&
-    (last?.kind !== "assistant" || (last.calls.length > 0 && last.calls.every((c) => c.result || c.error)));
+    (last?.kind !== "assistant" ||
+      ((last.calls.length > 0 || last.closed === true) && last.calls.every((c) => c.result || c.error)));
+  const lastAnswer = transcript.findLastIndex((entry) => entry.kind === "assistant");
   return (
     <section
       ref={scroll}
@@ -45,9 +51,11 @@ export function TranscriptView({ state, store }: { state: ChatState; store: Chat
           <li key={n} className={`entry-${entry.kind}`}>
             <EntryView
               entry={entry}
+              n={n}
               state={state}
               store={store}
               streaming={isRunning && n === transcript.length - 1}
+              isLastAnswer={n === lastAnswer}
             />
           </li>
         ))}
@@ -65,35 +73,19 @@ export function TranscriptView({ state, store }: { state: ChatState; store: Chat
   );
 }
 
-function EntryView(props: {
-  entry: Entry;
+interface EntryProps {
+  n: number;
   state: ChatState;
   store: ChatStore;
   streaming: boolean;
-}): ReactNode {
-  const { entry, state, store } = props;
+  isLastAnswer: boolean;
+}
+
+function EntryView(props: EntryProps & { entry: Entry }): ReactNode {
+  const { entry, store } = props;
   switch (entry.kind) {
     case "user":
-      return (
-        <>
-          <h2 className="sr-only">You said</h2>
-          <p className="bubble" data-unsent={entry.unsent !== undefined || undefined}>
-            {entry.text}
-          </p>
-          {entry.unsent !== undefined && (
-            <p className="unsent" role="alert">
-              <Icon name="alert" /> Not sent: {entry.unsent}
-              <button
-                type="button"
-                className="button button-small"
-                onClick={() => void store.resend(entry.text)}
-              >
-                Retry
-              </button>
-            </p>
-          )}
-        </>
-      );
+      return <UserEntry {...props} entry={entry} />;
     case "notice":
       return (
         <p className={`notice notice-${entry.tone}`} role={entry.tone === "error" ? "alert" : "status"}>
@@ -107,23 +99,174 @@ function EntryView(props: {
         </p>
       );
     case "assistant":
-      return (
-        <>
-          <h2 className="sr-only">The assistant said</h2>
-          <Thoughts text={entry.thinking} open={props.streaming && !entry.text && entry.calls.length === 0} />
-          {entry.text && <Markdown text={entry.text} />}
-          {entry.calls.map((call) => (
-            <ToolCard
-              key={call.id}
-              call={call}
-              sending={state.sending}
-              refusals={state.refusals}
-              onReply={store.answer}
-            />
-          ))}
-        </>
-      );
+      return <AssistantEntry {...props} entry={entry} />;
   }
+}
+
+function UserEntry(props: EntryProps & { entry: Extract<Entry, { kind: "user" }> }): ReactNode {
+  const { entry, n, state, store } = props;
+  const [draft, setDraft] = useState<string | null>(null);
+  const isIdle = state.phase === "idle";
+  if (draft !== null) {
+    const send = (): void => {
+      if (!draft.trim() || !isIdle) return;
+      setDraft(null);
+      void store.edit(n, draft.trim());
+    };
+    return (
+      <form
+        className="edit"
+        onSubmit={(event) => {
+          event.preventDefault();
+          send();
+        }}
+      >
+        <textarea
+          // biome-ignore lint/a11y/noAutofocus: the person has just asked for it
+          autoFocus
+          aria-label="What you say instead"
+          rows={Math.min(10, draft.split("\n").length + 1)}
+          value={draft}
+          onChange={(event) => setDraft(event.target.value)}
+          onKeyDown={(event) => {
+            if (event.key === "Escape") setDraft(null);
+            if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) send();
+          }}
+        />
+        <p className="muted">What follows it is removed. What tools have done stays done.</p>
+        <div className="form-actions">
+          <button type="submit" className="button button-primary" disabled={!draft.trim() || !isIdle}>
+            Send again
+          </button>
+          <button type="button" className="button button-quiet" onClick={() => setDraft(null)}>
+            Cancel
+          </button>
+        </div>
+      </form>
+    );
+  }
+  return (
+    <>
+      <h2 className="sr-only">You said</h2>
+      <p className="bubble" data-unsent={entry.unsent !== undefined || undefined}>
+        {entry.text}
+      </p>
+      {entry.files?.map((file) =>
+        file.id && state.conversationId !== null ? (
+          <Media
+            key={file.id}
+            conversation={state.conversationId}
+            part={{ kind: "image", ...file }}
+            file={file.id}
+          />
+        ) : (
+          <span key={file.name} className="muted">
+            {file.name}
+          </span>
+        ),
+      )}
+      {entry.unsent === undefined ? (
+        <div className="message-actions">
+          {entry.time !== undefined && <When time={entry.time} />}
+          <CopyButton text={entry.text} label="Copy what you said" />
+          {isIdle && state.conversationId !== null && (
+            <button
+              type="button"
+              className="icon-button"
+              aria-label="Edit what you said"
+              title="Edit and send again"
+              onClick={() => setDraft(entry.text)}
+            >
+              <Icon name="pencil" />
+            </button>
+          )}
+        </div>
+      ) : (
+        <p className="unsent" role="alert">
+          <Icon name="alert" /> Not sent: {entry.unsent}
+          <button type="button" className="button button-small" onClick={() => void store.resend(entry.text)}>
+            Retry
+          </button>
+        </p>
+      )}
+    </>
+  );
+}
+
+function AssistantEntry(props: EntryProps & { entry: Extract<Entry, { kind: "assistant" }> }): ReactNode {
+  const { entry, state, store } = props;
+  const isIdle = state.phase === "idle";
+  const isAsking = questionsOf(state.transcript).length > 0;
+  return (
+    <>
+      <h2 className="sr-only">The assistant said</h2>
+      <Thoughts text={entry.thinking} open={props.streaming && !entry.text && entry.calls.length === 0} />
+      {entry.text && <Markdown text={entry.text} />}
+      {entry.calls.map((call) => (
+        <ToolCard
+          key={call.id}
+          call={call}
+          conversation={state.conversationId}
+          sending={state.sending}
+          refusals={state.refusals}
+          onReply={store.answer}
+          onAgain={isIdle && !isAsking ? store.callAgain : null}
+        />
+      ))}
+      {entry.text && !props.streaming && (
+        <div className="message-actions">
+          {entry.time !== undefined && <When time={entry.time} />}
+          <CopyButton text={entry.text} label="Copy what was said" />
+          {isIdle && props.isLastAnswer && !isAsking && <Regenerate {...props} />}
+        </div>
+      )}
+    </>
+  );
+}
+
+/** Tools of the answer would be called again, so the person is told of them first. */
+function Regenerate({ state, store }: EntryProps): ReactNode {
+  const [asking, setAsking] = useState(false);
+  const { transcript } = state;
+  const from = transcript.findLastIndex((entry) => entry.kind === "user" && entry.unsent === undefined);
+  const names = [...new Set(callsOf(transcript.slice(from)).map((call) => call.name.replaceAll("__", ".")))];
+  if (from < 0) return null;
+  return (
+    <>
+      <button
+        type="button"
+        className="icon-button"
+        aria-label="Regenerate"
+        title="Regenerate"
+        onClick={() => (names.length ? setAsking(true) : void store.regenerate())}
+      >
+        <Icon name="again" />
+      </button>
+      {asking && (
+        <Dialog title="Regenerate this?" onClose={() => setAsking(false)}>
+          <p>
+            This answer called {names.join(", ")}. What was done stays done, and the model may call it once
+            more.
+          </p>
+          <div className="dialog-actions">
+            <button type="button" className="button" onClick={() => setAsking(false)}>
+              Leave it
+            </button>
+            <button
+              type="button"
+              className="button button-primary"
+              onClick={() => {
+                setAsking(false);
+                void store.regenerate();
+              }}
+            >
+              Regenerate
+            </button>
+          </div>
+        </Dialog>
+      )}
+    </>
+  );
 }
 
 const Thoughts = memo(function Thoughts({ text, open }: { text: string; open: boolean }): ReactNode {

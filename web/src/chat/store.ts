@@ -14,6 +14,7 @@ import type {
   ConversationSummary,
   Elicit,
   ElicitResponse,
+  FileInfo,
   ModelInfo,
   Reply,
 } from "../api/types";
@@ -24,15 +25,17 @@ import {
   fromMessages,
   questionsOf,
   readAgain,
+  type ToolCall,
   type Transcript,
+  withAnswer,
   withoutNotices,
-  withoutQuestion,
 } from "./transcript";
 
 export interface ChatState {
   info: ChatInfo | null;
   /** The server has tools only. */
   noChat: boolean;
+  /** Who answers. */
   model: ModelInfo | null;
   conversations: readonly ConversationSummary[];
   conversationId: string | null;
@@ -73,6 +76,13 @@ interface Shared {
   conversationId: string | null;
 }
 
+/** A file that is sent with a message. */
+export interface NewFile {
+  info: FileInfo;
+  /** In base64. */
+  data: string;
+}
+
 interface Run {
   sessionId: string;
   lsn: number;
@@ -102,6 +112,10 @@ export class ChatStore {
   /** Calls for which an answer came too late in this run. */
   #stale = new Set<string>();
   #frame: number | null = null;
+  /** Whom the person has chosen to answer in the open conversation. */
+  #chosen: string | null = null;
+  /** Who answers there, as the server has it. */
+  #kept: string | null = null;
 
   /** Called with the id of a conversation that a message has begun. */
   onBegun: (id: string) => void = () => {};
@@ -145,7 +159,10 @@ export class ChatStore {
     this.#open.abort(); // what is followed is let go; the run goes on in the server
     this.#open = new AbortController();
     this.#resumed = 0;
-    const { info, noChat, model, conversations } = this.#state;
+    this.#chosen = null;
+    this.#kept = null;
+    const { info, noChat, conversations } = this.#state;
+    const model = info?.model ?? null;
     const phase = id === null ? "idle" : "loading";
     this.#set({ ...EMPTY, info, noChat, model, conversations, conversationId: id, phase });
     if (id !== null) void this.#load(id, this.#open.signal);
@@ -167,6 +184,22 @@ export class ChatStore {
     if (changed || mine.running || mine.waiting) this.#readAgain();
   }
 
+  /** Choose who answers from the next message on. */
+  choose(name: string): void {
+    const model = this.#state.info?.models?.find((one) => one.name === name);
+    if (model === undefined) return;
+    this.#chosen = name;
+    this.#set({ model });
+  }
+
+  /** Give a conversation another title. Raises why that cannot be. */
+  async rename(id: string, title: string): Promise<void> {
+    await api.renameConversation(id, title);
+    const conversations = this.#state.conversations.map((one) => (one.id === id ? { ...one, title } : one));
+    this.#set({ conversations });
+    this.#tell(null);
+  }
+
   async remove(id: string): Promise<void> {
     try {
       await api.deleteConversation(id);
@@ -182,23 +215,112 @@ export class ChatStore {
 
   // --- the person acts ---------------------------------------------------------------------------
 
-  async send(text: string): Promise<void> {
+  /** Say something; `aside`, the questions that wait are still asked. */
+  async send(text: string, options: { aside?: boolean; attachments?: NewFile[] } = {}): Promise<void> {
     const { conversationId, phase } = this.#state;
     if (phase !== "idle") return;
-    const said: Entry = { kind: "user", text };
+    const { aside = false, attachments = [] } = options;
+    const said: Entry = {
+      kind: "user",
+      text,
+      time: Date.now() / 1000,
+      ...(attachments.length ? { files: attachments.map(({ info }) => info) } : {}),
+    };
     const transcript = [...withoutNotices(this.#state.transcript), said];
     const count = countOf(transcript);
     this.#resumed = 0;
     this.#set({ transcript, error: null, phase: "running" });
     await this.#turn({
-      body: { message: text, ...(conversationId === null ? {} : { conversationId }) },
+      body: {
+        message: text,
+        ...(conversationId === null ? {} : { conversationId }),
+        ...(aside ? { aside } : {}),
+        ...this.#model(),
+        ...(attachments.length
+          ? { attachments: attachments.map(({ info, data }) => ({ name: info.name, data })) }
+          : {}),
+      },
       isThere: () => countOf(this.#state.transcript) >= count,
       lost: (reason) => {
         const left = this.#state.transcript.filter((entry) => entry !== said);
         this.#set({ transcript: [...left, { kind: "user", text, unsent: reason }] });
       },
     });
+    // What was attached has an address only when the server has it.
+    if (attachments.length && this.#state.phase === "idle") this.#readAgain();
   }
+
+  /** Say something else in the place of a message, the `n`th entry; what came after it is forgotten. */
+  async edit(n: number, text: string): Promise<void> {
+    const { conversationId, phase, transcript } = this.#state;
+    const entry = transcript[n];
+    const { signal } = this.#open;
+    if (conversationId === null || phase !== "idle" || entry?.kind !== "user") return;
+    const number = countOf(transcript.slice(0, n));
+    this.#set({ error: null, phase: "running" });
+    let found: Conversation;
+    try {
+      found = await api.fetchConversation(conversationId, signal);
+    } catch (error) {
+      this.#set({ phase: "idle" });
+      if (!signal.aborted) this.#fail(error, null);
+      return;
+    }
+    const places = found.messages.flatMap(({ role }, place) => (role === "user" ? [place] : []));
+    const place = places[number];
+    if (place === undefined || found.messages[place]?.content !== entry.text) {
+      this.#set({ phase: "idle" });
+      this.#fail(new Error("The conversation was changed meanwhile."), null);
+      this.#readAgain();
+      return;
+    }
+    const said: Entry = { ...entry, text, time: Date.now() / 1000 };
+    this.#set({ transcript: [...transcript.slice(0, n), said] });
+    await this.#turn({
+      body: {
+        conversationId,
+        message: text,
+        edit: { message: place, of: found.messages.length },
+        ...this.#model(),
+      },
+      isThere: () => this.#state.transcript.some((one) => one.kind === "user" && one.text === text),
+      lost: (reason) => {
+        this.#set({ transcript });
+        this.#fail(new Error(reason), null);
+      },
+    });
+  }
+
+  /** Have the last message answered once more. */
+  async regenerate(): Promise<void> {
+    const { transcript } = this.#state;
+    const n = transcript.findLastIndex((entry) => entry.kind === "user" && entry.unsent === undefined);
+    const entry = transcript[n];
+    if (entry?.kind === "user") await this.edit(n, entry.text);
+  }
+
+  /** Make a tool call again that has ended, with the same arguments. */
+  callAgain = async (call: ToolCall): Promise<void> => {
+    const { conversationId, phase } = this.#state;
+    if (conversationId === null || phase !== "idle") return;
+    const before = this.#state.transcript;
+    const name = call.name.replaceAll("__", ".");
+    const said: Entry = {
+      kind: "user",
+      text: `Call ${name} again with the same arguments.`,
+      time: Date.now() / 1000,
+    };
+    const count = countOf(before) + 1;
+    this.#set({ transcript: [...withoutNotices(before), said], error: null, phase: "running" });
+    await this.#turn({
+      body: { conversationId, retry: call.id, ...this.#model() },
+      isThere: () => countOf(this.#state.transcript) >= count,
+      lost: (reason) => {
+        this.#set({ transcript: before });
+        this.#fail(new Error(reason), null);
+      },
+    });
+  };
 
   /** Send a message again that did not arrive. */
   async resend(text: string): Promise<void> {
@@ -234,10 +356,12 @@ export class ChatStore {
   }
 
   /** Answer a question, or refuse to; while a turn runs the answer waits for its end. */
-  answer = async (elicit: Elicit, result: Reply): Promise<void> => {
-    const { sessionId, callId, elicitId } = elicit;
-    const sending = new Map(this.#state.sending).set(elicitId, { sessionId, callId, elicitId, result });
-    this.#set({ sending, refusals: without(this.#state.refusals, new Set([elicitId])) });
+  answer = async (...given: (readonly [Elicit, Reply])[]): Promise<void> => {
+    const sending = new Map(this.#state.sending);
+    for (const [{ sessionId, callId, elicitId }, result] of given)
+      sending.set(elicitId, { sessionId, callId, elicitId, result });
+    const ids = new Set(given.map(([{ elicitId }]) => elicitId));
+    this.#set({ sending, refusals: without(this.#state.refusals, ids) });
     if (this.#state.phase === "idle") await this.#sendAnswers();
   };
 
@@ -268,13 +392,16 @@ export class ChatStore {
     this.#resumed = 0;
     this.#set({ transcript: withoutNotices(this.#state.transcript), phase: "running", error: null });
     const ids = new Set(responses.map((one) => one.elicitId));
-    const answered = responses.flatMap(({ elicitId }) => open.get(elicitId) ?? []);
+    const answer = (transcript: Transcript, { elicitId, result }: ElicitResponse): Transcript => {
+      const elicit = open.get(elicitId);
+      return elicit === undefined ? transcript : withAnswer(transcript, elicit, result);
+    };
     const sent = (): void => this.#set({ sending: without(this.#state.sending, ids) });
     await this.#turn({
       body: { conversationId, pluginElicitResponses: responses },
       arrived: () => {
         sent();
-        this.#set({ transcript: answered.reduce(withoutQuestion, this.#state.transcript) });
+        this.#set({ transcript: responses.reduce(answer, this.#state.transcript) });
       },
       isThere: () => questionsOf(this.#state.transcript).every((one) => !ids.has(one.elicitId)),
       lost: (reason) => {
@@ -365,7 +492,8 @@ export class ChatStore {
   #take(event: ChatEvent): void {
     if (event.type === "session_info") {
       const isNew = this.#state.conversationId === null;
-      this.#set({ conversationId: event.conversationId, model: event.model });
+      const known = this.#state.info?.models?.find(({ name }) => name === event.model.name);
+      this.#set({ conversationId: event.conversationId, model: known ?? event.model });
       if (isNew) this.onBegun(event.conversationId);
       this.#tell(event.conversationId);
       void this.refreshList();
@@ -428,9 +556,10 @@ export class ChatStore {
     this.#seen = this.#state.conversations.find((one) => one.id === id)?.updated ?? null;
     const found = await api.fetchConversation(id, signal);
     if (isOld()) return null;
-    const after = fromMessages(found.messages, found.pending);
+    const after = fromMessages(found.messages, found.pending, found.calls);
     const transcript = readAgain(this.#state.transcript, after, found.error);
-    this.#set({ transcript });
+    this.#kept = found.model ?? null;
+    this.#set({ transcript, model: this.#modelOf(this.#state.info) });
     return found;
   }
 
@@ -466,7 +595,7 @@ export class ChatStore {
     for (let attempt = 0; this.#state.info === null; attempt += 1) {
       try {
         const info = await api.fetchInfo();
-        this.#set({ info, model: this.#state.model ?? info.model });
+        this.#set({ info, model: this.#modelOf(info) });
       } catch (error) {
         if (error instanceof Refused && error.status === 404) {
           this.#set({ noChat: true });
@@ -478,6 +607,15 @@ export class ChatStore {
   }
 
   // --- inside ------------------------------------------------------------------------------------
+
+  #modelOf(info: ChatInfo | null): ModelInfo | null {
+    const name = this.#chosen ?? this.#kept;
+    return info?.models?.find((one) => one.name === name) ?? this.#state.model ?? info?.model ?? null;
+  }
+
+  #model(): { model?: string } {
+    return this.#chosen === null ? {} : { model: this.#chosen };
+  }
 
   #tell(conversationId: string | null): void {
     this.#tabs?.postMessage({ conversationId } satisfies Shared);

@@ -7,10 +7,14 @@ import {
   questionsOf,
   readAgain,
   type Transcript,
-  withoutQuestion,
+  withAnswer,
 } from "./transcript";
 
 const told = (events: ChatEvent[], from: Transcript = []): Transcript => events.reduce(apply, from);
+
+/** Without what is only known as it happens: when it was said, and that it has ended. */
+const plain = (transcript: Transcript): unknown[] =>
+  transcript.map((entry) => ({ ...entry, time: undefined, closed: undefined }));
 
 const elicit = (callId: string, elicitId: string): Elicit => ({
   type: "plugin_elicit_request",
@@ -37,7 +41,7 @@ describe("a transcript", () => {
       { type: "text", content: "Hel" },
       { type: "text", content: "lo" },
     ];
-    expect(told(events)).toEqual([{ kind: "assistant", text: "Hello", thinking: "Hm", calls: [] }]);
+    expect(plain(told(events))).toEqual([{ kind: "assistant", text: "Hello", thinking: "Hm", calls: [] }]);
   });
 
   it("begins a new text after a round of tools", () => {
@@ -55,8 +59,11 @@ describe("a transcript", () => {
   it("shows the questions of several tools, each where its tool stands", () => {
     const shown = told([CALLS, elicit("a", "a:1"), elicit("b", "b:1"), elicit("a", "a:1")]);
     expect(questionsOf(shown).map((one) => one.elicitId)).toEqual(["a:1", "b:1"]);
-    const left = withoutQuestion(shown, elicit("a", "a:1"));
+    const left = withAnswer(shown, elicit("a", "a:1"), { action: "accept", content: { n: 1 } });
     expect(callsOf(left).map((call) => call.status)).toEqual(["running", "waiting"]);
+    expect(callsOf(left)[0]?.answered).toEqual([
+      { elicitId: "a:1", message: "Which?", action: "accept", content: { n: 1 } },
+    ]);
   });
 
   it("is the same whether it is seen as it happens or read afterwards", () => {
@@ -82,8 +89,67 @@ describe("a transcript", () => {
       ],
       [{ kind: "user", text: "Hi" }],
     );
-    expect(seen).toEqual(fromMessages(messages, pending));
-    expect(apply(seen, { type: "conversation_state", conversationId: "c", messages, pending })).toEqual(seen);
+    expect(plain(seen)).toEqual(plain(fromMessages(messages, pending)));
+    const state: ChatEvent = { type: "conversation_state", conversationId: "c", messages, pending };
+    expect(plain(apply(seen, state))).toEqual(plain(seen));
+  });
+
+  it("shows what the person did not want as no failure, and what was dropped", () => {
+    const shown = told([
+      CALLS,
+      { type: "tool_error", callId: "a", toolName: "book", message: "no", code: "declined" },
+      elicit("b", "b:1"),
+      { type: "tool_error", callId: "b", toolName: "book", message: "else", code: "dropped" },
+    ]);
+    expect(callsOf(shown).map((call) => call.status)).toEqual(["refused", "refused"]);
+    expect(callsOf(shown)[1]?.answered).toMatchObject([{ elicitId: "b:1", action: "dropped" }]);
+  });
+
+  it("has answers, files and times of calls as the server keeps them", () => {
+    const messages: Message[] = [
+      { role: "assistant", content: "", tool_calls: [{ id: "a", name: "book", arguments: "{}" }] },
+      { role: "tool", content: "Error: no", tool_call_id: "a", is_error: true },
+    ];
+    const answered = { elicitId: "a:1", message: "Which?", action: "decline" as const };
+    const read = fromMessages(messages, [], {
+      a: {
+        seconds: 2,
+        code: "declined",
+        answered: { "a:1": answered },
+        parts: [{ kind: "image", name: "p.png" }],
+      },
+    });
+    expect(callsOf(read)[0]).toMatchObject({
+      status: "refused",
+      seconds: 2,
+      answered: [answered],
+      parts: [{ name: "p.png" }],
+    });
+    // A state that tells only messages takes nothing away of it.
+    const state: ChatEvent = { type: "conversation_state", conversationId: "c", messages, pending: [] };
+    expect(callsOf(apply(read, state))).toEqual(callsOf(read));
+  });
+
+  it("begins a new text after what was said aside has been answered", () => {
+    const messages: Message[] = [
+      { role: "assistant", content: "", tool_calls: [{ id: "a", name: "book", arguments: "{}" }] },
+      { role: "user", content: "Why?" },
+      { role: "assistant", content: "Because." },
+    ];
+    const asked = fromMessages(messages, [elicit("a", "a:1")]);
+    const after = told(
+      [
+        { type: "tool_result", callId: "a", toolName: "book", content: "ok" },
+        { type: "text", content: "Done." },
+      ],
+      asked,
+    );
+    expect(after.map((entry) => ("text" in entry ? entry.text : ""))).toEqual([
+      "",
+      "Why?",
+      "Because.",
+      "Done.",
+    ]);
   });
 
   it("takes calls that it knows already only once", () => {

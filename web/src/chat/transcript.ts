@@ -2,9 +2,20 @@
  * What a conversation shows, as plain values: made from the messages that the server keeps, and carried on
  * by the events of a run. Nothing here knows a browser.
  */
-import type { ChatEvent, Elicit, Failure, Message } from "../api/types";
+import type {
+  AnsweredQuestion,
+  ChatEvent,
+  ContentPart,
+  Elicit,
+  Failure,
+  FileInfo,
+  Message,
+  Reply,
+  ToolDetails,
+} from "../api/types";
 
-export type CallStatus = "running" | "waiting" | "done" | "failed";
+/** `refused`: the person did not want to answer, or went on without it. That is no failure. */
+export type CallStatus = "running" | "waiting" | "done" | "failed" | "refused";
 
 export interface ToolCall {
   id: string;
@@ -14,33 +25,77 @@ export interface ToolCall {
   progress: { message: string; percentage?: number | null } | null;
   result: { content: string; structured?: unknown } | null;
   error: string | null;
+  /** Of the error. */
+  code: string;
   questions: Elicit[];
+  /** What was asked and is over, in its order. */
+  answered: AnsweredQuestion[];
+  parts: ContentPart[];
+  /** How long it has run, without the time that it waited for the person. */
+  seconds: number | null;
 }
 
 export type Entry =
-  | { kind: "user"; text: string; unsent?: string }
-  | { kind: "assistant"; text: string; thinking: string; calls: ToolCall[] }
+  | { kind: "user"; text: string; files?: FileInfo[]; time?: number; unsent?: string }
+  | {
+      kind: "assistant";
+      text: string;
+      thinking: string;
+      calls: ToolCall[];
+      time?: number;
+      /** Nothing is added to it any more. */
+      closed?: boolean;
+    }
   | { kind: "notice"; tone: "info" | "error"; text: string; retry: boolean };
 
 export type Transcript = readonly Entry[];
 
 type Assistant = Extract<Entry, { kind: "assistant" }>;
 
-export function fromMessages(messages: readonly Message[], pending: readonly Elicit[]): Transcript {
+const REFUSED = new Set(["declined", "cancelled", "dropped"]);
+
+const failedAs = (code: string): CallStatus => (REFUSED.has(code) ? "refused" : "failed");
+
+export function fromMessages(
+  messages: readonly Message[],
+  pending: readonly Elicit[],
+  details: Record<string, ToolDetails> = {},
+): Transcript {
   const results = new Map(messages.filter((m) => m.role === "tool").map((m) => [m.tool_call_id, m]));
   const entries: Entry[] = [];
   for (const message of messages) {
-    if (message.role === "user") entries.push({ kind: "user", text: message.content });
+    const time = message.time ? { time: message.time } : {};
+    if (message.role === "user")
+      entries.push({
+        kind: "user",
+        text: message.content,
+        ...time,
+        ...(message.files ? { files: message.files } : {}),
+      });
     if (message.role !== "assistant") continue;
     const calls = (message.tool_calls ?? []).map(({ id, name, arguments: text }): ToolCall => {
-      const call = newCall(id, name, parsed(text));
+      const { code = "", seconds = 0, parts = [], answered = {} } = details[id] ?? {};
+      const call = {
+        ...newCall(id, name, parsed(text)),
+        code,
+        seconds: details[id] === undefined ? null : seconds,
+        parts,
+        answered: Object.values(answered),
+      };
       const result = results.get(id);
       const questions = pending.filter((one) => one.callId === id);
-      if (result?.is_error) return { ...call, status: "failed", error: result.content };
+      if (result?.is_error) return { ...call, status: failedAs(code), error: result.content };
       if (result) return { ...call, status: "done", result: { content: result.content } };
       return { ...call, status: questions.length ? "waiting" : "running", questions };
     });
-    entries.push({ kind: "assistant", text: message.content, thinking: message.thinking ?? "", calls });
+    entries.push({
+      kind: "assistant",
+      text: message.content,
+      thinking: message.thinking ?? "",
+      calls,
+      ...time,
+      closed: true,
+    });
   }
   return entries;
 }
@@ -64,19 +119,26 @@ export function apply(transcript: Transcript, event: ChatEvent): Transcript {
       return inCall(transcript, event, (call) => ({ ...call, progress: { message, percentage } }));
     }
     case "tool_result": {
-      const { content, structured } = event;
+      const { content, structured, parts = [], seconds = null } = event;
       return inCall(transcript, event, (call) => ({
         ...ended(call),
         status: "done",
         result: { content, structured },
+        parts,
+        seconds,
       }));
     }
-    case "tool_error":
+    case "tool_error": {
+      const { message, code = "", seconds = null } = event;
       return inCall(transcript, event, (call) => ({
         ...ended(call),
-        status: "failed",
-        error: event.message,
+        answered: code === "dropped" ? [...call.answered, ...call.questions.map(dropped)] : call.answered,
+        status: failedAs(code),
+        error: message,
+        code,
+        seconds,
       }));
+    }
     case "plugin_elicit_request":
       return inCall(transcript, event, (call) => ({
         ...call,
@@ -98,9 +160,10 @@ export function apply(transcript: Transcript, event: ChatEvent): Transcript {
       return merged(transcript, fromMessages(event.messages, event.pending));
     case "complete": {
       const text = REASONS[event.reason];
-      return text === undefined
-        ? transcript
-        : [...transcript, { kind: "notice", tone: "info", text, retry: false }];
+      const whole = transcript.map((entry) =>
+        entry.kind === "assistant" && !entry.closed ? { ...entry, closed: true } : entry,
+      );
+      return text === undefined ? whole : [...whole, { kind: "notice", tone: "info", text, retry: false }];
     }
     case "error":
       return [...transcript, noticeOf(event)];
@@ -116,11 +179,19 @@ const REASONS: Record<string, string> = {
   budget: "Stopped, as the tokens for one turn are used up.",
 };
 
-/** Without a question that has been answered. */
-export function withoutQuestion(transcript: Transcript, elicit: Elicit): Transcript {
+/** With a question answered: it is not asked any more, and stays with its answer. */
+export function withAnswer(transcript: Transcript, elicit: Elicit, reply: Reply): Transcript {
+  const { elicitId, message, component, schema } = elicit;
+  const noted: AnsweredQuestion = {
+    elicitId,
+    message,
+    ...reply,
+    ...(component || !schema ? {} : { schema }),
+  };
   return inCall(transcript, elicit, (call) => {
-    const questions = call.questions.filter((one) => one.elicitId !== elicit.elicitId);
-    return { ...call, questions, status: questions.length ? "waiting" : "running" };
+    const questions = call.questions.filter((one) => one.elicitId !== elicitId);
+    const answered = [...call.answered.filter((one) => one.elicitId !== elicitId), noted];
+    return { ...call, questions, answered, status: questions.length ? "waiting" : "running" };
   });
 }
 
@@ -139,18 +210,29 @@ const newCall = (id: string, name: string, given: unknown): ToolCall => ({
   progress: null,
   result: null,
   error: null,
+  code: "",
   questions: [],
+  answered: [],
+  parts: [],
+  seconds: null,
 });
 
 const ended = (call: ToolCall): ToolCall => ({ ...call, progress: null, questions: [] });
 
+const dropped = ({ elicitId, message }: Elicit): AnsweredQuestion => ({
+  elicitId,
+  message,
+  action: "dropped",
+});
+
 /** Changes what the assistant is saying; after a round of tools it begins anew. */
 function inLast(transcript: Transcript, change: (last: Assistant) => Assistant): Transcript {
   const last = transcript.at(-1);
-  if (last?.kind === "assistant" && last.calls.length === 0) {
+  if (last?.kind === "assistant" && last.calls.length === 0 && !last.closed) {
     return [...transcript.slice(0, -1), change(last)];
   }
-  return [...transcript, change({ kind: "assistant", text: "", thinking: "", calls: [] })];
+  const time = Date.now() / 1000;
+  return [...transcript, change({ kind: "assistant", text: "", thinking: "", calls: [], time })];
 }
 
 function inCall(
@@ -189,7 +271,7 @@ const noticeOf = ({ message, recoverable }: Failure): Entry => ({
 export const withoutNotices = (transcript: Transcript): Transcript =>
   transcript.filter((entry) => entry.kind !== "notice");
 
-/** What the server keeps, with what only this page has seen: structured results. */
+/** What the server keeps, with what only this page has seen: structured results, and how calls went meanwhile. */
 function merged(before: Transcript, after: Transcript): Transcript {
   const seen = new Map(callsOf(before).map((call) => [call.id, call]));
   return after.map((entry) =>
@@ -198,10 +280,14 @@ function merged(before: Transcript, after: Transcript): Transcript {
       : {
           ...entry,
           calls: entry.calls.map((call) => {
-            const structured = seen.get(call.id)?.result?.structured;
-            return call.result && structured !== undefined
-              ? { ...call, result: { ...call.result, structured } }
-              : call;
+            const before = seen.get(call.id);
+            if (before === undefined) return call;
+            const structured = before.result?.structured;
+            const result =
+              call.result && structured !== undefined ? { ...call.result, structured } : call.result;
+            const { code, seconds, parts, answered } = call.seconds !== null ? call : before;
+            const status = call.error === null ? call.status : failedAs(code);
+            return { ...call, result, code, seconds, parts, answered, status };
           }),
         },
   );

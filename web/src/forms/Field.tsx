@@ -2,8 +2,17 @@
 import type { ReactNode } from "react";
 import type { Schema } from "../api/types";
 import { type FieldProps, useForm, useIds } from "./context";
+import { FileField } from "./FileField";
 import { ListField, MapField, ObjectField, TupleField, UnionField } from "./groups";
-import { BooleanField, ChoiceField, ChoicesField, JsonField, NumberField, TextField } from "./inputs";
+import {
+  BooleanField,
+  ChoiceField,
+  ChoicesField,
+  JsonField,
+  MomentField,
+  NumberField,
+  TextField,
+} from "./inputs";
 import { kindOf, withoutNull } from "./schema";
 
 export function Field(props: FieldProps): ReactNode {
@@ -27,7 +36,9 @@ export function Field(props: FieldProps): ReactNode {
     case "number":
       return <NumberField {...given} whole={kind.whole} />;
     case "string":
-      return <TextField {...given} />;
+      return schema.format === "date-time" ? <MomentField {...given} /> : <TextField {...given} />;
+    case "file":
+      return <FileField {...given} />;
     case "object":
       return <ObjectField {...given} kind={kind} />;
     case "map":

@@ -37,6 +37,8 @@ export function check(
       return checkNumber(own, kind.whole, value).flatMap(fault);
     case "string":
       return checkText(own, value).flatMap(fault);
+    case "file":
+      return typeof value === "string" ? [] : fault("Choose a file");
     case "null":
       return value === null ? [] : fault("Must be nothing");
     case "choices":
@@ -96,6 +98,8 @@ const FORMATS: Record<string, [RegExp, string]> = {
   uri: [/^[a-z][a-z\d+.-]*:\S+$/i, "Must be an address, as https://example.com"],
   date: [/^\d{4}-\d{2}-\d{2}$/, "Must be a date, as 2030-12-31"],
   "date-time": [/^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}/i, "Must be a date and a time, as 2030-12-31T10:00:00Z"],
+  time: [/^\d{2}:\d{2}/, "Must be a time, as 10:30"],
+  duration: [/^[+-]?P(?=\d|T\d)[\d.YMWDTHS]+$/i, "Must be a duration, as PT1H30M"],
   uuid: [/^[\da-f]{8}(-[\da-f]{4}){3}-[\da-f]{12}$/i, "Must be a UUID"],
 };
 

@@ -32,7 +32,7 @@ export interface FieldProps {
 
 /** A list or map without entries: left out, unless the server would then take what it had proposed. */
 export const emptied = <T>({ required, schema }: FieldProps, empty: T): T | undefined =>
-  required || schema.default !== undefined ? empty : undefined;
+  required || (schema.default !== undefined && schema.default !== null) ? empty : undefined;
 
 /** The ids that tie a control to its label, its description and its fault. */
 export function useIds(

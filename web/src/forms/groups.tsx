@@ -50,9 +50,11 @@ export function ObjectField(props: FieldProps & { kind: Extract<Kind, { is: "obj
 /** An optional part that is left out, and can be put in. */
 function Absent(props: FieldProps): ReactNode {
   const { root } = useForm();
+  const { default: given, ...rest } = props.schema;
+  const begun = (): unknown => initial(given == null ? rest : props.schema, root, true);
   return (
     <Group of={props}>
-      <Add label={`Add ${props.label}`} onClick={() => props.onChange(initial(props.schema, root, true))} />
+      <Add label={`Add ${props.label}`} onClick={() => props.onChange(begun())} />
     </Group>
   );
 }
@@ -168,10 +170,10 @@ export function MapField(props: FieldProps & { values: Schema }): ReactNode {
 export function UnionField(props: FieldProps & { variants: Schema[] }): ReactNode {
   const { root, id, disabled } = useForm();
   const fitting = props.variants.findIndex((variant) => check(variant, root, props.value).length === 0);
-  const [chosen, setChosen] = useState(Math.max(0, fitting));
-  const variant = props.variants[chosen] ?? {};
+  const isAbsent = props.value == null && !props.required;
+  const [chosen, setChosen] = useState(isAbsent ? -1 : Math.max(0, fitting));
+  const variant = props.variants[chosen];
   const select = `${id}-${props.path}-variant`;
-  if (props.value === undefined && !props.required) return <Absent {...props} />;
   return (
     <Group of={props} className="nested">
       <div className="field">
@@ -183,9 +185,11 @@ export function UnionField(props: FieldProps & { variants: Schema[] }): ReactNod
           onChange={(event) => {
             const next = Number(event.target.value);
             setChosen(next);
-            props.onChange(initial(props.variants[next] ?? {}, root, true));
+            const begun = props.variants[next];
+            props.onChange(begun === undefined ? undefined : initial(begun, root, true));
           }}
         >
+          {!props.required && <option value={-1}>Not set</option>}
           {props.variants.map((one, n) => (
             <option key={variantName(one, root, n)} value={n}>
               {variantName(one, root, n)}
@@ -193,10 +197,7 @@ export function UnionField(props: FieldProps & { variants: Schema[] }): ReactNod
           ))}
         </select>
       </div>
-      <Field key={chosen} {...props} schema={variant} required quiet />
-      {!props.required && (
-        <Remove label={`Leave out ${props.label}`} onClick={() => props.onChange(undefined)} />
-      )}
+      {variant !== undefined && <Field key={chosen} {...props} schema={variant} required quiet />}
     </Group>
   );
 }

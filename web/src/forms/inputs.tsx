@@ -11,6 +11,7 @@ const INPUT_TYPES: Record<string, string> = {
   time: "time",
   password: "password",
 };
+const EXAMPLES: Record<string, string> = { duration: "PT1H30M" };
 const FEW = 6;
 
 export function TextField(props: FieldProps): ReactNode {
@@ -29,7 +30,7 @@ export function TextField(props: FieldProps): ReactNode {
           "aria-describedby": describedBy,
           "aria-invalid": faults.has(path) || undefined,
           "aria-required": props.required || undefined,
-          placeholder: placeholder(schema.examples?.[0]),
+          placeholder: placeholder(schema.examples?.[0] ?? EXAMPLES[schema.format ?? ""]),
           spellCheck: false,
         };
         return long ? (
@@ -45,6 +46,52 @@ export function TextField(props: FieldProps): ReactNode {
       }}
     </Labelled>
   );
+}
+
+/** A moment, in the time of whoever fills in the form; it is sent with its offset. */
+export function MomentField(props: FieldProps): ReactNode {
+  const { disabled, faults } = useForm();
+  const { value, path } = props;
+  const [text, setText] = useState(() => localMoment(value));
+  const current = same(withOffset(text), value) ? text : localMoment(value);
+  return (
+    <Labelled of={props}>
+      {({ id, describedBy }) => (
+        <input
+          id={id}
+          type="datetime-local"
+          className="input-short"
+          step={1}
+          value={current}
+          disabled={disabled}
+          aria-describedby={describedBy}
+          aria-invalid={faults.has(path) || undefined}
+          onChange={(event) => {
+            setText(event.target.value);
+            props.onChange(withOffset(event.target.value));
+          }}
+        />
+      )}
+    </Labelled>
+  );
+}
+
+/** As such an input has it: `2030-12-31T10:00:00`; nothing if it is no moment. */
+export function localMoment(value: unknown): string {
+  const moment = typeof value === "string" ? new Date(value) : null;
+  if (moment === null || Number.isNaN(moment.getTime())) return "";
+  const local = new Date(moment.getTime() - moment.getTimezoneOffset() * 60_000);
+  return local.toISOString().slice(0, 19);
+}
+
+/** As RFC 3339 has it: `2030-12-31T10:00:00+01:00`. */
+export function withOffset(local: string): string | undefined {
+  const moment = new Date(local);
+  if (local === "" || Number.isNaN(moment.getTime())) return undefined;
+  const minutes = -moment.getTimezoneOffset();
+  const two = (n: number): string => String(Math.floor(Math.abs(n))).padStart(2, "0");
+  const whole = local.length === 16 ? `${local}:00` : local.slice(0, 19);
+  return `${whole}${minutes < 0 ? "-" : "+"}${two(minutes / 60)}:${two(minutes % 60)}`;
 }
 
 const placeholder = (example: unknown): string | undefined =>
@@ -96,7 +143,7 @@ function readNumber(text: string): number | Unreadable | undefined {
 
 export function BooleanField(props: FieldProps): ReactNode {
   const { disabled } = useForm();
-  if (!props.required && typeof props.value !== "boolean" && props.schema.default === undefined) {
+  if (!props.required && typeof props.schema.default !== "boolean") {
     // Left out is not the same as no.
     const choices = [
       { value: true, label: "Yes" },
@@ -127,6 +174,17 @@ export function ChoiceField(props: FieldProps & { choices: Choice[] }): ReactNod
   if (choices.length <= FEW && (props.required || choices.some((choice) => choice.description))) {
     return (
       <Group of={props} className="choices">
+        {!props.required && (
+          <Option choice={{ value: undefined, label: "Not set" }}>
+            <input
+              type="radio"
+              name={name}
+              checked={!choices.some((choice) => same(choice.value, value))}
+              disabled={disabled}
+              onChange={() => props.onChange(undefined)}
+            />
+          </Option>
+        )}
         {choices.map((choice) => (
           <Option key={textOf(choice.value)} choice={choice}>
             <input

@@ -27,6 +27,7 @@ export type Kind =
   | { is: "boolean" }
   | { is: "number"; whole: boolean }
   | { is: "string" }
+  | { is: "file" }
   | { is: "array"; items: Schema }
   | { is: "tuple"; items: Schema[] }
   | { is: "object"; properties: [string, Schema][]; required: Set<string> }
@@ -111,7 +112,7 @@ export function kindOf(schema: Schema, root: Schema): Kind {
     case "number":
       return { is: "number", whole: false };
     case "string":
-      return { is: "string" };
+      return { is: isFile(schema) ? "file" : "string" };
     case "null":
       return { is: "null" };
     case "array":
@@ -122,6 +123,12 @@ export function kindOf(schema: Schema, root: Schema): Kind {
       return { is: "any" };
   }
 }
+
+const BYTES = new Set(["binary", "byte", "base64", "base64url"]);
+
+/** Whether a value is a file: bytes, which JSON has as base64. */
+export const isFile = ({ type, format, contentEncoding }: Schema): boolean =>
+  type === "string" && (BYTES.has(format ?? "") || /^base64(url)?$/.test(contentEncoding ?? ""));
 
 function guessed(schema: Schema): string | undefined {
   if (schema.properties !== undefined) return "object";

@@ -110,12 +110,12 @@ describe("a question", () => {
 
   it("asks for moments as the server reads them", () => {
     show({ schema: form({ at: { type: "string", format: "date-time" } }) });
-    fireEvent.change(screen.getByRole("textbox"), { target: { value: "tomorrow" } });
     click("Answer");
-    expect(screen.getByText(/Must be a date and a time/)).toBeTruthy();
-    fireEvent.change(screen.getByRole("textbox"), { target: { value: "2030-12-31T10:00:00Z" } });
+    expect(screen.getByText("Required")).toBeTruthy();
+    fireEvent.change(screen.getByLabelText("At"), { target: { value: "2030-12-31T10:00:00" } });
     click("Answer");
-    expect(replies).toEqual([{ action: "accept", content: { at: "2030-12-31T10:00:00Z" } }]);
+    const [reply] = replies as { content: { at: string } }[];
+    expect(reply?.content.at).toMatch(/^2030-12-31T10:00:00[+-]\d{2}:\d{2}$/);
   });
 
   it("is not sent before it is filled", () => {

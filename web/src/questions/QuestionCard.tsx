@@ -1,6 +1,6 @@
 /**
- * One question, with its component or a form, and the two ways not to answer it. The focus comes here when
- * the question does, unless the person is in the middle of writing something.
+ * One question, with its component or a form, and the ways not to answer it. The focus comes here when the
+ * question does, unless the person is in the middle of writing something.
  */
 import { Component, type ReactNode, useEffect, useId, useRef, useState } from "react";
 import type { Reply } from "../api/types";
@@ -40,12 +40,16 @@ export function QuestionCard({ question, onReply, busy, error }: QuestionCardPro
     onReply(content === undefined ? { action: "accept" } : { action: "accept", content });
   const decline = (): void => onReply({ action: "decline" });
   const isComponent = Boolean(Shown) || isLoading;
+  // Who is asked yes or no declines by "No".
+  const isConfirm = !isComponent && question.url === null && yesOrNo(question.schema) !== null;
   const refusals = (
     <div className="question-refusals">
       {question.deadline !== null && <TimeLeft deadline={question.deadline} />}
-      <button type="button" className="button button-quiet" disabled={busy} onClick={decline}>
-        Decline
-      </button>
+      {!isConfirm && (
+        <button type="button" className="button button-quiet" disabled={busy} onClick={decline}>
+          Decline
+        </button>
+      )}
       <button
         type="button"
         className="button button-quiet"
@@ -157,7 +161,7 @@ function Plain(props: {
 const PLAIN_NAMES = new Set(["text", "choice", "choices", "answer", "value"]);
 
 /** Whether the label of the only field would say again what is asked. */
-function isSaid({ schema, message }: QuestionView): boolean {
+export function isSaid({ schema, message }: QuestionView): boolean {
   const [only, ...more] = Object.entries(schema.properties ?? {});
   if (only === undefined) return true;
   return more.length === 0 && (only[1].title === message || PLAIN_NAMES.has(only[0]));
@@ -222,13 +226,13 @@ class Guarded extends Component<{ name: string; children: ReactNode }, { failure
 }
 
 /** Whether the person is at something else: writing a message, or at another question. */
-function isBusyElsewhere(): boolean {
+export function isBusyElsewhere(): boolean {
   const focused = document.activeElement;
   if (focused?.closest(".question")) return true;
   return focused instanceof HTMLTextAreaElement && focused.value !== "";
 }
 
-function focusOn(card: HTMLElement | null): void {
+export function focusOn(card: HTMLElement | null): void {
   if (card === null) return;
   const preferred = card.querySelector<HTMLElement>("[data-autofocus]");
   // Not a button: whoever presses Enter at that moment has not read the question yet.
@@ -237,7 +241,7 @@ function focusOn(card: HTMLElement | null): void {
 }
 
 /** All of it if there is room, else its beginning. */
-function bringIntoView(card: HTMLElement | null): void {
+export function bringIntoView(card: HTMLElement | null): void {
   const isTall = card !== null && card.offsetHeight > window.innerHeight * 0.7;
   card?.scrollIntoView({ block: isTall ? "start" : "nearest", behavior: calm() ? "auto" : "smooth" });
 }

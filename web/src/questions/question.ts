@@ -50,7 +50,7 @@ export function fromRequest(
     context: null,
     component: null,
     url: null,
-    deadline: item.timeout_ms === undefined ? null : performance.now() + item.timeout_ms,
+    deadline: deadlineOf(item.timeout_ms),
   };
   const asked = item.request_type;
   if ("Confirm" in asked) {
@@ -97,6 +97,12 @@ export function fromRequest(
     url: isUrl ? url : null,
   };
 }
+
+const DAY = 24 * 3600 * 1000;
+
+/** A limit of days is no reason to hurry: it is not shown. */
+const deadlineOf = (timeout: number | undefined): number | null =>
+  timeout === undefined || timeout > DAY ? null : performance.now() + timeout;
 
 /** The answer on the wire of the hub. */
 export function toAnswer(asked: RequestType, reply: Reply): unknown {

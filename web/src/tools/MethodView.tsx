@@ -1,7 +1,7 @@
 /** One method: what it takes as a form, and its runs, the newest first. */
-import { type ReactNode, useRef, useState } from "react";
+import { type ReactNode, useState } from "react";
 import { readable } from "../api/http";
-import { hub, RpcError } from "../api/socket";
+import { RpcError } from "../api/socket";
 import type { MethodSchema } from "../api/types";
 import type { Fault } from "../forms/check";
 import { SchemaForm } from "../forms/SchemaForm";
@@ -10,37 +10,23 @@ import { Icon } from "../ui/Icon";
 import { Json } from "../ui/Json";
 import { Markdown } from "../ui/Markdown";
 import { RunView } from "./RunView";
-import { newRun, over, type Run, taken } from "./runs";
+import { runStore, useRuns } from "./runStore";
 import { Marks } from "./ToolsPage";
 
 export function MethodView({ method }: { method: MethodSchema }): ReactNode {
-  const [runs, setRuns] = useState<readonly Run[]>([]);
+  const runs = useRuns().filter((run) => run.method === method.name);
   const [faults, setFaults] = useState<readonly Fault[]>([]);
   const [error, setError] = useState<string | null>(null);
-  const next = useRef(1);
-
-  const change = (id: number, how: (run: Run) => Run): void =>
-    setRuns((all) => all.map((run) => (run.id === id ? how(run) : run)));
 
   const start = async (params: unknown): Promise<void> => {
-    const run = newRun(next.current++, method.name, params);
     setFaults([]);
     setError(null);
-    setRuns((all) => [run, ...all]);
     try {
-      const subscription = await hub.subscribe(method.name, params, (item) =>
-        change(run.id, (before) => taken(before, item)),
-      );
-      change(run.id, (before) => ({ ...before, subscription }));
+      await runStore.start(method.name, params);
     } catch (failure) {
-      setRuns((all) => all.filter((one) => one.id !== run.id));
       setError(readable(failure));
       if (failure instanceof RpcError) setFaults(failure.data?.errors ?? []);
     }
-  };
-  const cancel = async (run: Run): Promise<void> => {
-    change(run.id, (before) => over(before, "cancelled"));
-    if (run.subscription !== null) await hub.unsubscribe(run.subscription).catch(() => {});
   };
 
   return (
@@ -85,12 +71,7 @@ export function MethodView({ method }: { method: MethodSchema }): ReactNode {
       </details>
       <section aria-label="Runs" className="runs">
         {runs.map((run) => (
-          <RunView
-            key={run.id}
-            run={run}
-            onCancel={() => void cancel(run)}
-            onChange={(how) => change(run.id, how)}
-          />
+          <RunView key={run.id} run={run} returns={method.returns} />
         ))}
       </section>
     </article>

@@ -1,16 +1,20 @@
 /** One run of a method: its items as they come, its open questions, and the way to stop it. */
 import { memo, type ReactNode, useEffect, useRef, useState } from "react";
 import { readable } from "../api/http";
-import { hub, type Received } from "../api/socket";
-import type { Reply } from "../api/types";
+import type { Received } from "../api/socket";
+import type { Reply, Schema } from "../api/types";
+import { isFile, resolve } from "../forms/schema";
 import { QuestionCard } from "../questions/QuestionCard";
-import { fromRequest, type QuestionView, toAnswer } from "../questions/question";
+import { fromRequest, type QuestionView } from "../questions/question";
+import { ContentView } from "../ui/ContentView";
 import { CopyButton } from "../ui/CopyButton";
 import { Icon } from "../ui/Icon";
 import { Json } from "../ui/Json";
 import { Markdown } from "../ui/Markdown";
 import { Progress } from "../ui/Progress";
-import { type Run, replied } from "./runs";
+import { sizeText } from "../ui/size";
+import { runStore } from "./runStore";
+import type { Asked, Run } from "./runs";
 import { type Shown, shownOf, type TerminalLine } from "./shown";
 import { TreeView } from "./TreeView";
 
@@ -19,20 +23,17 @@ const STATUS: Record<Run["status"], string> = {
   done: "done",
   failed: "failed",
   cancelled: "cancelled",
-  lost: "line lost",
+  lost: "connection lost",
+  elsewhere: "followed in another window",
 };
 
-export function RunView(props: {
-  run: Run;
-  onCancel: () => void;
-  onChange: (how: (run: Run) => Run) => void;
-}): ReactNode {
-  const { run } = props;
+export function RunView({ run, returns }: { run: Run; returns: Schema | null | undefined }): ReactNode {
   const [isRaw, setRaw] = useState(false);
   const card = useRef<HTMLElement>(null);
   useEffect(() => {
     card.current?.scrollIntoView({ block: "nearest" });
   }, []);
+  const file = returns && isFile(resolve(returns, returns)) ? (run.method.split(".").pop() ?? "file") : null;
   const seconds = run.ended === null ? null : (run.ended - run.started) / 1000;
   return (
     <article
@@ -44,7 +45,11 @@ export function RunView(props: {
       <header>
         <span className="run-title">Run {run.id}</span>
         <span className="run-status" role="status">
-          {run.questions.length > 0 ? "asks you" : STATUS[run.status]}
+          {run.isLost
+            ? "Connection lost. Reconnecting…"
+            : run.questions.length > 0
+              ? "asks you"
+              : STATUS[run.status]}
           {seconds !== null && ` after ${seconds < 10 ? seconds.toFixed(2) : seconds.toFixed(0)} s`}
         </span>
         <span className="run-actions">
@@ -57,47 +62,70 @@ export function RunView(props: {
             Items
           </button>
           {run.ended === null && (
-            <button type="button" className="button button-small" onClick={props.onCancel}>
+            <button type="button" className="button button-small" onClick={() => void runStore.stop(run.id)}>
               <Icon name="stop" /> Stop
+            </button>
+          )}
+          {run.status === "elsewhere" && (
+            <button type="button" className="button button-small" onClick={() => runStore.followHere(run.id)}>
+              Follow here
+            </button>
+          )}
+          {run.ended !== null && (
+            <button
+              type="button"
+              className="icon-button"
+              aria-label={`Remove run ${run.id}`}
+              title="Remove"
+              onClick={() => runStore.forget(run.id)}
+            >
+              <Icon name="cross" />
             </button>
           )}
         </span>
       </header>
       {isRaw ? (
-        <Json value={run.items} label="items" />
+        <Json value={withoutBytes(run.items)} label="items" />
       ) : (
         <>
           <ol className="items">
-            {shownOf(run.items).map((shown) => (
+            {shownOf(run.items, file).map((shown) => (
               <ShownView key={shown.key} shown={shown} run={run} />
             ))}
           </ol>
           {run.progress !== null && run.ended === null && <Progress {...run.progress} />}
         </>
       )}
-      {run.questions.map((item) => (
-        <Asked key={item.request_id} item={item} run={run} onChange={props.onChange} />
+      {run.questions.map((asked) => (
+        <AskedNow key={asked.item.request_id} asked={asked} run={run} />
       ))}
     </article>
   );
 }
 
-function Asked(props: {
-  item: Run["questions"][number];
-  run: Run;
-  onChange: (how: (run: Run) => Run) => void;
-}): ReactNode {
-  const { item, run } = props;
-  const [question] = useState<QuestionView>(() => fromRequest(item));
+const LONGEST_BYTES = 1000;
+
+/** The items as they came, but for the bytes of pictures and files, which nobody can read. */
+function withoutBytes(items: readonly Received[]): unknown {
+  const short = (_: string, value: unknown): unknown =>
+    typeof value === "string" && value.length > LONGEST_BYTES && /^[A-Za-z0-9+/_-]+={0,2}$/.test(value)
+      ? `${value.slice(0, 20)}… (${sizeText(value.length)} of base64)`
+      : value;
+  return JSON.parse(JSON.stringify(items, short)) as unknown;
+}
+
+function AskedNow({ asked, run }: { asked: Asked; run: Run }): ReactNode {
+  const { item, deadline } = asked;
+  const [question] = useState<QuestionView>(() =>
+    fromRequest({ ...item, ...(deadline === null ? {} : { timeout_ms: deadline - Date.now() }) }),
+  );
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState<string | null>(null);
   const reply = async (given: Reply): Promise<void> => {
-    if (run.subscription === null) return;
     setBusy(true);
     setError(null);
     try {
-      await hub.respond(run.subscription, item.request_id, toAnswer(item.request_type, given));
-      props.onChange((before) => replied(before, item.request_id, given.action));
+      await runStore.reply(run.id, item.request_id, item.request_type, given);
     } catch (failure) {
       setError(readable(failure));
       setBusy(false);
@@ -122,6 +150,15 @@ function ShownView({ shown, run }: { shown: Shown; run: Run }): ReactNode {
           <Markdown text={shown.text} />
         </li>
       );
+    case "content":
+      return (
+        <li className="item item-data">
+          {shown.contents.map((content, n) => (
+            // biome-ignore lint/suspicious/noArrayIndexKey: results have no other name
+            <ContentView key={n} content={content} />
+          ))}
+        </li>
+      );
     case "tree":
       return (
         <li className="item">
@@ -133,7 +170,7 @@ function ShownView({ shown, run }: { shown: Shown; run: Run }): ReactNode {
         <ItemView
           item={shown.item}
           reply={shown.item.type === "request" ? run.replies.get(shown.item.request_id) : undefined}
-          open={run.questions.some((question) => question === shown.item)}
+          open={run.questions.some(({ item }) => item === shown.item)}
         />
       );
   }

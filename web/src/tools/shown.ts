@@ -1,6 +1,7 @@
 /** What a run shows of its items: lines of a program as a terminal, pieces of a text as one text, a tree as a drawing. */
 import type { Received } from "../api/socket";
 import { isObject } from "../forms/schema";
+import { type Content, contentsOf, fileOf, hasContent } from "../ui/ContentView";
 import { type Tree, treeIn } from "./tree";
 
 export interface TerminalLine {
@@ -12,13 +13,15 @@ export type Shown = { key: number } & (
   | { kind: "terminal"; lines: TerminalLine[] }
   | { kind: "text"; text: string }
   | { kind: "tree"; tree: Tree }
+  | { kind: "content"; contents: Content[] }
   | { kind: "item"; item: Received }
 );
 
 /** The names of events that are a piece of a text, and of the field that it is in. */
 const PIECES: Record<string, string> = { chat_content: "content", content: "text" };
 
-export function shownOf(items: readonly Received[]): Shown[] {
+/** `file` is the name of what is given, where that is said to be a file. */
+export function shownOf(items: readonly Received[], file: string | null = null): Shown[] {
   const shown: Shown[] = [];
   items.forEach((item, key) => {
     const content = item.type === "data" && isObject(item.content) ? item.content : {};
@@ -34,7 +37,10 @@ export function shownOf(items: readonly Received[]): Shown[] {
       if (last?.kind === "text") last.text += piece;
       else shown.push({ key, kind: "text", text: piece });
     } else if (tree !== null) shown.push({ key, kind: "tree", tree });
-    else if (item.type !== "progress" && item.type !== "done") shown.push({ key, kind: "item", item });
+    else if (item.type === "data" && (file !== null || hasContent(item.content))) {
+      const contents = file === null ? contentsOf(item.content) : fileOf(item.content, file);
+      shown.push({ key, kind: "content", contents });
+    } else if (item.type !== "progress" && item.type !== "done") shown.push({ key, kind: "item", item });
   });
   return shown;
 }

@@ -63,7 +63,8 @@ describe("a run", () => {
     request_type: { Confirm: { message: "Sure?" } },
     metadata,
   };
-  const told = (...items: (Received | null)[]): Run => items.reduce(taken, newRun(1, "m", {}));
+  const told = (...items: (Received | null)[]): Run =>
+    items.reduce((run, item) => taken(run, item), newRun(1, "m"));
 
   it("asks until it is answered or the question is withdrawn", () => {
     expect(told(question).questions.length).toBe(1);
@@ -85,8 +86,27 @@ describe("a run", () => {
     expect(over.ended).not.toBeNull();
   });
 
-  it("is over when the line is lost", () => {
-    expect(told(null).status).toBe("lost");
+  it("is over when the connection is lost, unless it is durable", () => {
+    const plain = newRun(1, "m", { isDurable: false });
+    expect(taken(plain, null).status).toBe("lost");
+    expect(told(question, null)).toMatchObject({ status: "running", isLost: true, questions: [] });
+  });
+
+  it("asks once what is asked again after the connection was lost", () => {
+    const again = told(question, null, { ...question });
+    expect(again.questions.length).toBe(1);
+    expect(again.items.length).toBe(1);
+  });
+
+  it("counts the elements of its result, and keeps the time that is left for a question", () => {
+    const data: Received = { type: "data", content_type: "", content: 1, metadata };
+    expect(told(data, data).elements).toBe(2);
+    const limited = {
+      ...question,
+      timeout_ms: 30_000,
+      metadata: { ...metadata, timestamp: 100 },
+    } as Received;
+    expect(taken(newRun(1, "m"), limited, 110_000).questions[0]?.deadline).toBe(130_000);
   });
 });
 

@@ -1,11 +1,15 @@
 /** A JSON value as text with colours, and its parts by their names. */
 import { memo, type ReactNode } from "react";
 import { CopyButton } from "./CopyButton";
+import { sizeText } from "./size";
 
 const TOKEN = /("(?:\\.|[^"\\])*")(\s*:)?|\b(true|false|null)\b|(-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)/gi;
 
 /** Characters of which each part has a colour; more would take longer than a person waits. */
 const MOST_COLOURED = 100_000;
+
+/** Characters that are shown: a browser stands still with many more. All of them can be copied. */
+const MOST_SHOWN = 300_000;
 
 export const Json = memo(function Json({
   value,
@@ -20,8 +24,17 @@ export const Json = memo(function Json({
       <CopyButton text={text} label={`Copy ${label}`} />
       {/* biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reached by keyboard */}
       <pre tabIndex={0}>
-        <code>{typeof value === "string" || text.length > MOST_COLOURED ? text : coloured(text)}</code>
+        <code>
+          {typeof value === "string" || text.length > MOST_COLOURED
+            ? text.slice(0, MOST_SHOWN)
+            : coloured(text)}
+        </code>
       </pre>
+      {text.length > MOST_SHOWN && (
+        <p className="muted json-more">
+          The first {sizeText(MOST_SHOWN)} of {sizeText(text.length)}. Copy gives all of it.
+        </p>
+      )}
     </section>
   );
 });

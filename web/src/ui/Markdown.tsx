@@ -1,10 +1,11 @@
 /**
  * Markdown as React elements, made from the parser's tokens. No HTML is ever written: what a model says
  * cannot become part of the page, so there is nothing to clean. Raw HTML shows as the text that it is, and
- * pictures as links, as loading one would tell its server that the person reads this.
+ * pictures as links, as loading one would tell its server that the person reads this; one that is in the text
+ * itself is shown.
  */
 import { lexer, type Token, type Tokens } from "marked";
-import { Fragment, memo, type ReactNode, useMemo } from "react";
+import { Fragment, memo, type ReactNode, useEffect, useMemo, useState } from "react";
 import { CopyButton } from "./CopyButton";
 
 const MOST_LETTERS = 50_000;
@@ -109,11 +110,41 @@ export function Code({ text, language }: { text: string; language: string }): Re
       </figcaption>
       {/* biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reached by keyboard */}
       <pre tabIndex={0}>
-        <code>{text}</code>
+        <code>
+          <Coloured text={text} language={language} />
+        </code>
       </pre>
     </figure>
   );
 }
+
+type Highlight = (text: string, language: string) => { kind: string | null; text: string }[];
+
+/** Code, in colours as soon as what finds them is loaded. */
+function Coloured({ text, language }: { text: string; language: string }): ReactNode {
+  const [highlight, setHighlight] = useState<Highlight | null>(null);
+  useEffect(() => {
+    if (!language) return;
+    import("./highlight").then(
+      (module) => setHighlight(() => module.highlight),
+      () => {}, // without colours it is the same code
+    );
+  }, [language]);
+  const parts = useMemo(() => highlight?.(text, language) ?? null, [highlight, text, language]);
+  if (parts === null) return text;
+  return parts.map((part, n) =>
+    part.kind === null ? (
+      part.text
+    ) : (
+      // biome-ignore lint/suspicious/noArrayIndexKey: the parts of a text have no other name
+      <span key={n} className={`code-${part.kind}`}>
+        {part.text}
+      </span>
+    ),
+  );
+}
+
+const IN_TEXT = /^data:image\/(png|jpeg|gif|webp);base64,[A-Za-z0-9+/=]+$/;
 
 function inline(tokens: Token[] | undefined): ReactNode {
   // biome-ignore lint/suspicious/noArrayIndexKey: the parts of a text have no other name
@@ -138,6 +169,7 @@ function span(token: Token): ReactNode {
     }
     case "image": {
       const { href, text } = token as Tokens.Image;
+      if (IN_TEXT.test(href)) return <img src={href} alt={text} />;
       return <SafeLink href={href}>{text || href}</SafeLink>;
     }
     case "escape":

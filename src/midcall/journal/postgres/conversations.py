@@ -102,7 +102,7 @@ class PostgresConversations:
             self._journal.in_doubt(call, error)
             raise
         if saved is None:
-            raise Conflict("The conversation was changed meanwhile")
+            raise Conflict("The conversation has changed in the meantime")
         if isinstance(call, Settlement) and saved.call is None:
             self._journal.tell(call.call_id, call.segment, call.outcome)
         return saved
@@ -118,8 +118,10 @@ class PostgresConversations:
         return await self.reach.run(remove)
 
     @on_connection
-    async def list(self, connection: "Connection", principal: str | None) -> Sequence[ConversationRecord]:
-        rows = await connection.fetch(self._sql.list_conversations, principal, LISTED)
+    async def list(
+        self, connection: "Connection", principal: str | None, limit: int = LISTED
+    ) -> Sequence[ConversationRecord]:
+        rows = await connection.fetch(self._sql.list_conversations, principal, limit)
         return [self._values.record(id, principal, *rest) for id, *rest in rows]
 
     @on_connection

@@ -96,7 +96,7 @@ class SqliteConversations:
         else:
             done = db.execute(_UPDATE, (*values, record.version - 1))
         if not done.rowcount:
-            raise Conflict("The conversation was changed meanwhile")
+            raise Conflict("The conversation has changed in the meantime")
         if begins is not None:
             self._begin_run(db, begins, record.id, record.principal)
         came = None if call is None else self._journal.write_call(db, call)
@@ -118,8 +118,10 @@ class SqliteConversations:
         return found.rowcount > 0
 
     @reading
-    def list(self, db: Connection, principal: str | None) -> Sequence[ConversationRecord]:
-        rows = db.execute(_LISTED, (principal, LISTED))
+    def list(
+        self, db: Connection, principal: str | None, limit: int = LISTED
+    ) -> Sequence[ConversationRecord]:
+        rows = db.execute(_LISTED, (principal, limit))
         return [self._values.record(id, principal, *rest) for id, *rest in rows]
 
     @reading

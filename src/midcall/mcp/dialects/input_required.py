@@ -19,7 +19,7 @@ from midcall.items import Background, Done, Item, Progress, Request, RequestCanc
 from midcall.journal.contract import CallRecord
 from midcall.journal.dialect import Detached
 from midcall.jsonrpc import INTERNAL_ERROR
-from midcall.mcp.elicitation import WAITS_FOR, Given, inexpressible
+from midcall.mcp.elicitation import PART, WAITS_FOR, Given, inexpressible
 from midcall.mcp.request import McpError, McpRequest, Outcome, error_for
 from midcall.mcp.results import Finish, McpReply, encode_outcome
 
@@ -103,15 +103,17 @@ class InputRequired(Detached):
         if not key or key in self.open:
             key = f"question-{asked.place}"
         self.ask(key, asked)
-        if key in self._given and asked.to is None:
-            self._answer(key, asked, self._given.pop(key))
+        if self._given and asked.to is None:
+            self._answer(key, asked)
 
-    def _answer(self, key: str, asked: Request, response: Raw) -> None:
-        """An answer that came before its question."""
+    def _answer(self, key: str, asked: Request) -> None:
+        """Take an answer that came before its question."""
         given = Given()
         if self.call is not None:
             answer = partial(self.call.answer, asked.request_id)
-            given.read(key, asked.request_id, asked.request_type, response, answer)
+            given.read(key, asked.request_id, asked.request_type, self._given, answer)
+        for name in [one for one in self._given if one == key or one.startswith(f"{key}{PART}")]:
+            del self._given[name]
         self.notes.update(given.notes)
         if given.answers:
             self.close(asked.request_id)

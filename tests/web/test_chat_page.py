@@ -1,0 +1,348 @@
+"""What people do in the chat beside talking: being asked, going back, looking for what was said, and taking it
+along."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from operating import Server
+from web_app import PICTURE
+from web_browser import Open, focused, overflow, shoot
+
+pytest_plugins = ("web_fixtures",)
+pytestmark = pytest.mark.timeout(300)
+
+
+def say(page: Page, text: str) -> None:
+    page.get_by_label("Message").fill(text)
+    page.keyboard.press("Enter")
+
+
+def said(page: Page, text: str | re.Pattern[str]) -> Locator:
+    return page.locator(".transcript").get_by_text(text)
+
+
+def begin(page: Page, site: Server, text: str) -> None:
+    page.goto(site.url)
+    say(page, text)
+
+
+def status(page: Page) -> Locator:
+    return page.locator(".tool").last
+
+
+def expect_status(page: Page, wanted: str) -> None:
+    expect(status(page)).to_have_attribute("data-status", wanted)
+
+
+# --- being asked ------------------------------------------------------------------------------
+
+
+def test_a_message_while_a_question_waits_ends_nothing_by_itself(page: Page, site: Server) -> None:
+    begin(page, site, "erase")
+    expect(page.get_by_role("button", name="Yes")).to_be_visible()
+    expect(page.get_by_placeholder("A question waits for you above")).to_be_visible()
+    say(page, "Which notes?")
+    choice = page.get_by_role("region", name="A question waits")
+    expect(choice).to_contain_text("Erase notes.txt?")
+    expect(choice.get_by_role("button", name="Answer it")).to_be_focused()
+    shoot(page, "chat-instead")
+    page.keyboard.press("Escape")
+    expect(choice).to_have_count(0)
+    expect(page.get_by_label("Message")).to_have_value("Which notes?")
+    page.keyboard.press("Enter")
+    choice.get_by_role("button", name="Answer it").click()
+    expect(page.locator(".question")).to_be_focused()
+    expect(page.get_by_label("Message")).to_have_value("Which notes?")
+    expect_status(page, "waiting")
+
+
+def test_the_model_is_asked_back_while_the_question_stays_open(page: Page, site: Server) -> None:
+    begin(page, site, "erase")
+    expect(page.get_by_role("button", name="Yes")).to_be_visible()
+    say(page, "Which notes?")
+    page.get_by_role("button", name="Ask the model first").click()
+    expect(said(page, "You ask: Which notes?")).to_be_visible()
+    expect(page.get_by_role("button", name="Yes")).to_be_visible()
+    page.reload()
+    expect(said(page, "You ask: Which notes?")).to_be_visible()
+    shoot(page, "chat-aside")
+    page.get_by_role("button", name="Yes").click()
+    expect(said(page, "At last: notes.txt is gone")).to_be_visible()
+    expect(said(page, "You ask: Which notes?")).to_be_visible()
+    expect_status(page, "done")
+
+
+def test_a_question_is_dropped_only_if_the_person_says_so(page: Page, site: Server) -> None:
+    begin(page, site, "erase")
+    expect(page.get_by_role("button", name="Yes")).to_be_visible()
+    say(page, "think of something else")
+    page.get_by_role("button", name="Drop it and send").click()
+    expect(said(page, "I have thought.")).to_be_visible()
+    expect_status(page, "refused")
+    expect(page.locator(".tool-status")).to_contain_text("dropped")
+    expect(page.locator(".answered > li")).to_contain_text("Not answered")
+
+
+def test_a_confirmation_has_yes_no_and_cancel_and_its_answer_stays(page: Page, site: Server) -> None:
+    begin(page, site, "erase")
+    expect(page.get_by_role("button", name="Yes")).to_be_visible()
+    assert page.locator(".question button").all_inner_texts() == ["Yes", "No", "Cancel"]
+    page.get_by_role("button", name="No", exact=True).click()
+    expect(said(page, "The tool said: notes.txt stays")).to_be_visible()
+    expect_status(page, "done")
+    for _ in range(2):
+        answered = page.get_by_role("list", name="Answered questions").get_by_role("listitem")
+        expect(answered).to_contain_text("Erase notes.txt?")
+        expect(answered).to_contain_text("no")
+        page.reload()
+
+
+def test_who_cancels_sees_no_failure(page: Page, site: Server) -> None:
+    begin(page, site, "erase")
+    page.get_by_role("button", name="Cancel", exact=True).click()
+    for _ in range(2):
+        expect_status(page, "refused")
+        expect(page.locator(".tool-status")).to_contain_text("cancelled by you")
+        expect(page.locator(".answered > li")).to_contain_text("You cancelled")
+        page.reload()
+
+
+def test_eight_questions_are_one_form_with_one_button(page: Page, site: Server) -> None:
+    begin(page, site, "eight")
+    form = page.locator(".question-group")
+    expect(form.locator(".question-one")).to_have_count(8)
+    expect(form.get_by_role("textbox", name="Who travels?")).to_be_focused()
+    expect(form.get_by_role("button", name="Answer")).to_have_count(1)
+    shoot(page, "chat-eight")
+    form.get_by_role("button", name="Answer all").click()
+    expect(form.locator("[aria-invalid=true]").first).to_be_focused()  # nothing is sent that does not fit
+    form.get_by_role("textbox", name="Who travels?").fill("Ada")
+    form.get_by_role("group", name="Is it urgent?").get_by_label("No").check()
+    form.get_by_label("Business").check()
+    form.get_by_label("soup").check()
+    form.get_by_label("cake").check()
+    form.get_by_role("textbox", name="To where?").fill("Bergen")
+    form.get_by_role("textbox", name="Street").fill("Storgata 1")
+    form.get_by_role("textbox", name="City").fill("Lillehammer")
+    form.get_by_role("button", name="Answer all").click()
+    expect_status(page, "done")
+    for _ in range(2):
+        answers = page.locator(".answered-answer")
+        expect(answers).to_have_count(8)
+        expect(answers.nth(2)).to_have_text("Business")
+        expect(answers.nth(3)).to_have_text("soup, cake")
+        expect(answers.nth(6)).to_have_text("yes")
+        page.reload()
+
+
+# --- tools ------------------------------------------------------------------------------------
+
+
+def test_pictures_sound_files_and_links_of_a_tool_are_shown(page: Page, site: Server) -> None:
+    begin(page, site, "picture")
+    for _ in range(2):
+        tool = page.locator(".tool")
+        picture = tool.get_by_role("img", name="image.png")
+        expect(picture).to_be_visible()
+        assert picture.evaluate("e => e.decode().then(() => e.naturalWidth)") == 48
+        expect(tool.locator("audio")).to_be_visible()
+        expect(tool).to_contain_text("report.csv, 8 bytes")
+        expect(tool.get_by_role("link", name="The manual")).to_have_attribute(
+            "href", "https://example.com/manual"
+        )
+        page.reload()
+    shoot(page, "chat-picture")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save report.csv").click()
+    assert download.value.path().read_text() == "a,b\n1,2\n"
+    assert "base64" not in page.locator(".transcript").inner_text()
+
+
+def test_a_tool_call_shows_its_time_and_is_made_again_if_wanted(page: Page, site: Server) -> None:
+    begin(page, site, "erase")
+    page.get_by_role("button", name="Yes").click()
+    expect(said(page, "notes.txt is gone").last).to_be_visible()
+    expect(page.locator(".tool-status")).to_have_text(re.compile(r"^done, [\d.]+ m?s$"))
+    page.locator(".tool summary").first.click()
+    page.get_by_role("button", name="Call again").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("Call lab.erase again?")
+    dialog.get_by_role("button", name="Leave it").click()
+    expect(page.locator(".tool")).to_have_count(1)
+    page.get_by_role("button", name="Call again").click()
+    dialog.get_by_role("button", name="Call again").click()
+    expect(page.locator(".tool")).to_have_count(2)
+    page.get_by_role("button", name="No", exact=True).click()  # what was approved is asked again
+    expect(said(page, "The tool said: notes.txt stays")).to_be_visible()
+    page.reload()
+    expect(page.locator(".tool")).to_have_count(2)
+
+
+# --- messages ---------------------------------------------------------------------------------
+
+
+def test_a_message_is_edited_and_sent_again(page: Page, site: Server) -> None:
+    begin(page, site, "think first")
+    expect(said(page, "I have thought.")).to_be_visible()
+    say(page, "markdown")
+    expect(said(page, "A list")).to_be_visible()
+    page.locator(".bubble").first.hover()
+    page.get_by_role("button", name="Edit what you said").first.click()
+    area = page.get_by_label("What you say instead")
+    expect(area).to_be_focused()
+    shoot(page, "chat-edit")
+    area.fill("model")
+    page.get_by_role("button", name="Send again").click()
+    expect(said(page, "I am actor.")).to_be_visible()
+    for _ in range(2):
+        expect(page.locator(".bubble")).to_have_text(["model"])
+        expect(said(page, "A list")).to_have_count(0)
+        page.reload()
+
+
+def test_an_answer_is_made_again_and_its_tools_are_named_before(page: Page, site: Server) -> None:
+    begin(page, site, "think")
+    expect(said(page, "I have thought.")).to_be_visible()
+    with page.expect_request(lambda request: request.method == "POST" and request.url.endswith("/chat")):
+        page.get_by_role("button", name="Regenerate").click()
+    expect(said(page, "I have thought.")).to_be_visible()
+    expect(page.locator(".prose")).to_have_count(1)
+    say(page, "broken")
+    expect_status(page, "failed")
+    page.get_by_role("button", name="Regenerate").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("lab.fail")
+    dialog.get_by_role("button", name="Regenerate").click()
+    expect_status(page, "failed")
+    expect(page.locator(".tool")).to_have_count(1)
+
+
+def test_messages_are_copied_and_have_their_time(open_page: Open, site: Server) -> None:
+    page = open_page(permissions=["clipboard-read", "clipboard-write"])
+    begin(page, site, "think")
+    expect(said(page, "I have thought.")).to_be_visible()
+    page.get_by_role("button", name="Copy what was said").click()
+    assert page.evaluate("navigator.clipboard.readText()") == "I have thought."
+    page.get_by_role("button", name="Copy what you said").click()
+    assert page.evaluate("navigator.clipboard.readText()") == "think"
+    expect(page.locator(".transcript time")).to_have_count(2)
+
+
+# --- conversations ----------------------------------------------------------------------------
+
+
+def test_conversations_are_found_renamed_and_taken_along(page: Page, site: Server, tmp_path: Path) -> None:
+    begin(page, site, "think of a walrus")
+    expect(said(page, "I have thought.")).to_be_visible()
+    items = page.locator(".side-item")
+    page.get_by_label("Search conversations").fill("walrus thought")
+    expect(items).to_have_count(1)
+    expect(items.locator(".side-snippet")).to_contain_text("walrus")
+    shoot(page, "chat-search")
+    items.get_by_role("button", name="More about").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_label("Title")).to_have_value("think of a walrus")
+    shoot(page, "chat-conversation")
+    for name, suffix in (("Markdown", ".md"), ("JSON", ".json")):
+        with page.expect_download() as download:
+            dialog.get_by_role("button", name=f"Export as {name}").click()
+        assert download.value.suggested_filename == f"think-of-a-walrus{suffix}"
+        text = download.value.path().read_text()
+        assert "I have thought." in text
+    assert [one["role"] for one in json.loads(text)["messages"]] == ["user", "assistant"]
+    dialog.get_by_label("Title").fill("Sea animals")
+    dialog.get_by_role("button", name="Rename").click()
+    expect(items).to_contain_text("Sea animals")
+    page.get_by_label("Search conversations").fill("nothing of the kind")
+    expect(page.get_by_text("Nothing was found.")).to_be_visible()
+    page.get_by_label("Search conversations").fill("")
+    page.reload()
+    expect(items.filter(has_text="Sea animals").locator("time")).to_have_count(1)
+
+
+# --- models and pictures ----------------------------------------------------------------------
+
+
+def test_a_model_is_chosen_and_remembered_and_shown_a_picture(page: Page, site: Server) -> None:
+    page.goto(site.url)
+    picker = page.get_by_label("Model:")
+    expect(picker).to_have_value("actor")
+    expect(page.get_by_role("button", name="Attach pictures")).to_have_count(0)  # it takes none
+    picker.select_option("understudy")
+    page.locator("input[type=file]").set_input_files(
+        [
+            {"name": "dot.png", "mimeType": "image/png", "buffer": PICTURE},
+            {"name": "page.html", "mimeType": "text/html", "buffer": b"<script>"},
+        ]
+    )
+    expect(page.get_by_role("alert")).to_contain_text("page.html is no PNG")
+    expect(page.get_by_role("list", name="Attached pictures").get_by_role("img")).to_be_visible()
+    shoot(page, "chat-attached")
+    say(page, "model")
+    expect(said(page, f"I am understudy. dot.png of {len(PICTURE)} bytes")).to_be_visible()
+    for _ in range(2):
+        expect(page.locator(".entry-user").get_by_role("img", name="dot.png")).to_be_visible()
+        expect(picker).to_have_value("understudy")
+        page.reload()
+    page.get_by_role("link", name="New conversation").click()
+    expect(picker).to_have_value("actor")
+
+
+# --- narrow, dark, by keyboard ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_all_fits_on_a_phone_and_a_thumb_hits_it(open_page: Open, site: Server, scheme: str) -> None:
+    page = open_page(width=360, height=740, scheme=scheme, has_touch=True, is_mobile=True)
+    begin(page, site, "eight")
+    expect(page.locator(".question-one")).to_have_count(8)
+    assert overflow(page) == 0
+    shoot(page, f"narrow-eight-{scheme}")
+    say(page, "Why so many?")
+    expect(page.get_by_role("button", name="Ask the model first")).to_be_visible()
+    assert overflow(page) == 0
+    shoot(page, f"narrow-instead-{scheme}")
+    page.get_by_role("button", name="Drop them and send").click()
+    expect_status(page, "refused")
+    say(page, "picture")
+    expect(page.get_by_role("img", name="image.png")).to_be_visible()
+    say(page, "markdown")
+    expect(page.get_by_role("button", name="Copy code")).to_be_visible()
+    assert overflow(page) == 0
+    shoot(page, f"narrow-messages-{scheme}")
+    small = page.evaluate(
+        """() => [...document.querySelectorAll(".chat-main button, .chat-main summary, .chat-main select")]
+            .filter((e) => e.checkVisibility() && !e.closest(".tool-inside"))
+            .map((e) => [e.getAttribute("aria-label") ?? e.textContent, e.getBoundingClientRect()])
+            .filter(([, box]) => box.height < 44)
+            .map(([name, box]) => `${name}: ${box.height}`)"""
+    )
+    assert small == []
+
+
+def test_a_question_is_asked_back_and_answered_by_keyboard_alone(page: Page, site: Server) -> None:
+    page.goto(site.url)
+    expect(page.get_by_label("Message")).to_be_focused()
+    page.keyboard.type("erase")
+    page.keyboard.press("Enter")
+    expect(page.locator(".question")).to_be_focused()
+    for _ in range(20):
+        page.keyboard.press("Tab")
+        if focused(page) == "Message":
+            break
+    page.keyboard.type("Why?")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("button", name="Answer it")).to_be_focused()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(said(page, "You ask: Why?")).to_be_visible()
+    for _ in range(30):
+        page.keyboard.press("Shift+Tab")
+        if focused(page) == "Yes":
+            break
+    page.keyboard.press("Enter")
+    expect(said(page, "At last: notes.txt is gone")).to_be_visible()

@@ -1,0 +1,176 @@
+/**
+ * What a method gives, shown: pictures and sound as such, links as links, files by name and size, the rest as JSON.
+ *
+ * It may come from a stranger: a picture is only drawn (nothing of it runs), a link leads nowhere but to a page or
+ * an e-mail address, and a file is only ever saved.
+ */
+import { type ReactNode, useMemo } from "react";
+import { isObject } from "../forms/schema";
+import { Icon } from "./Icon";
+import { Json } from "./Json";
+import { SafeLink } from "./Markdown";
+import { sizeText } from "./size";
+
+export type Content =
+  | { kind: "image" | "audio"; type: string; data: string }
+  | { kind: "file"; name: string; type: string; data: string }
+  | { kind: "text"; name: string; text: string }
+  | { kind: "link"; uri: string; name: string; about: string }
+  | { kind: "json"; value: unknown };
+
+const IMAGE = /^image\/(png|jpeg|gif|webp|avif|bmp|svg\+xml|x-icon)$/;
+const AUDIO = /^audio\/[\w.+-]{1,40}$/;
+const BASE64 = /^[A-Za-z0-9+/_-]*={0,2}$/;
+/** Characters of base64 that are drawn or played; a larger one can be saved. */
+const MOST_SHOWN = 14_000_000;
+
+/** One value that was given; a list that mixes content with text is several. */
+export function contentsOf(value: unknown): Content[] {
+  if (!Array.isArray(value)) return [contentOf(value)];
+  return value.some(isBlock) ? value.map(contentOf) : [{ kind: "json", value }];
+}
+
+/** A value that is said to be bytes. */
+export const fileOf = (value: unknown, name: string): Content[] =>
+  isBase64(value) ? [{ kind: "file", name: `${name}.bin`, type: "", data: value }] : contentsOf(value);
+
+/** Whether there is something in it to be shown otherwise than as JSON. */
+export const hasContent = (value: unknown): boolean =>
+  isBlock(value) || (Array.isArray(value) && value.some(isBlock));
+
+const isBlock = (value: unknown): boolean => contentOf(value).kind !== "json";
+
+function contentOf(value: unknown): Content {
+  const json: Content = { kind: "json", value };
+  if (!isObject(value)) return json;
+  const { type, data, mimeType, uri, resource, text } = value;
+  const mime = typeof mimeType === "string" ? mimeType.toLowerCase() : "";
+  switch (type) {
+    case "image":
+    case "audio": {
+      if (!isBase64(data)) return json;
+      const fits = (type === "image" ? IMAGE : AUDIO).test(mime) && data.length <= MOST_SHOWN;
+      return fits
+        ? { kind: type, type: mime, data }
+        : { kind: "file", name: nameFor(type, mime), type: mime, data };
+    }
+    case "text":
+      return typeof text === "string" && Object.keys(value).every((key) => TEXT_KEYS.has(key))
+        ? { kind: "text", name: "", text }
+        : json;
+    case "resource_link":
+      return typeof uri === "string" ? { kind: "link", uri, ...titled(value, uri) } : json;
+    case "resource":
+      return isObject(resource) ? resourceOf(resource) : json;
+    default:
+      return json;
+  }
+}
+
+const TEXT_KEYS = new Set(["type", "text", "annotations", "_meta"]);
+
+/** The contents of a resource: text or bytes. */
+export function resourceOf(resource: Record<string, unknown>): Content {
+  const { uri, mimeType, text, blob } = resource;
+  const name = typeof uri === "string" ? (uri.split(/[/?#]/).filter(Boolean).pop() ?? uri) : "file";
+  const type = typeof mimeType === "string" ? mimeType.toLowerCase() : "";
+  if (typeof text === "string") return { kind: "text", name: String(uri ?? ""), text };
+  if (!isBase64(blob)) return { kind: "json", value: resource };
+  if (blob.length <= MOST_SHOWN && IMAGE.test(type)) return { kind: "image", type, data: blob };
+  if (blob.length <= MOST_SHOWN && AUDIO.test(type)) return { kind: "audio", type, data: blob };
+  return { kind: "file", name, type, data: blob };
+}
+
+function titled(value: Record<string, unknown>, uri: string): { name: string; about: string } {
+  const { title, name, description } = value;
+  const shown = [title, name].find((one) => typeof one === "string" && one !== "") as string | undefined;
+  return { name: shown ?? uri, about: typeof description === "string" ? description : "" };
+}
+
+const isBase64 = (value: unknown): value is string => typeof value === "string" && BASE64.test(value);
+
+const nameFor = (kind: string, mime: string): string =>
+  `${kind}.${/^[\w-]+\/([\w-]{1,12})/.exec(mime)?.[1] ?? "bin"}`;
+
+export function ContentView({ content }: { content: Content }): ReactNode {
+  switch (content.kind) {
+    case "image":
+      return (
+        <figure className="content content-image">
+          <img src={`data:${content.type};base64,${standard(content.data)}`} alt="Result" />
+          <figcaption>
+            <Save name={nameFor("image", content.type)} data={content.data} type={content.type} />
+          </figcaption>
+        </figure>
+      );
+    case "audio":
+      return (
+        <figure className="content content-audio">
+          {/* biome-ignore lint/a11y/useMediaCaption: nobody has written captions for what a tool gives */}
+          <audio controls src={`data:${content.type};base64,${standard(content.data)}`} aria-label="Result" />
+          <figcaption>
+            <Save name={nameFor("audio", content.type)} data={content.data} type={content.type} />
+          </figcaption>
+        </figure>
+      );
+    case "file":
+      return (
+        <div className="content content-file">
+          <Save name={content.name} data={content.data} type={content.type} />
+        </div>
+      );
+    case "link":
+      return (
+        <p className="content content-link">
+          <Icon name="open" /> <SafeLink href={content.uri}>{content.name}</SafeLink>
+          {content.name !== content.uri && <code>{content.uri}</code>}
+          {content.about && <span className="muted">{content.about}</span>}
+        </p>
+      );
+    case "text":
+      return (
+        <div className="content content-text">
+          {content.name && <p className="muted">{content.name}</p>}
+          <Json value={content.text} label="text" />
+        </div>
+      );
+    case "json":
+      return <Json value={content.value} label="data" />;
+  }
+}
+
+/** The name, kind and size of a file, and the way to save it. */
+function Save({ name, data, type }: { name: string; data: string; type: string }): ReactNode {
+  const size = useMemo(() => Math.floor((data.replace(/=+$/, "").length * 3) / 4), [data]);
+  const save = (): void => {
+    // Of no kind that a browser would show: it is saved, whatever it says that it is.
+    const url = URL.createObjectURL(new Blob([bytesOf(data)], { type: "application/octet-stream" }));
+    const link = document.createElement("a");
+    link.href = url;
+    link.download = name.replace(/[^\w. -]+/g, "_").slice(-100) || "file";
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(url), 10_000);
+  };
+  return (
+    <span className="file">
+      <Icon name="file" />
+      <span className="file-name">{name}</span>
+      <span className="muted">
+        {type && `${type}, `}
+        {sizeText(size)}
+      </span>
+      <button type="button" className="button button-small" onClick={save}>
+        Download<span className="sr-only"> {name}</span>
+      </button>
+    </span>
+  );
+}
+
+const standard = (data: string): string => data.replaceAll("-", "+").replaceAll("_", "/");
+
+function bytesOf(data: string): Uint8Array<ArrayBuffer> {
+  const text = atob(standard(data).replace(/=+$/, ""));
+  const bytes = new Uint8Array(text.length);
+  for (let n = 0; n < text.length; n += 1) bytes[n] = text.charCodeAt(n);
+  return bytes;
+}
