@@ -51,9 +51,10 @@ class RunningLifespan:
             self._loop, self._over = loop, asyncio.Event()
             self._value = loop.create_future()
             self._holder = loop.create_task(self._hold(self._value, self._over))
-        if not self._value.done():
-            await asyncio.wait((self._value,))  # who is cancelled meanwhile does not cancel it for the others
-        return self._value.result()
+        value = self._value
+        if not value.done():
+            await asyncio.wait((value,))  # who is cancelled meanwhile does not cancel it for the others
+        return value.result()
 
     async def leave(self) -> None:
         """Leave it, if it was entered. What goes wrong is logged; what hangs is cancelled and left behind."""

@@ -65,7 +65,7 @@ def test_it_is_entered_when_the_hub_is_opened_and_left_when_it_is_closed() -> No
             assert await hub.call("which") == "main MAIN"
             assert (await run(hub, "stream")).result == ["main"]
             async with connect(hub) as client:
-                assert await client.call("which") == "main MAIN"
+                assert (await client.call("which")).value == "main MAIN"
             assert trail == ["main entered"]
         assert trail == ["main entered", "main left"]
 
@@ -241,7 +241,7 @@ def test_a_call_that_is_rebuilt_gets_the_value_of_its_process(tmp_path: Path) ->
         hub = hub_with(trail)
         hub.durable = DurableCalls(hub, SqliteJournal(tmp_path / "journal.db"), replay_check=True)
         async with hub, connect(hub, answer=lambda _: "yes") as client:
-            assert await client.call("asks") == f"yes {id(await hub.lifespan_value())}"
+            assert (await client.call("asks")).value == f"yes {id(await hub.lifespan_value())}"
 
     drive(main())
 

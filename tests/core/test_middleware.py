@@ -74,7 +74,7 @@ class Watched(Hub):
         self.ran.append(who)
         return who
 
-    async def watch(self, call: CallContext, next: Next) -> Any:
+    async def observe(self, call: CallContext, next: Next) -> Any:
         self.seen.append(f"> {call.name} {dict(call.arguments)}")
         try:
             result = await next(call)
@@ -87,7 +87,7 @@ class Watched(Hub):
 
 def watched() -> Watched:
     hub = Watched()
-    hub.use(hub.watch)
+    hub.use(hub.observe)
     return hub
 
 
@@ -116,9 +116,9 @@ def test_it_is_the_same_over_mcp(era: Any) -> None:
     async def main() -> None:
         hub = watched()
         async with connect(hub, era=era, answer=lambda _: "Ada") as client:
-            assert await client.call("add", {"a": 1}) == 2
-            assert await client.call("count", {"to": 2}) == [0, 1]
-            assert await client.call("name") == "Hello Ada"
+            assert (await client.call("add", {"a": 1})).value == 2
+            assert (await client.call("count", {"to": 2})).value == [0, 1]
+            assert (await client.call("name")).value == "Hello Ada"
             await client.read("text://motto")
         assert [one.split(" {")[0] for one in hub.seen if one.startswith(">")] == [
             "> add",
@@ -268,7 +268,7 @@ def test_what_json_cannot_carry_is_an_error_over_mcp_and_the_hub_goes_on() -> No
         async with connect(Watched().use(spoil)) as client:
             with pytest.raises(MidcallError):
                 await client.call("add", {"a": 1})
-            assert await client.call("add", {"a": 2}) == 3
+            assert (await client.call("add", {"a": 2})).value == 3
 
     drive(main())
 
@@ -402,7 +402,7 @@ def test_a_mounted_servers_methods_pass_it_too() -> None:
 
         front.use(bigger)
         async with front, connect(front) as client:
-            assert await client.call("behind.add", {"a": 2}) == 42
+            assert (await client.call("behind.add", {"a": 2})).value == 42
             with pytest.raises(MidcallError, match="not today"):
                 await client.call("behind.slow", {"text": "x"})
         assert seen == [
@@ -426,7 +426,7 @@ def test_a_durable_call_that_is_rebuilt_passes_it_again_and_is_told(tmp_path: Pa
         hub.use(rate_limit(1, per=1000)).use(look, before_validation=before)
         hub.durable = DurableCalls(hub, SqliteJournal(tmp_path / "journal.db"), replay_check=True)
         async with hub, connect(Target("hub", lambda: HubWire(hub, ADA)), answer=lambda _: "Ada") as client:
-            assert await client.call("name") == "Hi Ada"
+            assert (await client.call("name")).value == "Hi Ada"
             assert hub.ran == ["Ada"]
             (first, id, who), *others = seen
             assert not first
@@ -444,7 +444,7 @@ def test_a_call_that_waits_live_is_not_seen_again(tmp_path: Path) -> None:
         hub = watched()
         hub.durable = DurableCalls(hub, SqliteJournal(tmp_path / "journal.db"))
         async with hub, connect(hub, answer=lambda _: "Ada") as client:
-            assert await client.call("name") == "Hello Ada"
+            assert (await client.call("name")).value == "Hello Ada"
         assert hub.seen == ["> name {'greeting': 'Hello'}", "< Hello Ada"]
 
     drive(main())
