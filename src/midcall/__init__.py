@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from midcall.ask import Ask, Asking
 from midcall.branch import Branch
-from midcall.call import Call, CallerName, CallInfo, Status
+from midcall.call import Call, CallerName, CallInfo, Lifespan, Status
 from midcall.calls import Calls
 from midcall.content import Listing
 from midcall.decorators import completion, listing, method, prompt, resource
@@ -24,6 +24,7 @@ from midcall.errors import (
     InvalidArguments,
     JournalError,
     JournalFull,
+    LifespanError,
     MethodNotFound,
     MidcallError,
     NotAllowed,
@@ -50,6 +51,7 @@ from midcall.errors import (
 from midcall.hub import Hub
 from midcall.invocation import Invocation
 from midcall.items import Data, Done, Error, Item, Log, Progress, Request, RequestCancelled
+from midcall.middleware import CallContext, Next
 from midcall.principal import Principal, RequestInfo
 from midcall.questions import CANCELLED, DECLINED, Option, Question, Sampled, ToolUse
 from midcall.version import __version__
@@ -68,6 +70,7 @@ __all__ = [
     "Branch",
     "BranchLimit",
     "Call",
+    "CallContext",
     "CallInfo",
     "CallerName",
     "Calls",
@@ -86,10 +89,13 @@ __all__ = [
     "Item",
     "JournalError",
     "JournalFull",
+    "Lifespan",
+    "LifespanError",
     "Listing",
     "Log",
     "MethodNotFound",
     "MidcallError",
+    "Next",
     "NotAllowed",
     "NotDurable",
     "NotSupported",

@@ -12,6 +12,7 @@ import copy
 import functools
 import hashlib
 import inspect
+import itertools
 import re
 import types
 import typing
@@ -23,10 +24,10 @@ import msgspec
 
 from midcall import dependencies
 from midcall.ask import Ask
-from midcall.call import CALLER, Call
+from midcall.call import CALLER, LIFESPAN, Call
 from midcall.content import Content
 from midcall.decorators import Kind, Mark, mark_of, tagged
-from midcall.dependencies import Dependency, Depends, Filled, filled_with, hints_of, name_of
+from midcall.dependencies import Dependency, Depends, Filled, Home, filled_with, hints_of, name_of
 from midcall.docstrings import read_docstring
 from midcall.errors import InvalidArguments, NotAllowed, RegistrationError
 from midcall.principal import Principal, RequestInfo
@@ -65,16 +66,23 @@ class Method:
         "gives_content",
         "hash",
         "hidden",
+        "home",
         "interactive",
+        "kind",
         "name",
         "params",
         "returns",
         "streaming",
+        "wants_lifespan",
+        "wants_request",
         "wants_source",
     )
 
     def __init__(self, function: Callable[..., Any], mark: Mark, *, hidden: bool = False) -> None:
         self._function = function
+        self.home: Home | None = None
+        """The hub that it belongs to."""
+        self.kind: Kind = mark.kind
         self.name = mark.name or function.__name__
         self.hidden = hidden
         self.elicits = {question.key: question for question in mark.elicits}
@@ -85,7 +93,9 @@ class Method:
         filled, fields = _parameters(function, hints, doc.parameters)
         given = dependencies.within(filled)
         self.interactive = Ask in given
-        self.wants_source = Principal in given or RequestInfo in given
+        self.wants_request = RequestInfo in given
+        self.wants_source = Principal in given or self.wants_request
+        self.wants_lifespan = LIFESPAN in given
         self._ask_parameter = next((name for name, one in filled.items() if one.what is Ask), None)
         self._caller_parameter = next((name for name, one in filled.items() if one.what is CALLER), None)
         self._filled = filled if any(one.what not in (Ask, CALLER) for one in filled.values()) else None
@@ -105,6 +115,8 @@ class Method:
         streaming: bool = False,
     ) -> None:
         """Say what there is to a method that is no function of an author; it may ask."""
+        self.home = None
+        self.kind = "method"
         self.name = name
         self.description = description
         self.params = params
@@ -118,7 +130,7 @@ class Method:
         self._names = list(properties) if isinstance(properties, dict) else []
         self._ask_parameter = None
         self._filled = None
-        self.wants_source = False
+        self.wants_source = self.wants_request = self.wants_lifespan = False
         self._function = function
 
     def _read_types(self, function: Callable[..., Any], fields: Any, returns: Any) -> None:
@@ -225,6 +237,19 @@ class Method:
             raise ValueError(f"takes at most {len(self._names)} of them, got {len(values)}")
         return msgspec.json.encode(dict(zip(self._names, values, strict=False)))
 
+    def as_object(self, raw: bytes, name: str = "") -> bytes:
+        """Arguments as a JSON object, whatever else is wrong with them. Raises `InvalidArguments`."""
+        try:
+            if raw.strip() in _NOTHING:
+                return b"{}"
+            if raw.lstrip()[:1] == b"[":
+                return self._by_name(raw)
+            if not isinstance(msgspec.json.decode(raw), dict):
+                raise ValueError("the arguments are no object")  # noqa: TRY004, TRY301  as what is no JSON
+        except (ValueError, RecursionError) as error:
+            raise InvalidArguments(name or self.name, [{"path": "", "message": str(error)}]) from None
+        return raw
+
     def is_of(self, function: Callable[..., Any]) -> bool:
         """Whether this is the method that was made from a function, bound or not."""
         return getattr(self._function, "__func__", self._function) is getattr(function, "__func__", function)
@@ -233,7 +258,7 @@ class Method:
         """Start the body: gives an awaitable, or an async iterator if `streaming`."""
         if self._filled is not None:
             run = dependencies.stream if self.streaming else dependencies.run
-            return run(self._run, self._filled, call, self.elicits, arguments)
+            return run(self._run, self._filled, call, self.elicits, self.home, arguments)
         if self._caller_parameter is not None:
             arguments = {**arguments, self._caller_parameter: call.principal}
         if self._ask_parameter is not None:
@@ -284,6 +309,7 @@ class RemoteMethod(Method):
             returns if isinstance(returns, dict) else None,
             runner.run,
         )
+        self.kind = kind
         self.hash = digest([kind, listed])
 
     def read_arguments(self, raw: bytes, name: str = "") -> bytes:
@@ -316,6 +342,7 @@ class Activation:
         "completions",
         "description",
         "hash",
+        "home",
         "listings",
         "methods",
         "namespace",
@@ -331,6 +358,7 @@ class Activation:
         if isinstance(source, type):
             raise RegistrationError(f"Register an instance: {source.__name__}() instead of {source.__name__}")
         self.source = source
+        self.home: Home | None = None
         if namespace is None:
             namespace = getattr(source, "namespace", type(source).__name__.lower())
         check_namespace(namespace)
@@ -361,6 +389,7 @@ class Activation:
         """Begin with nothing: what there is comes later, and not from an object."""
         check_namespace(namespace)
         self.source = self
+        self.home = None
         self.namespace = namespace
         self.version = "1.0.0"
         self.plugin_id = plugin_id(namespace, self.version)
@@ -383,6 +412,13 @@ class Activation:
     def unlisted(self, name: str, kind: Kind = "method") -> Method | None:
         """One that is not in the list, though there may be one: of a server that is not reached yet."""
         return None
+
+    def settle(self, home: Home) -> None:
+        """It belongs to this hub now, and so does all that it has."""
+        self.home = home
+        functions = (self.methods.values(), self.prompts.values())
+        for one in itertools.chain(self.resources, self.completions, self.listings, *functions):
+            one.home = home
 
     def selected(self, takes: Callable[[Method, str], bool]) -> Self:
         """The same, of which a part is there: a view for whoever lists and resolves.
@@ -437,6 +473,7 @@ class Functions(Activation):
     def add(self, function: Callable[..., Any], mark: Mark) -> None:
         """Take in one more. Raises `RegistrationError`: then nothing has changed."""
         made = Method(function, mark)
+        made.home = self.home
         kept: dict[str, Any] = {
             "method": self.methods,
             "prompt": self.prompts,
@@ -545,7 +582,8 @@ def _parameters(
         if given is None:
             fields.append(_field(parameter, annotation, descriptions.get(parameter.name)))
         elif given in filled.values() and not isinstance(given.what, Dependency):
-            kind = "CallerName" if given.what is CALLER else given.what.__name__
+            markers = {CALLER: "CallerName", LIFESPAN: "Lifespan"}
+            kind = markers.get(given.what) or given.what.__name__
             raise RegistrationError(f"{name_of(function)} has two parameters of type {kind}")
         else:
             filled[parameter.name] = given

@@ -17,7 +17,7 @@ import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
 from enum import StrEnum
-from typing import Annotated, Any, Protocol, TypeAlias
+from typing import Annotated, Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -25,7 +25,7 @@ from msgspec import Struct
 from midcall.errors import Aborted, MidcallError, TransportLost, UnknownQuestion
 from midcall.items import NOWHERE, Data, Done, Error, Item, Log, Metadata, Outlet, Progress
 from midcall.open_questions import MISSING, SILENT, OpenQuestions, QuestionInfo, Wanted, timed_out
-from midcall.principal import CallSource
+from midcall.principal import CallSource, Principal
 from midcall.replay import Entry, Trace, answered, asked, failed, question_id, recall_answers, withdrawn
 
 log = logging.getLogger("midcall.call")
@@ -61,11 +61,20 @@ class _FilledIn:
 
 
 CALLER = _FilledIn()
+LIFESPAN = _FilledIn()
 
 CallerName: TypeAlias = Annotated[str | None, CALLER]
 """The type of a parameter that is filled in with the name of whoever calls; nothing if it is not known.
 
 It is not in the schema of the method. Two callers without a name cannot be told apart.
+"""
+
+Value = TypeVar("Value")
+
+Lifespan: TypeAlias = Annotated[Value, LIFESPAN]
+"""The type of a parameter that is filled in with what the lifespan of its hub gives: `db: Lifespan[Pool]`.
+
+It is not in the schema of the method. A hub without a lifespan gives that of the hub that it is nested in.
 """
 
 
@@ -249,6 +258,11 @@ class Call(Struct, eq=False):
             self.source = msgspec.json.decode(before.value, type=CallSource)
         elif self.source is not None:
             self.own_trace.note(Entry(_SOURCE_PLACE, _SOURCE, "done", msgspec.json.encode(self.source)))
+
+    @property
+    def known_source(self) -> CallSource:
+        """Where it comes from, as far as that is known."""
+        return self.source or CallSource(None if self.principal is None else Principal(self.principal))
 
     @property
     def asks_elsewhere(self) -> bool:
@@ -451,7 +465,7 @@ class Call(Struct, eq=False):
         try:
             if self.reason is None:
                 if self.method.streaming:
-                    await self._stream(self.method.invoke(self, self.arguments))
+                    await self.stream(self.method.invoke(self, self.arguments))
                 else:
                     content = await self.method.invoke(self, self.arguments)
                     if content is not None and self.on_result is None:
@@ -467,7 +481,8 @@ class Call(Struct, eq=False):
             ended(self)
             self._finish(failure, content)
 
-    async def _stream(self, body: AsyncIterator[Any]) -> None:
+    async def stream(self, body: AsyncIterator[Any]) -> None:
+        """Emit all that a stream gives."""
         sent = 0
         try:
             async for content in body:

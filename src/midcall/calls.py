@@ -316,14 +316,21 @@ class RateLimit:
     """How many calls a second each caller may start; `AT_ONCE` seconds' worth of them may come together.
 
     Without a rate, a caller with a name may start `RATE`, and all others together `UNNAMED_RATE`. A rate of 0
-    is no limit. (A bucket of tokens for each caller, of which only the moment is kept at which it is full.)
+    is no limit. `at_once` is another number of seconds. (A bucket of tokens for each caller, of which only the
+    moment is kept at which it is full.)
     """
 
     __slots__ = ("_clock", "_full_at", "_named", "_swept", "_unnamed")
 
-    def __init__(self, rate: float | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._named = _Rate.of(RATE if rate is None else rate)
-        self._unnamed = _Rate.of(UNNAMED_RATE if rate is None else rate)
+    def __init__(
+        self,
+        rate: float | None = None,
+        *,
+        at_once: float = AT_ONCE,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._named = _Rate.of(RATE if rate is None else rate, at_once)
+        self._unnamed = _Rate.of(UNNAMED_RATE if rate is None else rate, at_once)
         self._clock = clock
         self._full_at: dict[str | None, float] = {}
         self._swept = 1_000
@@ -353,9 +360,9 @@ class _Rate(NamedTuple):
     room: float
 
     @classmethod
-    def of(cls, rate: float) -> "_Rate":
+    def of(cls, rate: float, at_once: float) -> "_Rate":
         pause = 1 / rate if rate else 0.0
-        return cls(pause, max(AT_ONCE - pause, 0.0) + pause / 1000)  # sums of floats are not exact
+        return cls(pause, max(at_once - pause, 0.0) + pause / 1000)  # sums of floats are not exact
 
 
 Body: TypeAlias = Coroutine[Any, Any, None]

@@ -1,9 +1,9 @@
 """Dependencies: what a function is given beside the arguments of its call.
 
-A parameter is given by its type (`Ask`, `CallerName`, `Principal`, `RequestInfo`), or by a function of the
-author: `Annotated[Db, Depends(open_db)]`. That function may be given the same things. Each runs once for a
-call, in the order of the parameters, and again whenever the call is run again from its journal. Functions
-that yield clean up after the call, the last one first.
+A parameter is given by its type (`Ask`, `CallerName`, `Principal`, `RequestInfo`, `Lifespan[...]`), or by a
+function of the author: `Annotated[Db, Depends(open_db)]`. That function may be given the same things. Each
+runs once for a call, in the order of the parameters, and again whenever the call is run again from its
+journal. Functions that yield clean up after the call, the last one first.
 
 What is read here once for each method is kept with it (see `activation`); this module knows no hub.
 """
@@ -18,9 +18,9 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextman
 from typing import Any, NamedTuple
 
 from midcall.ask import Ask
-from midcall.call import CALLER, Call
+from midcall.call import CALLER, LIFESPAN, Call
 from midcall.errors import RegistrationError, ToolError
-from midcall.principal import CallSource, Principal, RequestInfo
+from midcall.principal import Principal, RequestInfo
 from midcall.steps import called, in_thread
 
 
@@ -46,11 +46,18 @@ class Dependency(NamedTuple):
     parameters: "Mapping[str, Filled]"
 
 
+class Home(typing.Protocol):
+    """The hub that a method belongs to."""
+
+    async def lifespan_value(self) -> Any:
+        """What its lifespan gives. Raises `LifespanError`."""
+
+
 class Filled(NamedTuple):
     """What a parameter is filled in with."""
 
     what: Any
-    """A type that is given (`Ask`, `Principal`, `RequestInfo`), `CALLER`, or a `Dependency`."""
+    """A type that is given (`Ask`, `Principal`, `RequestInfo`), `CALLER`, `LIFESPAN`, or a `Dependency`."""
     optional: bool = False
     """Whether there may be nothing."""
 
@@ -62,8 +69,8 @@ def filled_with(annotation: Any, where: str, path: tuple[Callable[..., Any], ...
     `RegistrationError`.
     """
     for one in getattr(annotation, "__metadata__", ()):
-        if one is CALLER:
-            return Filled(CALLER)
+        if one is CALLER or one is LIFESPAN:
+            return Filled(one)
         if isinstance(one, Depends):
             return Filled(_read(one.function, path))
         if one is Depends:
@@ -144,10 +151,11 @@ async def run(
     parameters: Mapping[str, Filled],
     call: Call,
     elicits: Mapping[str, Any],
+    home: Home | None,
     arguments: Mapping[str, Any],
 ) -> Any:
     """Run a function that gives a result, with what its parameters are given."""
-    async with _filling(parameters, call, elicits) as given:
+    async with _filling(parameters, call, elicits, home) as given:
         return await body(**arguments, **given)
 
 
@@ -156,11 +164,12 @@ async def stream(
     parameters: Mapping[str, Filled],
     call: Call,
     elicits: Mapping[str, Any],
+    home: Home | None,
     arguments: Mapping[str, Any],
 ) -> AsyncIterator[Any]:
     """Run a function that gives a stream; what cleans up does so after its end."""
     async with (
-        _filling(parameters, call, elicits) as given,
+        _filling(parameters, call, elicits, home) as given,
         aclosing(body(**arguments, **given)) as elements,
     ):
         async for element in elements:
@@ -169,11 +178,11 @@ async def stream(
 
 @asynccontextmanager
 async def _filling(
-    parameters: Mapping[str, Filled], call: Call, elicits: Mapping[str, Any]
+    parameters: Mapping[str, Filled], call: Call, elicits: Mapping[str, Any], home: "Home | None"
 ) -> AsyncIterator[dict[str, Any]]:
     failure: BaseException | None = None
     async with AsyncExitStack() as stack:
-        given = await _GivenValues(call, elicits, stack).of(parameters)
+        given = await _GivenValues(call, elicits, home, stack).of(parameters)
         try:
             yield given
         except BaseException as error:
@@ -186,8 +195,11 @@ async def _filling(
 class _GivenValues:
     """What one call is given, each made once."""
 
-    def __init__(self, call: Call, elicits: Mapping[str, Any], stack: AsyncExitStack) -> None:
+    def __init__(
+        self, call: Call, elicits: Mapping[str, Any], home: "Home | None", stack: AsyncExitStack
+    ) -> None:
         self._call = call
+        self._home = home
         self._elicits = elicits
         self._stack = stack
         self._made: dict[Any, Any] = {}
@@ -206,11 +218,21 @@ class _GivenValues:
             return Ask(self._call, self._elicits)
         if what is CALLER:
             return self._call.principal
-        value = _from_source(self._call, what)
+        if what is LIFESPAN:
+            return await self._of_lifespan()
+        source = self._call.known_source
+        value = source.principal if what is Principal else source.request
         if value is None and not filled.optional:
             missing = "know who calls" if what is Principal else "be called by a request of a client"
             raise ToolError(f"{self._call.name} has to {missing}", code="not_given")
         return value
+
+    async def _of_lifespan(self) -> Any:
+        if self._home is None:
+            raise ToolError(
+                f"{self._call.name} has no hub whose lifespan it could be given", code="not_given"
+            )
+        return await self._home.lifespan_value()
 
     async def _make(self, dependency: Dependency) -> Any:
         function, given = dependency.function, await self.of(dependency.parameters)
@@ -240,8 +262,3 @@ class _GivenValues:
 def _identity(function: Any) -> Any:
     """What is the same for the same function. A method is made anew whenever it is looked up."""
     return (id(function.__self__), function.__func__) if inspect.ismethod(function) else id(function)
-
-
-def _from_source(call: Call, what: Any) -> Principal | RequestInfo | None:
-    source = call.source or CallSource(None if call.principal is None else Principal(call.principal))
-    return source.principal if what is Principal else source.request

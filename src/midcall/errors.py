@@ -2,6 +2,7 @@
 
     MidcallError
     ├── RegistrationError      a method or namespace cannot be registered
+    ├── LifespanError          the lifespan of a hub cannot be entered
     ├── MethodNotFound         no method of that name
     ├── InvalidArguments       arguments that do not fit the method
     ├── UnknownResource        raised by an author: there is no such resource or prompt
@@ -67,6 +68,12 @@ class RegistrationError(MidcallError):
     """A method, activation, hub or extension cannot be registered; nothing was changed."""
 
     code = "registration"
+
+
+class LifespanError(MidcallError):
+    """What a hub needs to be served cannot be had (see `Hub.lifespan`)."""
+
+    code = "lifespan"
 
 
 class MethodNotFound(MidcallError):

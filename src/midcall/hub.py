@@ -9,15 +9,18 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from midcall.call import Call
 from midcall.calls import Calls, end_all
 from midcall.errors import RegistrationError
 from midcall.invocation import Answerer, Invocation, Line
 from midcall.items import Metadata, Outlet, to_json
+from midcall.lifespan import RunningLifespan
+from midcall.middleware import GuardedMethod, Middleware, Uses, check_middleware
 from midcall.principal import CallSource, Principal, RequestInfo, Sender
 from midcall.questions import KINDS
 from midcall.registry import Registry, Resolved
@@ -36,11 +39,33 @@ MOUNTING = 10.0
 """Seconds that all mounted servers have to be reached before the hub is open without them."""
 
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+
 class Hub(Registry):
     """Methods by name: `Hub("plexus").register(Files())` makes `files.delete` callable."""
 
-    def __init__(self, name: str = "plexus", *, description: str = "", version: str = "1.0.0") -> None:
+    def __init__(
+        self,
+        name: str = "plexus",
+        *,
+        description: str = "",
+        version: str = "1.0.0",
+        lifespan: Callable[..., Any] | None = None,
+    ) -> None:
+        """`lifespan` is as in `Hub.lifespan`."""
         super().__init__(name, description, version)
+        self._lifespan: RunningLifespan | None = None
+        self._is_open = False
+        self._lifespan_users = 0
+        self._before: list[Middleware] = []
+        self._around: list[Middleware] = []
+        self._uses: dict[tuple[str, ...], Uses] | None = None
+        """The middleware of each place where there are methods, as far as it was asked for."""
+        self.has_middleware = False
+        """Whether calls may pass any, here or in a nested hub."""
+        if lifespan is not None:
+            self.lifespan(lifespan)
         self.calls = Calls()
         self._mounts: list[Any] = []
         self._mounting = False
@@ -56,6 +81,8 @@ class Hub(Registry):
     def register_hub(self, hub: Registry, *, namespace: str | None = None) -> Self:
         """Nest another hub under its name: `child.files.delete`."""
         super().register_hub(hub, namespace=namespace)
+        if isinstance(hub, Hub) and hub.has_middleware:
+            self._now_has_middleware()
         if self._mounting and isinstance(hub, Hub):
             hub._begin_mounts()
         return self
@@ -153,6 +180,102 @@ class Hub(Registry):
         self._changed()
         return self
 
+    # --- around all calls --------------------------------------------------------------------
+
+    def use(self, middleware: Middleware, *, before_validation: bool = False) -> Self:
+        """Have all calls of this hub, and of those nested in it, pass an `async def f(call, next)`.
+
+        It gets a `CallContext`, and what `await next(call)` gives. It may raise, change the arguments
+        (`next(call.with_arguments({...}))`) or the result, or not call `next` at all. It is around the
+        method, with arguments that are valid; or, `before_validation`, with those that were sent. Of several,
+        the first is the outermost; those of an outer hub are around those of a nested one. See
+        `midcall.middleware`.
+        """
+        check_middleware(middleware)
+        (self._before if before_validation else self._around).append(middleware)
+        self._now_has_middleware()
+        self._changed()
+        return self
+
+    def _now_has_middleware(self) -> None:
+        self.has_middleware = True
+        for parent in self._parents:
+            if isinstance(parent, Hub):
+                parent._now_has_middleware()
+
+    def middleware_of(self, found: Resolved) -> Uses:
+        """What calls of a method pass."""
+        if self._uses is None:
+            self._uses = {}
+        uses = self._uses.get(found.provenance)
+        if uses is None:
+            hubs: list[Registry] = [self]
+            for namespace in ".".join(found.provenance[1:]).split("."):
+                child = next((one for path, one in hubs[-1]._children if path == namespace), None)
+                if not isinstance(child, Registry):
+                    break
+                hubs.append(child)
+            own = [hub for hub in hubs if isinstance(hub, Hub)]
+            uses = self._uses[found.provenance] = Uses(
+                tuple(one for hub in own for one in hub._before),
+                tuple(one for hub in own for one in hub._around),
+            )
+        return uses
+
+    def _changed(self) -> None:
+        self._uses = None
+        super()._changed()
+
+    def lifespan(self, function: F) -> F:
+        """What this hub needs while it is served, and gives to methods that take a `Lifespan[...]`:
+
+            @hub.lifespan
+            async def database():
+                async with connect() as db:
+                    yield db
+
+        An async generator, or a function that gives an async context manager; it is given the hub if it
+        takes one. It is entered once in each process, when the hub is opened or first called, and left when
+        the hub is closed. Nested hubs have their own.
+        """
+        if self._lifespan is not None:
+            raise RegistrationError(f"Hub {self.name!r} has a lifespan already")
+        self._lifespan = RunningLifespan(self.name, function, self)
+        return function
+
+    async def lifespan_value(self) -> Any:
+        return await (super().lifespan_value() if self._lifespan is None else self._lifespan.value())
+
+    def _lifespans(self) -> dict[RunningLifespan, None]:
+        """Its own and those of nested hubs, the outer ones first."""
+        found = {} if self._lifespan is None else {self._lifespan: None}
+        for _, child in self._children:
+            if isinstance(child, Hub):
+                found |= child._lifespans()
+        return found
+
+    async def start_lifespans(self) -> None:
+        """Enter the lifespans of this hub and of nested ones. Raises `LifespanError`."""
+        for lifespan in self._lifespans():
+            await lifespan.value()
+
+    async def stop_lifespans(self) -> None:
+        """Leave the lifespans, the inner ones first."""
+        for lifespan in reversed(self._lifespans()):
+            await lifespan.leave()
+
+    @asynccontextmanager
+    async def with_lifespans(self) -> AsyncIterator[None]:
+        """Enter the lifespans if they are not yet, for as long as anybody is in here."""
+        self._lifespan_users += 1
+        try:
+            await self.start_lifespans()
+            yield
+        finally:
+            self._lifespan_users -= 1
+            if not (self._lifespan_users or self._is_open):
+                await self.stop_lifespans()
+
     # --- calling -----------------------------------------------------------------------------
 
     def start(
@@ -196,12 +319,17 @@ class Hub(Registry):
         sender: Sender | None = None,
     ) -> Call:
         """A call of a method that is found already, for `calls.start`. Raises `InvalidArguments`."""
-        arguments = found.method.read_arguments(raw_params, found.name)
+        if self.has_middleware and (uses := self.middleware_of(found)) != ((), ()):
+            method: Any = GuardedMethod(found.method, found.name, uses, raw_params)
+            wants_source, arguments = True, None
+        else:
+            method, wants_source = found.method, found.method.wants_source
+            arguments = method.read_arguments(raw_params, found.name)
         metadata = Metadata(found.provenance, self._hash or self.hash, 0)
         size = len(raw_params)
         call = Call(
             found.name,
-            found.method,
+            method,
             arguments,
             outlet,
             metadata,
@@ -211,7 +339,7 @@ class Hub(Registry):
             principal,
             size,
         )
-        if found.method.wants_source and sender is not None:
+        if wants_source and sender is not None:
             call.source = sender.source()
         return call
 
@@ -245,10 +373,27 @@ class Hub(Registry):
         return Invocation(line, answer)
 
     async def open(self) -> None:
-        """Make ready what the hub needs to serve: mounted servers, and its journal. Raises `JournalError`."""
-        await self.open_mounts()
-        if self.durable is not None:
-            await self.durable.open()
+        """Make ready what the hub needs to serve: its lifespan, mounted servers, and its journal.
+
+        Raises `LifespanError` or `JournalError`. `async with hub:` opens it, and closes it.
+        """
+        self._is_open = True
+        try:
+            await self.start_lifespans()
+            await self.open_mounts()
+            if self.durable is not None:
+                await self.durable.open()
+        except BaseException:
+            self._is_open = False
+            await self.stop_lifespans()
+            raise
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     async def open_mounts(self, patience: float = MOUNTING) -> None:
         """Connect the servers that are mounted, here and in nested hubs, and wait for them for a while.
@@ -287,6 +432,8 @@ class Hub(Registry):
         for _, activation in self._all_activations():
             await activation.close()
         await self.close_mounts()
+        self._is_open = False
+        await self.stop_lifespans()
 
     async def close_mounts(self) -> None:
         """Let go of the servers that are mounted, here and in nested hubs."""
@@ -372,6 +519,8 @@ class _LocalLine(Line):
 
     async def start(self, outlet: Outlet) -> None:
         principal = self._source.principal
+        if self._hub._lifespans():
+            await self._hub.start_lifespans()
         self._call = self._hub.start(
             self._name,
             self._params,

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, Self, TypeVar, Unpack, overload
 from midcall import decorators
 from midcall.activation import Activation, Functions, Method, digest, own_method, read_methods
 from midcall.decorators import Kind, Mark, Marker, MethodOptions, PromptOptions, ResourceOptions
-from midcall.errors import MethodNotFound, RegistrationError
+from midcall.errors import LifespanError, MethodNotFound, RegistrationError
 from midcall.limits import near_matches
 from midcall.selection import Selectable, Selection, check_matched, selection
 
@@ -166,6 +166,8 @@ class Registry:
                     f"Extension {type(extension).__name__} would hide {name!r} of {taken}"
                 )
         self._extensions.update({name: (extension, m) for name, m in methods.items()})
+        for one in methods.values():
+            one.home = self
         if hasattr(extension, "connect"):
             self.protocols.append(extension)
         self._changed()
@@ -189,6 +191,8 @@ class Registry:
         for name, _ in _methods_below(namespace, child):
             self._check_free(name, _describe(child))
         self._children.append((namespace, child))
+        if isinstance(child, Activation):
+            child.settle(self)
         self._changed()
 
     def _check_free(self, name: str, whose: str) -> None:
@@ -320,6 +324,15 @@ class Registry:
     def root(self) -> "Registry":
         """The hub that this one is nested in, at whatever depth; or itself."""
         return self._parents[0].root if self._parents else self
+
+    async def lifespan_value(self) -> Any:
+        """What methods get as `Lifespan[...]`: of this hub, or of the nearest one around it that has one.
+
+        Raises `LifespanError`.
+        """
+        if self._parents:
+            return await self._parents[0].lifespan_value()
+        raise LifespanError(f"Hub {self.name!r} has no lifespan: give it one by @hub.lifespan")
 
     def _descendants(self) -> "set[Registry]":
         nested = [child for _, child in self._children if isinstance(child, Registry)]

@@ -118,6 +118,7 @@ class Trace:
         "kept",
         "limits",
         "method",
+        "rebuilt",
         "segment",
         "steps",
     )
@@ -140,6 +141,8 @@ class Trace:
         """When the call was; of one that was forked, what it has done may be older."""
         self.kept = kept
         """Whether anything is kept at all: a call that ends with its caller needs no trace."""
+        self.rebuilt = False
+        """Whether the call has begun before, and is run again."""
         self.closed = False
         """Whether the call is dropped here, to be run again elsewhere: nothing more is done for it."""
         self.diverged: Diverged | None = None

@@ -61,15 +61,17 @@ async def run(
 ) -> Outcome:
     """Run a method to its end. Without `answers` the tool cannot ask.
 
-    `principal` and `request` are what a method is given that takes a `Principal` or a `RequestInfo`.
+    `principal` and `request` are what a method is given that takes a `Principal` or a `RequestInfo`. The
+    lifespan of the hub is entered for the run, unless the hub is open.
     """
     left = None if answers is None or callable(answers) else list(answers)
     given = answer_with(_taking(left)) if left is not None else answers
     handler: Answerer | None = given if callable(given) else None
-    invocation = hub.call(
-        name, params, answer=handler, supports=supports, principal=principal, request=request
-    )
-    items = [item async for item in invocation]
+    async with hub.with_lifespans():
+        invocation = hub.call(
+            name, params, answer=handler, supports=supports, principal=principal, request=request
+        )
+        items = [item async for item in invocation]
     if left:
         raise AssertionError(f"Not asked for: {left}")
     return Outcome(

@@ -8,7 +8,7 @@ from source import SOURCE, modules
 
 # From the inside out. The modules of the core are rooms of their own, so their order is kept too.
 ROOMS = [
-    "version", "errors", "limits", "telemetry", "principal", "docstrings", "questions", "metrics", "selection", "decorators", "content", "binary", "items", "json_schema", "schema", "open_questions", "replay", "logs", "call", "calls", "steps", "dev", "branch", "ask", "dependencies", "activation",
+    "version", "errors", "limits", "telemetry", "principal", "docstrings", "questions", "metrics", "selection", "decorators", "content", "binary", "items", "json_schema", "schema", "open_questions", "replay", "logs", "call", "calls", "steps", "dev", "branch", "ask", "dependencies", "lifespan", "activation", "middleware",
     "registry", "invocation", "hub", "testing", "jsonrpc", "http", "openapi",
     "journal", "plexus", "mcp", "transports", "notify", "client", "mount", "models", "chat", "fsm", "activations", "cli",
 ]  # fmt: skip

@@ -96,10 +96,14 @@ def run(args: argparse.Namespace) -> Exit:
     """Call the method; gives the exit code."""
     import asyncio
 
-    from midcall.errors import MidcallError
+    from midcall.errors import LifespanError, MidcallError
+    from midcall.logs import printable
 
     try:
         return asyncio.run(_open_and_call(args))
+    except LifespanError as error:
+        print(f"midcall: {printable(str(error))}", file=sys.stderr)  # noqa: T201
+        return Exit.FAILED
     except MidcallError as error:  # the hub refused the call: nothing was started
         raise UsageError(str(error)) from None
 
@@ -117,6 +121,7 @@ async def _open_and_call(args: argparse.Namespace) -> Exit:
         restrict(hub, args)
         args, params = _read_flags(hub, args)
         logging.getLogger().setLevel(args.log_level.upper())
+        await hub.start_lifespans()
         return await _call(hub, args, params)
 
 

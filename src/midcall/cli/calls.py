@@ -317,6 +317,7 @@ async def _of_target(args: argparse.Namespace) -> "AsyncIterator[CallsAdmin]":
     _ = mcp_of(hub)  # so that calls of MCP can go on
     ChatCalls(hub).keep_with(hub.durable)  # and those of a chat that only the server has
     try:
+        await hub.start_lifespans()
         await hub.durable.open()
         hub.durable.time_limit = args.wait or await _waits(hub.durable, args.id)
         yield Admin(

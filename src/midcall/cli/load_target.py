@@ -38,6 +38,7 @@ async def opened(target: str) -> AsyncIterator[Hub]:
         yield hub
     finally:
         await hub.close_mounts()
+        await hub.stop_lifespans()
 
 
 def load_target(target: str) -> Hub:

@@ -87,7 +87,7 @@ def serve(args: argparse.Namespace, load: "Callable[[], Hub]") -> int:
     from concurrent.futures import ThreadPoolExecutor
 
     from midcall.cli.workers import WorkerPlace
-    from midcall.errors import JournalError
+    from midcall.errors import JournalError, LifespanError
     from midcall.logs import set_up
 
     place = None if args.as_worker is None else WorkerPlace.taken(args.as_worker)
@@ -173,7 +173,7 @@ def serve(args: argparse.Namespace, load: "Callable[[], Hub]") -> int:
         runner.get_loop().set_default_executor(threads)
         try:
             runner.run(until_stopped(serving))
-        except JournalError as error:
+        except (JournalError, LifespanError) as error:
             print(f"midcall: {with_details(error)}", file=sys.stderr)  # noqa: T201
             return Exit.FAILED
         threads.shutdown(wait=False, cancel_futures=True)

@@ -278,7 +278,7 @@ class ToolsAction(Action):
     async def _call(self, moment: Moment, until: float, call_id: str, name: str, given: Any) -> Event:
         async def work() -> Any:
             found = self.machines.tool(name, self.needs)
-            return await call_within(moment.call, found, given or {}, moment.run.scopes)
+            return await call_within(moment.call, self.machines.hub, found, given or {}, moment.run.scopes)
 
         try:
             with going_deeper():
@@ -356,7 +356,7 @@ class MethodAction(Action):
         known = found.method.params.get("properties", {})
         fields = {key: value for key, value in without(moment.event, "id").items() if key in known}
         given = {**fields, **self.config.get("arguments", {})}
-        return await call_within(moment.call, found, given, moment.run.scopes)
+        return await call_within(moment.call, self.machines.hub, found, given, moment.run.scopes)
 
 
 class FunctionAction(Action):
@@ -419,7 +419,7 @@ class MachineAction(Action):
 
     async def value(self, moment: Moment) -> Any:
         given = without(moment.event, "id")
-        trail = await call_within(moment.call, self._found, given, moment.run.scopes)
+        trail = await call_within(moment.call, self.machines.hub, self._found, given, moment.run.scopes)
         last = trail[-1]["event"]
         if last.get("bail_out"):
             raise MidcallError(f"{self._inner.id} gave up: {last['message'] or last['reason']}")

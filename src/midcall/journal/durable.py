@@ -529,6 +529,8 @@ class DurableCalls:
         metrics.segment("rebuilt")
         dialect.journaled = True
         self.admit(dialect, call, entries)
+        if call.trace is not None:
+            call.trace.rebuilt = True
         return dialect
 
     async def take_up(self, record: CallRecord) -> Detached | Settled | Busy | Gone:

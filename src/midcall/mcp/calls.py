@@ -88,7 +88,7 @@ class McpCalls:
                 return
             wanted = WantedCall("tools/call", tool.found, arguments, partial(tool_result, tool, revision))
             start = partial(self._start, request, session, wanted, params)
-            if short and tool.remote is not None:
+            if short and tool.remote is not None and not hub.has_middleware:
                 tool.remote.runner.relay(hub, request, session, tool, arguments, start)
             else:
                 start()

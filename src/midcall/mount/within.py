@@ -12,29 +12,40 @@ from midcall.client.rounds import error_of
 from midcall.client.tool_call import tool_result
 from midcall.content import Passed
 from midcall.errors import NotSupported, ToolError, TooLong
+from midcall.hub import Hub
 from midcall.items import to_builtins, to_json
-from midcall.registry import Resolved
+from midcall.middleware import GuardedMethod, collect
+from midcall.registry import Registry, Resolved
 
 MOST_COLLECTED = 16 * 1024 * 1024
 """How many bytes a stream may have, as JSON, where it is collected."""
 
 
-async def call_within(call: Call, found: Resolved, given: Any, scopes: Container[str]) -> Any:
+async def call_within(call: Call, hub: Registry, found: Resolved, given: Any, scopes: Container[str]) -> Any:
     """Call a method as a part of a call, and give its result as plain JSON values; of a stream, a list.
 
-    `scopes` are those that whoever makes the call is known to have. Raises `NotAllowed` if the method needs
-    others, `NotSupported` if only a person may answer it and a model would, `InvalidArguments`, what the
-    method raises, and `ToolError` if it wants to end the process, or gives too much.
+    It passes the middleware of `hub`. `scopes` are those that whoever makes the call is known to have. Raises
+    `NotAllowed` if the method needs others, `NotSupported` if only a person may answer it and a model would,
+    `InvalidArguments`, what the method raises, and `ToolError` if it wants to end the process, or gives too
+    much.
     """
     if call.model_answers and found.method.extras.get("person_only"):
         raise NotSupported(f"{found.name} asks a person, and here a model would answer")
     invoke = found.method.within(scopes, found.name)
     encoded = to_json(given)
-    arguments = found.method.read_arguments(encoded, found.name)
+    uses = hub.middleware_of(found) if isinstance(hub, Hub) and hub.has_middleware else None
+    guarded = None
+    if uses is not None and uses != ((), ()):
+        guarded = GuardedMethod(found.method, found.name, uses, encoded, invoke)
+    else:
+        arguments = found.method.read_arguments(encoded, found.name)
 
     async def run() -> Any:
         with steps.Contained(call):
-            body = invoke(call, arguments)
+            if guarded is None:
+                body = invoke(call, arguments)
+            else:
+                body = collect(guarded, call) if guarded.streaming else guarded.run(call, call.stream)
             return await _collected(found.name, body) if found.method.streaming else _value(await body)
 
     trace = call.own_trace

@@ -68,7 +68,7 @@ class HubTools:
             return HubResult(str(MethodNotFound(path)), failed=True)
         call = call_of(ask)
         try:
-            value = await call_within(call, found, pending.input, ())
+            value = await call_within(call, self._hub.root, found, pending.input, ())
         except JournalError:
             raise
         except Exception as error:  # noqa: BLE001  Claude is told
