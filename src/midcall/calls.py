@@ -316,8 +316,8 @@ class RateLimit:
     """How many calls a second each caller may start; `AT_ONCE` seconds' worth of them may come together.
 
     Without a rate, a caller with a name may start `RATE`, and all others together `UNNAMED_RATE`. A rate of 0
-    is no limit. `at_once` is another number of seconds. (A bucket of tokens for each caller, of which only the
-    moment is kept at which it is full.)
+    is no limit. `at_once` is another number of seconds. (A bucket of tokens for each caller, of which only
+    the moment is kept at which it is full.)
     """
 
     __slots__ = ("_clock", "_full_at", "_named", "_swept", "_unnamed")

@@ -166,13 +166,17 @@ def test_callers_see_and_abort_their_own_calls_only(keyed: Server) -> None:
     assert [question["message"] for question in mine["questions"]] == ["Ready?"]
     assert keyed.get("/calls", ADMIN).json["calls"] == []
     path = f"/calls/{mine['id']}/abort"
-    assert keyed.post(path, {"reason": "no"}, ADMIN).status == 404
     assert keyed.post(path, {"reason": "no"}).status == 401
     assert keyed.post(path, b"reason=no", ADA, content_type="text/plain").status == 400
     assert keyed.post(path, {"reason": "no"}, ADA).json == {"aborted": True}
     assert keyed.get("/calls", ADA).json["calls"] == []
     assert keyed.post(path, {"reason": "no"}, ADA).status == 409
     assert keyed.post("/calls/nobody/abort", {}, ADA).status == 404
+    keyed.call("interactive.confirm", token=ADMIN, message="Ready?")
+    (other,) = keyed.get("/calls", ADMIN).json["calls"]
+    path = f"/calls/{other['id']}/abort"
+    assert keyed.post(path, {"reason": "no"}, ADA).status == 404
+    assert keyed.post(path, {"reason": "no"}, ADMIN).json == {"aborted": True}
 
 
 def test_a_page_of_another_site_cannot_abort(site: Server) -> None:

@@ -76,26 +76,31 @@ export function Labelled(props: {
   );
 }
 
-/** The same around several controls. */
-export function Group(props: { of: FieldProps; children: ReactNode; className?: string }): ReactNode {
+/** The same around several controls. If one of those has the same path, the faults are shown there. */
+export function Group(props: {
+  of: FieldProps;
+  children: ReactNode;
+  className?: string;
+  isOuter?: boolean;
+}): ReactNode {
   const { schema, path, label, required, quiet } = props.of;
   const { faults } = useForm();
   const ids = useIds(path, !!schema.description);
   return (
     <fieldset
       className={`field group ${props.className ?? ""}`}
-      id={ids.id}
-      aria-describedby={ids.describedBy}
-      aria-invalid={faults.has(path) || undefined}
+      id={props.isOuter ? undefined : ids.id}
+      aria-describedby={props.isOuter ? undefined : ids.describedBy}
+      aria-invalid={(!props.isOuter && faults.has(path)) || undefined}
       tabIndex={-1}
     >
       <legend className={quiet ? "sr-only" : "field-label"}>
         {label}
         {!required && <span className="field-mark"> optional</span>}
       </legend>
-      <Help id={ids.help} schema={schema} />
+      <Help id={props.isOuter ? `${ids.help}-outer` : ids.help} schema={schema} />
       {props.children}
-      <Fault id={ids.fault} path={path} />
+      {!props.isOuter && <Fault id={ids.fault} path={path} />}
     </fieldset>
   );
 }

@@ -175,7 +175,7 @@ export function UnionField(props: FieldProps & { variants: Schema[] }): ReactNod
   const variant = props.variants[chosen];
   const select = `${id}-${props.path}-variant`;
   return (
-    <Group of={props} className="nested">
+    <Group of={props} className="nested" isOuter={variant !== undefined}>
       <div className="field">
         <label className="sr-only" htmlFor={select}>{`Kind of ${props.label}`}</label>
         <select
