@@ -222,7 +222,7 @@ class _Passing:
                 return await body
             await self._emit(_changed(body, each))
             return None
-        rest = _Rest(self, level, given, validated, each)
+        rest = _RestOfCall(self, level, given, validated, each)
         try:
             result = await guarded.levels[level](given, rest)
         finally:
@@ -232,7 +232,7 @@ class _Passing:
         await self._emit(_changed(_items(self._call.name, result), each))
         return None
 
-    async def go_on(self, rest: "_Rest", call: CallContext, item: ItemFunction | None) -> Any:
+    async def go_on(self, rest: "_RestOfCall", call: CallContext, item: ItemFunction | None) -> Any:
         given, validated = rest.given, rest.validated
         if call.arguments is not given.arguments:
             encoded = _encoded(given, call.arguments)
@@ -246,7 +246,7 @@ class _Passing:
         return result if item is None or streams else await _apply(item, result)
 
 
-class _Rest:
+class _RestOfCall:
     """What a middleware gets as `next`."""
 
     __slots__ = ("_passing", "_used", "each", "given", "level", "over", "validated")

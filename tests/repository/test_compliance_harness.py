@@ -18,6 +18,7 @@ from harness.clients import (  # noqa: E402
     CLIENTS,
     RESPOND_TOOL,
     TOOLS,
+    TWENTY,
     Outcome,
     Verdict,
     run_client,
@@ -130,7 +131,7 @@ def test_a_client_must_speak_the_revision_of_its_mode():
 
 
 def test_only_a_legacy_client_that_cannot_be_asked_is_shown_the_respond_tool():
-    shown = {"check": "list", "saw": [*TOOLS, RESPOND_TOOL]}
+    shown = {"check": "list", "saw": [*TOOLS, *(f"twenty.{one['tool']}" for one in TWENTY), RESPOND_TOOL]}
     unasked = {"check": "accept", "cannot": "has nobody to ask"}
     assert verdicts(said(shown, unasked), "legacy")["list"] is Verdict.PASSED
     assert verdicts(said(shown, unasked), "modern")["list"] is Verdict.FAILED
