@@ -19,6 +19,7 @@ test: $(READY)   ## Lint, types, the whole test suite with its coverage, the doc
 	@$(MAKE) --no-print-directory -j 4 lint types web-check tests
 
 tests: web-if-there
+	@scripts/programs
 	rm -rf .cache/coverage
 	$(BIN)/coverage run -m pytest -n $(JOBS) --dist loadfile
 	$(BIN)/coverage combine --quiet
