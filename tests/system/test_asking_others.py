@@ -14,7 +14,7 @@ import pytest
 
 from chatting import Keyed, questions, text
 from driving import LIMIT, drive
-from midcall import connect, connect_hub
+from midcall import Hub, connect, connect_hub
 from midcall.items import Data, Done, Error, Item, Progress, Request
 from midcall.principal import check_addressee
 from midcall.questions import Confirm
@@ -290,6 +290,22 @@ def test_the_time_limit_of_the_question_is_kept_elsewhere_too(tmp_path: Path) ->
         drive(main(server))
         until(lambda: server.get("/calls", OPS).json["calls"] == [])
         assert server.effects() == ["build"]
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+def test_a_mounted_server_asks_its_own_people(tmp_path: Path, era: str) -> None:
+    async def main(server: Server) -> None:
+        front = Hub("front").mount("there", f"{server.url}/mcp", auth=CALLER, era=era)
+        async with front:
+            line = Line(aiter(front.call("there.people.deploy", {})))
+            path = await line.link(server)
+            await asyncio.to_thread(assert_only_for_ops, server, path)
+            assert (await asyncio.to_thread(answer, server, path, True, OPS)).status == 200
+            assert contents(await line.end()) == ["deployed: True"]
+
+    with serving(tmp_path) as server:
+        drive(main(server))
+        assert server.effects() == ["build", "deploy True"]
 
 
 # --- in a chat -----------------------------------------------------------------------------------
