@@ -150,6 +150,24 @@ def test_a_redirect_is_not_followed_and_no_words_of_a_receiver_are_told() -> Non
         assert len(receiver.told) == 3
 
 
+@pytest.mark.parametrize(
+    "header", [("Content-Encoding", "br"), ("Content-Length", "99"), ("Transfer-Encoding", "chunked")]
+)
+def test_an_answer_that_cannot_be_read_is_an_answer(header: tuple[str, str]) -> None:
+    async def main(receiver: Receiver) -> None:
+        webhook = Webhook(receiver.url, secret=SECRET)
+        receiver.status, receiver.headers = 200, dict([header])
+        await webhook.tell(notice(), "")
+        receiver.status = 410
+        with pytest.raises(NotTold, match=r"^HTTP 410$") as refused:
+            await webhook.tell(notice(), "")
+        assert refused.value.final
+        await webhook.close()
+
+    with Receiver() as receiver:
+        drive(main(receiver))
+
+
 def test_retry_after_is_read_in_both_forms_and_nothing_else() -> None:
     def read(text: str) -> float | None:
         return retry_after(Headers([(b"Retry-After", text.encode())]))
