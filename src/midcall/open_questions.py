@@ -241,6 +241,13 @@ class OpenQuestions:
         self._give(question, *question.held)
         return question.wanted
 
+    def reserve(self, request_id: str) -> None:
+        """An answer that was given elsewhere is on its way: take no other, unless it is `let_go`.
+
+        Raises `UnknownQuestion`.
+        """
+        self._answerable(request_id).held = None
+
     def let_go(self, request_id: str) -> None:
         """The answer that was held could not be kept: the question goes on to wait."""
         question = self._open.get(request_id)
@@ -351,7 +358,7 @@ class OpenQuestions:
         wanted = question.wanted
         if self._open.get(wanted.request_id) is not question or question.round.over:
             return
-        question.settled_elsewhere = True
+        question.settled_elsewhere, question.held = True, MISSING
         if error is None or isinstance(error, Cancelled | Declined | WrongType):
             self._give(question, value, error)
         elif wanted.to is not None:

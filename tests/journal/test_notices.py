@@ -15,8 +15,9 @@ from midcall.journal import notices
 from midcall.journal.contract import Notice
 from midcall.journal.durable import DurableCalls
 from midcall.journal.memory import MemoryJournal
-from midcall.journal.notices import LONGEST_PAUSE, LONGEST_WISH, Notify, NotTold, QuestionNotice
+from midcall.journal.notices import LONGEST_PAUSE, LONGEST_WISH, Notify, NotTold, QuestionNotice, plain
 from midcall.notify import Webhook
+from midcall.principal import Principal
 from midcall.questions import PERSON_KINDS
 from receivers import SECRET
 
@@ -55,6 +56,7 @@ class Scene:
     def __init__(self, *channels: Fake, **options: Any) -> None:
         self.hub = Hub()
         self.hub.method("ask_bob")(ask_bob)
+        self.hub.method("ask_caller")(ask_caller)
         self.journal = MemoryJournal()
         url = "https://tools.example.com"
         self.durable = DurableCalls(
@@ -81,6 +83,10 @@ class Scene:
 
 async def ask_bob(ask: Ask) -> bool:
     return await ask.confirm("Deploy?", to="bob", key="sure")
+
+
+async def ask_caller(ask: Ask) -> bool:
+    return await ask.confirm("Sure?")
 
 
 def play(scene: Callable[[], Awaitable[None]]) -> None:
@@ -121,7 +127,9 @@ def test_what_fails_is_tried_again_until_its_time_is_up(caplog: pytest.LogCaptur
         await it.asks()
         for tries in range(1, 5):
             await until(lambda: len(fake.told) == tries)  # noqa: B023
-            await until(lambda: it.durable.notices is not None and not it.durable.notices._telling)
+            await until(
+                lambda: it.durable.notices is not None and not any(it.durable.notices._telling.values())
+            )
             if tries == 4:
                 assert it.left()[0].due > time.time() + 40
             await it.due()
@@ -195,15 +203,61 @@ def test_a_notice_for_a_channel_that_only_another_worker_has_is_left_to_that(
         of = it.durable.notices.of
 
         def renamed(*args: Any) -> list[Notice]:
-            return [Notice(f"other{n.id}", n.call_id, n.due) for n in of(*args)]
+            return [*of(*args), *(Notice(f"other{n.id}", n.call_id, n.due) for n in of(*args))]
 
         monkeypatch.setattr(it.durable.notices, "of", renamed)
-        call = await it.asks()
-        await until(lambda: it.left() and it.left()[0].due > time.time() + notices.ELSEWHERE / 2)
+        await it.asks()
+        await until(lambda: fake.told and len(it.left()) == 1)
+        (left,) = it.left()
+        assert left.id.startswith("otherwebhook:")
+        assert left.tries == 0
+        await it.hub.close()
+
+    play(scene)
+
+
+def test_a_channel_that_hangs_does_not_hold_up_another() -> None:
+    async def scene() -> None:
+        hangs, works = Fake(), Fake()
+        hangs.holds = asyncio.Event()
+        it = Scene(hangs, works)
+        for _ in range(2 * notices.AT_ONCE):
+            await it.asks()
+        await until(lambda: len(works.told) == 2 * notices.AT_ONCE)
+        assert len(hangs.told) == notices.AT_ONCE
+        hangs.holds.set()
+        await it.hub.close()
+
+    play(scene)
+
+
+def test_who_was_held_up_for_too_long_leaves_a_notice_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> None:
+        fake = Fake()
+        it = Scene(fake)
+        monkeypatch.setattr(notices, "MARGIN", -1.0)  # as if the journal had taken so long
+        await it.asks()
+        await until(lambda: it.left() and it.left()[0].tries == 1)
+        await until(lambda: it.durable.notices is not None and not any(it.durable.notices._telling.values()))
         assert fake.told == []
-        await it.durable.abort(call, "enough", b"{}")
+        monkeypatch.undo()
         await it.due()
-        await until(lambda: not it.left() or it.left()[0].due > time.time())
+        await until(lambda: fake.told and not it.left())
+        assert len(fake.told) == 1
+        await it.hub.close()
+
+    play(scene)
+
+
+def test_the_name_of_a_caller_is_one_short_line_too() -> None:
+    async def scene() -> None:
+        fake = Fake()
+        it = Scene(fake, after=0)
+        name = "eve\r\nBcc: x@example.com\u202e" + "x" * 1000
+        await it.durable.subscriptions.start("ask_caller", b"{}", PERSON_KINDS, Principal(name))
+        await until(lambda: fake.told)
+        told = fake.told[0][1]
+        assert told.caller == told.to == plain(name, notices.MAX_MESSAGE)
         await it.hub.close()
 
     play(scene)

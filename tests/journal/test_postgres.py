@@ -473,10 +473,10 @@ def test_tables_from_before_others_could_be_asked_are_brought_up_to_date() -> No
             await store.sql(f"UPDATE {schema}.midcall_meta SET version = 3")
             journal = await store.worker()
             assert [call.id for call in (await journal.list()).calls] == [call_id]
-            asks_others = Parking(status="waiting", addressed=True, notices=[Notice("n", call_id, 1.0)])
+            asks_others = Parking(status="waiting", addressed=True, notices=[Notice("to:n", call_id, 1.0)])
             await journal.append(call_id, 0, [], asks_others)
             assert [call.id for call in (await journal.list(addressed=True)).calls] == [call_id]
-            assert [one.id for one in await journal.take_notices(10, 60)] == ["n"]
+            assert [one.id for one in await journal.take_notices("to", 10, 60)] == ["to:n"]
 
     drive(main())
 

@@ -122,9 +122,9 @@ def test_a_file_from_before_others_could_be_asked_is_brought_up_to_date(path: Pa
             assert await journal.count() == {"waiting": 3}
             assert [call.addressed for call in (await journal.list()).calls] == [False] * 3
             call = waiting_call(addressed=True)
-            await journal.create(call, [], b"asked", [Notice("n", call.id, 1.0)])
+            await journal.create(call, [], b"asked", [Notice("to:n", call.id, 1.0)])
             assert [one.id for one in (await journal.list(addressed=True)).calls] == [call.id]
-            assert [one.id for one in await journal.take_notices(10, 60)] == ["n"]
+            assert [one.id for one in await journal.take_notices("to", 10, 60)] == ["to:n"]
 
     drive(main())
 

@@ -1,12 +1,13 @@
 """How people are told: what is refused in the configuration, and what hostile texts and receivers do."""
 
+import asyncio
 import base64
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from driving import drive
+from driving import LIMIT, drive
 from http_peers import make_certificate
 from midcall import Hub
 from midcall.http.message import Headers, retry_after
@@ -14,7 +15,7 @@ from midcall.journal.notices import MAX_MESSAGE, NotTold, QuestionNotice, plain
 from midcall.notify import Email, Notify, Webhook
 from midcall.notify.wording import as_json, as_slack, as_teams, as_text
 from peers import free_port
-from receivers import SECRET, Receiver, mail_server
+from receivers import SECRET, EndlessServer, Receiver, mail_server
 
 HOSTILE = "Pay?\r\nBcc: eve@example.com\r\n\r\n<!channel> <https://evil.example|here> [x](https://evil.example) \x1b[31m\u202e"
 MAIL = {"sender": "midcall <midcall@example.com>", "to": {"*": "all@example.com"}}
@@ -149,6 +150,24 @@ def test_a_redirect_is_not_followed_and_no_words_of_a_receiver_are_told() -> Non
         assert len(receiver.told) == 3
 
 
+@pytest.mark.parametrize(
+    "header", [("Content-Encoding", "br"), ("Content-Length", "99"), ("Transfer-Encoding", "chunked")]
+)
+def test_an_answer_that_cannot_be_read_is_an_answer(header: tuple[str, str]) -> None:
+    async def main(receiver: Receiver) -> None:
+        webhook = Webhook(receiver.url, secret=SECRET)
+        receiver.status, receiver.headers = 200, dict([header])
+        await webhook.tell(notice(), "")
+        receiver.status = 410
+        with pytest.raises(NotTold, match=r"^HTTP 410$") as refused:
+            await webhook.tell(notice(), "")
+        assert refused.value.final
+        await webhook.close()
+
+    with Receiver() as receiver:
+        drive(main(receiver))
+
+
 def test_retry_after_is_read_in_both_forms_and_nothing_else() -> None:
     def read(text: str) -> float | None:
         return retry_after(Headers([(b"Retry-After", text.encode())]))
@@ -231,6 +250,32 @@ def test_a_mail_server_that_is_away_or_refuses_is_told_in_words_without_addresse
     with mail_server() as (box, port):
         drive(main(port))
         assert box.mails == []
+
+
+@pytest.mark.parametrize("says", [b"220-go on\r\n", b"2" * 100])
+def test_a_mail_server_that_talks_for_ever_is_left(says: bytes) -> None:
+    async def main(port: int) -> None:
+        mail = Email("127.0.0.1", port=port, security="none", **MAIL)  # type: ignore[arg-type]
+        with pytest.raises(NotTold, match=r"broke off|SMTP 500"):
+            await mail.tell(notice(), "all@example.com")
+
+    with EndlessServer(says) as server:
+        drive(main(server.port))
+        assert server.left.wait(LIMIT)
+
+
+@pytest.mark.parametrize("security", ["none", "starttls"])
+def test_a_mail_server_that_says_a_bit_at_a_time_is_left_when_it_has_had_its_time(security: Any) -> None:
+    async def main(server: EndlessServer) -> None:
+        mail = Email("127.0.0.1", port=server.port, security=security, **MAIL)  # type: ignore[arg-type]
+        telling = asyncio.create_task(mail.tell(notice(), "all@example.com"))
+        await asyncio.to_thread(server.met.wait)
+        telling.cancel()
+        await asyncio.wait((telling,))
+        assert await asyncio.to_thread(server.left.wait, LIMIT)
+
+    with EndlessServer(b"2", 0.02) as server:
+        drive(main(server))
 
 
 def test_who_is_asked_is_found_by_name_by_scope_or_among_all_others() -> None:

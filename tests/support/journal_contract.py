@@ -1088,7 +1088,7 @@ class JournalContract:
         journal, other = await store.worker(), await store.worker()
 
         def notice(name: str, call_id: str) -> Notice:
-            return Notice(name, call_id, time.time())
+            return Notice(f"to:{name}", call_id, time.time())
 
         call = waiting_call()
         await journal.create(call, [], b"asked", [notice("one", call.id)])
@@ -1107,50 +1107,60 @@ class JournalContract:
         with pytest.raises(Fenced):
             await journal.append(call.id, fence - 1, [], late)
         await journal.append(call.id, fence, [], replace(WAITING, notices=[notice("four", call.id)]))
-        taken = await other.take_notices(10, 60)
-        assert sorted(one.id for one in taken) == ["four", "one", "three", "two"]
-        assert {one.id: one.call_id for one in taken}["two"] == keyed.id
+        taken = await other.take_notices("to", 10, 60)
+        assert sorted(one.id for one in taken) == ["to:four", "to:one", "to:three", "to:two"]
+        assert {one.id: one.call_id for one in taken}["to:two"] == keyed.id
 
     @in_store
     async def test_a_notice_is_taken_by_one_worker_until_it_is_told(self, store: Store) -> None:
         journal, other = await store.worker(), await store.worker()
         call = waiting_call()
-        soon = [Notice(f"n{n}", call.id, 100.0 - n) for n in range(5)]
-        later = Notice("later", call.id, time.time() + 3600)
+        soon = [Notice(f"to:n{n}", call.id, 100.0 - n) for n in range(5)]
+        later = Notice("to:later", call.id, time.time() + 3600)
         await journal.create(call, [], b"asked", [*soon, later])
-        assert [one.id for one in await journal.take_notices(2, 60)] == ["n4", "n3"]
-        taken = await asyncio.gather(*(worker.take_notices(1, 60) for worker in (journal, other) * 3))
-        assert sorted(one.id for some in taken for one in some) == ["n0", "n1", "n2"]
+        assert [one.id for one in await journal.take_notices("to", 2, 60)] == ["to:n4", "to:n3"]
+        taken = await asyncio.gather(*(worker.take_notices("to", 1, 60) for worker in (journal, other) * 3))
+        assert sorted(one.id for some in taken for one in some) == ["to:n0", "to:n1", "to:n2"]
         assert {one.tries for some in taken for one in some} == {1}
-        assert await other.take_notices(10, 60) == []
-        await other.notice_told("n0")
+        assert await other.take_notices("to", 10, 60) == []
+        await other.notice_told("to:n0")
         await other.notice_told("unknown")
-        await journal.postpone_notice("n0", 0)
-        await journal.postpone_notice("n1", -1)
-        await other.postpone_notice("n2", 3600)
-        (again,) = await other.take_notices(10, -1)
-        assert (again.id, again.call_id, again.tries) == ("n1", call.id, 2)
-        (once_more,) = await journal.take_notices(10, 60)
-        assert (once_more.id, once_more.tries) == ("n1", 3)
-        repeated = replace(WAITING, notices=[Notice("n0", call.id, 1.0), Notice("n5", call.id, 1.0)])
+        await journal.postpone_notice("to:n0", 0)
+        await journal.postpone_notice("to:n1", -1)
+        await other.postpone_notice("to:n2", 3600)
+        (again,) = await other.take_notices("to", 10, -1)
+        assert (again.id, again.call_id, again.tries) == ("to:n1", call.id, 2)
+        (once_more,) = await journal.take_notices("to", 10, 60)
+        assert (once_more.id, once_more.tries) == ("to:n1", 3)
+        repeated = replace(WAITING, notices=[Notice("to:n0", call.id, 1.0), Notice("to:n5", call.id, 1.0)])
         await journal.append(call.id, 0, [], repeated)
-        assert [one.id for one in await other.take_notices(10, 60)] == ["n5"]
+        assert [one.id for one in await other.take_notices("to", 10, 60)] == ["to:n5"]
         exported = await written(journal, call.id)
         assert await journal.end(call.id, "aborted", b"over", 0.0)
         await journal.sweep()
         assert await journal.restore(exported)
         await journal.append(call.id, 0, [], repeated)
-        assert sorted(one.id for one in await other.take_notices(10, 60)) == ["n0", "n5"]
+        assert sorted(one.id for one in await other.take_notices("to", 10, 60)) == ["to:n0", "to:n5"]
+
+    @in_store
+    async def test_only_the_notices_of_a_channel_are_taken(self, store: Store) -> None:
+        journal = await store.worker()
+        call = waiting_call()
+        names = ("to", "to-2", "To", "t%", "t_")
+        await journal.create(call, [], b"asked", [Notice(f"{name}:n", call.id, 1.0) for name in names])
+        for name in (*names, "t"):
+            taken = [one.id for one in await journal.take_notices(name, 10, 60)]
+            assert taken == ([] if name == "t" else [f"{name}:n"])
 
     @in_store
     async def test_notices_outlive_their_workers(self, store: Store) -> None:
         dead = await store.worker()
         call = waiting_call()
-        await dead.create(call, [], b"asked", [Notice("n", call.id, 1.0)])
-        assert await dead.take_notices(10, -1)
+        await dead.create(call, [], b"asked", [Notice("to:n", call.id, 1.0)])
+        assert await dead.take_notices("to", 10, -1)
         await store.die(dead)
-        (found,) = await (await store.worker()).take_notices(10, 60)
-        assert (found.id, found.tries) == ("n", 2)
+        (found,) = await (await store.worker()).take_notices("to", 10, 60)
+        assert (found.id, found.tries) == ("to:n", 2)
 
     @in_store
     async def test_a_page_that_never_was_is_an_error(self, store: Store) -> None:

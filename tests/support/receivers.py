@@ -7,6 +7,7 @@ import email.policy
 import hashlib
 import hmac
 import json
+import socket
 import ssl
 import threading
 from collections.abc import Iterator
@@ -164,3 +165,35 @@ def mail_server(tls: ssl.SSLContext | None = None, security: str = "none") -> It
         yield box, port
     finally:
         controller.stop()
+
+
+class EndlessServer:
+    """Says the same again and again, whatever it is told, as long as somebody is connected."""
+
+    def __init__(self, says: bytes, pause: float = 0.0) -> None:
+        self.met, self.left = threading.Event(), threading.Event()
+        self._says = says
+        self._pause = pause
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._serve, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.close()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                threading.Thread(target=self._talk, args=(connection,), daemon=True).start()
+
+    def _talk(self, connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            while True:
+                connection.sendall(self._says)
+                self.met.set()
+                self.left.wait(self._pause)
+        self.left.set()

@@ -14,7 +14,7 @@ import pytest
 
 from chatting import Keyed, questions, text
 from driving import LIMIT, drive
-from midcall import connect, connect_hub
+from midcall import Hub, connect, connect_hub
 from midcall.items import Data, Done, Error, Item, Progress, Request
 from midcall.principal import check_addressee
 from midcall.questions import Confirm
@@ -185,15 +185,18 @@ def test_whoever_is_asked_answers_while_the_caller_is_on_the_line(tmp_path: Path
             path = await line.link(server)
             await asyncio.to_thread(assert_only_for_ops, server, path)
             (asked,) = (await asyncio.to_thread(server.get, "/calls", OPS)).json["calls"]
-            assert asked["caller"] == "ada"
+            assert (asked["caller"], asked["method"]) == ("ada", "people.deploy")
+            assert (await asyncio.to_thread(server.get, path, OPS)).json["method"] == "people.deploy"
+            named = await asyncio.to_thread(server.get, "/calls?which=asked&name=people.deploy", OPS)
+            assert [call["id"] for call in named.json["calls"]] == [asked["id"]]
             assert asked["questions"][0]["link"] == path
-            assert (await asyncio.to_thread(server.get, "/calls", OTHER)).json == {"calls": []}
+            assert (await asyncio.to_thread(server.get, "/calls", OTHER)).json["calls"] == []
             assert (await asyncio.to_thread(answer, server, path, "maybe", OPS)).error == "wrong_answer"
             assert (await asyncio.to_thread(answer, server, path, True, OPS)).status == 200
             items = await line.end()
             assert contents(items) == ["deployed: True"]
         assert (await asyncio.to_thread(answer, server, path, True, OPS)).error == "unknown_link"
-        assert (await asyncio.to_thread(server.get, "/calls", OPS)).json == {"calls": []}
+        assert (await asyncio.to_thread(server.get, "/calls", OPS)).json["calls"] == []
 
     with serving(tmp_path) as server:
         drive(main(server))
@@ -212,7 +215,7 @@ def test_a_question_ends_with_the_line_of_a_call_that_is_not_kept(tmp_path: Path
     with serving(tmp_path) as server:
         path = drive(main(server))
         assert answer(server, path, True, OPS).error == "unknown_link"
-        assert server.get("/calls", OPS).json == {"calls": []}
+        assert server.get("/calls", OPS).json["calls"] == []
         assert server.effects() == ["build"]
 
 
@@ -285,8 +288,24 @@ def test_the_time_limit_of_the_question_is_kept_elsewhere_too(tmp_path: Path) ->
 
     with serving(tmp_path) as server:
         drive(main(server))
-        until(lambda: server.get("/calls", OPS).json == {"calls": []})
+        until(lambda: server.get("/calls", OPS).json["calls"] == [])
         assert server.effects() == ["build"]
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+def test_a_mounted_server_asks_its_own_people(tmp_path: Path, era: str) -> None:
+    async def main(server: Server) -> None:
+        front = Hub("front").mount("there", f"{server.url}/mcp", auth=CALLER, era=era)
+        async with front:
+            line = Line(aiter(front.call("there.people.deploy", {})))
+            path = await line.link(server)
+            await asyncio.to_thread(assert_only_for_ops, server, path)
+            assert (await asyncio.to_thread(answer, server, path, True, OPS)).status == 200
+            assert contents(await line.end()) == ["deployed: True"]
+
+    with serving(tmp_path) as server:
+        drive(main(server))
+        assert server.effects() == ["build", "deploy True"]
 
 
 # --- in a chat -----------------------------------------------------------------------------------
@@ -362,7 +381,7 @@ def test_a_principal_cannot_take_the_name_of_a_scope(tmp_path: Path) -> None:
     with serving(tmp_path, keys=f"{KEYS} ops=named-0123456789abcdef:bob") as server:
         server.call("people.deploy", CALLER)
         server.call("people.mixed", CALLER)
-        assert server.get("/calls", "named-0123456789abcdef").json == {"calls": []}
+        assert server.get("/calls", "named-0123456789abcdef").json["calls"] == []
         assert set(links(server, OPS)) == {"sure", "really"}
 
 

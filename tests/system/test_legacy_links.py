@@ -1,6 +1,7 @@
 """Legacy MCP clients without elicitation: over HTTP their person answers by a link, while the call is on the line."""
 
 import asyncio
+import contextlib
 import re
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,14 @@ from driving import drive
 from mcp_peers import FORMS, LATEST, HttpServer, over_stdio, text
 from midcall import Ask, Hub
 from midcall.call import Call
-from midcall.errors import JournalError
+from midcall.errors import JournalError, UnknownLink, UnknownQuestion
 from midcall.items import Request
-from midcall.mcp import mcp_of
+from midcall.journal.admin import Admin
+from midcall.journal.contract import Taking
+from midcall.journal.dialect import Detached
+from midcall.journal.durable import DurableCalls
+from midcall.journal.memory import MemoryJournal
+from midcall.mcp import CALL_KINDS, mcp_of
 from midcall.open_questions import TIMED_OUT
 from midcall.questions import PERSON_KINDS
 from operating import Server, until
@@ -72,7 +78,7 @@ def test_the_person_answers_by_the_link_and_nobody_else_does(tmp_path: Path) -> 
     with serving(tmp_path) as server:
         drive(main(server))
         assert server.effects() == ["before", "hello Ada"]
-        assert server.get("/calls", CALLER).json == {"calls": []}
+        assert server.get("/calls", CALLER).json["calls"] == []
 
 
 def test_an_answer_by_the_tool_ends_the_link(tmp_path: Path) -> None:
@@ -250,6 +256,53 @@ def test_a_question_that_cannot_be_kept_is_asked_without_a_link(at_once: bool) -
             said = {"content": "Ada"} if answer else {"reason": TIMED_OUT}
             assert {key: getattr(kept.items[1], key) for key in said} == said
             assert sum(isinstance(item, Request) for item in kept.items) == 1
+
+    drive(main())
+
+
+@pytest.mark.parametrize("wins", ["the tool", "the link", "the tool after all"])
+def test_of_the_tool_and_the_link_one_is_taken_and_the_other_is_told_so(
+    monkeypatch: pytest.MonkeyPatch, wins: str
+) -> None:
+    hub = Hub()
+
+    @hub.method
+    async def name(ask: Ask) -> str:
+        return await ask.prompt("Your name?")
+
+    durable = hub.durable = DurableCalls(hub, MemoryJournal(), public_url="https://tools.example.com")
+
+    async def main() -> None:
+        kept = Kept()
+        call = hub.prepare(hub.resolve("name"), b"{}", kept, supported=PERSON_KINDS)
+        call.gives_links = True
+        hub.calls.start(call)
+        while not kept.items:
+            await asyncio.sleep(0)
+        asked = kept.items[0]
+        write = Detached.write
+
+        async def meanwhile(self: Detached, what: Any) -> Any:
+            if isinstance(what, Taking):
+                with pytest.raises(UnknownQuestion):
+                    hub.calls.answer(asked.request_id, "the tool")
+                if wins == "the tool after all":
+                    raise JournalError("away")
+            return await write(self, what)
+
+        monkeypatch.setattr(Detached, "write", meanwhile)
+        if wins == "the tool":
+            hub.calls.answer(asked.request_id, "the tool")
+        admin = Admin(durable.journal, CALL_KINDS, durable=durable)
+        lost = {"the tool": UnknownLink, "the tool after all": JournalError}.get(wins)
+        with contextlib.nullcontext() if lost is None else pytest.raises(lost):
+            await admin.answer_linked(asked.link.rpartition("/")[2], "the link", None)
+        if wins == "the tool after all":
+            hub.calls.answer(asked.request_id, "the tool")
+        assert call.task is not None
+        await call.task
+        assert kept.items[1].content == wins.removesuffix(" after all")
+        await hub.close()
 
     drive(main())
 

@@ -121,16 +121,24 @@ def test_more_calls_than_fit_on_a_page_come_page_by_page(tmp_path: Path) -> None
     with Server(tmp_path, target="few_calls_app:hub", MIDCALL_TOKENS=KEYS) as server:
         for _ in range(5):
             server.call("people.own", CALLER)
+            server.call("people.deploy", CALLER)
+            server.call("people.deploy", CALLER, to="eve")
         server.call("people.own", OTHER)
-        seen = list[str]()
-        after = ""
-        for _ in range(9):
-            page = server.get(f"/calls?which=mine{after}", CALLER).json
-            seen += [call["id"] for call in page["calls"]]
-            if page["next"] is None:
-                break
-            after = f"&after={page['next'].replace(' ', '%20')}"
-        assert len(seen) == len(set(seen)) == 5
+        assert page_by_page(server, CALLER, "mine") == 15
+        assert page_by_page(server, OPS, "asked") == page_by_page(server, OTHER, "asked") == 5
+
+
+def page_by_page(server: Server, token: str, which: str) -> int:
+    """How many calls there are on all pages."""
+    seen = list[str]()
+    after = ""
+    while True:
+        page = server.get(f"/calls?which={which}{after}", token).json
+        seen += [call["id"] for call in page["calls"]]
+        if page["next"] is None:
+            assert len(seen) == len(set(seen))
+            return len(seen)
+        after = f"&after={page['next'].replace(' ', '%20')}"
 
 
 def test_a_call_of_a_chat_names_its_conversation(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """Links to questions: whoever is meant answers, once and in time. Real servers, with keys and without."""
 
 import concurrent.futures
+import contextlib
+import itertools
 import json
 import re
 from pathlib import Path
@@ -9,8 +11,8 @@ from typing import Any
 import pytest
 
 from midcall.journal.seal import BadSeal, KeyRing
-from operating import Answer, Server, text_of, until
-from people_app import CALLER, KEYS, OTHER
+from operating import Answer, Server, own_database, text_of, until
+from people_app import CALLER, KEYS, OPS, OTHER, ROOT
 
 REFUSED = "This link is not valid: it was used, its time is up, or it is for somebody else"
 
@@ -89,6 +91,79 @@ def test_without_keys_whoever_has_the_link_answers_once(tmp_path: Path) -> None:
         assert len(taken) == 1
         assert_refused(*(one for one in came if one is not taken[0]))
         assert len([line for line in server.effects() if line.startswith("hello")]) == 1
+
+
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+def test_of_two_workers_that_get_an_answer_in_the_same_moment_one_takes_it(
+    tmp_path: Path, store: str
+) -> None:
+    with contextlib.ExitStack() as stack:
+        folders = [tmp_path / "here", tmp_path / "there"]
+        place = str(tmp_path / "shared.db") if store == "sqlite" else stack.enter_context(own_database())
+        workers = []
+        for folder in folders:
+            folder.mkdir()
+            one = Server(folder, "--journal", place, target="people_app:hub", journal=False)
+            workers.append(stack.enter_context(one))
+        for turn in range(4):
+            asked = workers[turn % 2].call("people.own")
+            link = links(workers[0])["name"]
+            with concurrent.futures.ThreadPoolExecutor(8) as people:
+                turns = zip(range(8), itertools.cycle(workers), strict=False)
+                came = list(people.map(lambda n: answer(n[1], link, f"{n[0]}"), turns))  # noqa: B023
+            (taken,) = [n for n, one in enumerate(came) if one.status == 200]
+            assert_refused(*(one for n, one in enumerate(came) if n != taken))
+            assert text_of(workers[0].call("people.own", None, asked)) == f"Hello {taken}"
+        said = [line for one in workers for line in one.effects() if line.startswith("hello")]
+        assert len(said) == 4
+
+
+def test_looking_at_a_link_does_not_use_it_up(tmp_path: Path) -> None:
+    with Server(tmp_path, target="people_app:hub") as server:
+        server.call("people.own")
+        link = links(server)["name"]
+        for verb, accept in (("HEAD", "*/*"), ("HEAD", "text/html"), ("GET", "text/html"), ("GET", "*/*")):
+            assert server.send(verb, link, None, accept=accept, user_agent="Slackbot 1.0").status == 200
+        for verb in ("OPTIONS", "PUT", "DELETE", "PATCH"):
+            assert server.send(verb, link, {"answer": "x"}).status == 405
+        for body in (b"", b"{}", b"null", b"[]", b'{"answer": "x", "more": 1}', b'{"answer"', b"[" * 100_000):
+            assert server.send("POST", link, body).error == "bad_request"
+        assert answer(server, link, "Ada").status == 200
+
+
+def test_a_link_to_a_call_that_was_ended_is_refused(tmp_path: Path) -> None:
+    with guarded(tmp_path) as server:
+        server.call("people.deploy", CALLER)
+        link = links(server, OPS)["sure"]
+        (call,) = server.get("/calls", CALLER).json["calls"]
+        assert server.post(f"/calls/{call['id']}/abort", {}, CALLER).status == 200
+        assert_refused(server.get(link, OPS), answer(server, link, True, OPS), server.get(link, ROOT))
+
+
+def test_what_is_no_link_is_refused_whatever_it_is(tmp_path: Path) -> None:
+    with guarded(tmp_path) as server:
+        server.call("people.own", CALLER)
+        real = links(server, CALLER)["name"].removeprefix("/q/")
+        other = real.swapcase()
+        wrong = (
+            "-",
+            "_" * 90,
+            real + "=",
+            real + "A",
+            real[:-1],
+            real[1:],
+            other,
+            real.replace(real[9], "%2b"),
+        )
+        wrong += (f"{real}%00", "%ff%fe", "%E2%82%AC", f"%20{real}", "..%2f..%2fcalls", f"{real}%0a", "~")
+        for one in wrong:
+            came = server.get(f"/q/{one}", CALLER)
+            assert came.status in (400, 404), one
+            assert real not in came.text
+            assert server.post(f"/q/{one}", {"answer": "x"}, CALLER).status in (400, 404), one
+        assert server.get(f"/q/{'A' * 5000}", CALLER).status == 400
+        assert server.get(f"/q/{real}/", CALLER).status in (307, 404)
+        assert server.get(f"/q/{real}", CALLER).status == 200
 
 
 def test_an_answer_that_does_not_fit_leaves_the_question_open(tmp_path: Path) -> None:

@@ -1,12 +1,20 @@
 """A question at its own address, on a phone: by somebody with a key, and by whoever has the link."""
 
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import httpx2
 import pytest
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
 from playwright.sync_api import Page, expect
 
-from operating import Server, text_of
-from people_app import CALLER, KEYS, OTHER
+from driving import LIMIT
+from mcp_peers import MODERN
+from operating import Server, text_of, until
+from people_app import CALLER, KEYS, OPS, OTHER
+from receivers import SECRET, Receiver
 from web_browser import AXE, Open, overflow, serious_findings, shoot, web_server
 
 pytest_plugins = ("web_fixtures",)
@@ -23,6 +31,27 @@ def give_key(page: Page, key: str) -> None:
     page.get_by_role("button", name="Go on").click()
 
 
+def phone(open_page: Open, scheme: str = "light") -> Page:
+    return open_page(width=360, height=740, scheme=scheme, has_touch=True, is_mobile=True)
+
+
+async def deployed(url: str, mode: str) -> str:
+    """What Ada gets, by the official client, of a tool that asks somebody else."""
+    headers = {"Authorization": f"Bearer {CALLER}"}
+    async with httpx2.AsyncClient(headers=headers, timeout=LIMIT) as http:
+        line = streamable_http_client(f"{url}/mcp", http_client=http)
+        async with Client(line, mode=mode, input_required_max_rounds=1000) as client:
+            result = await client.call_tool("people.deploy", {})
+            return str(result.content[0].text)  # type: ignore[union-attr]
+
+
+def refused(page: Page, link: str, key: str | None = None) -> None:
+    page.goto(link)
+    if key is not None:
+        give_key(page, key)
+    expect(page.get_by_role("heading", name="Nothing to answer here")).to_be_visible()
+
+
 def check(page: Page, name: str) -> None:
     assert overflow(page) <= 0
     shoot(page, name)
@@ -37,23 +66,20 @@ def test_a_link_is_answered_on_a_phone_once_and_by_nobody_else(
     with web_server(tmp_path, target="people_app:hub", MIDCALL_TOKENS=KEYS) as server:
         asked = server.call("people.own", CALLER)
         link = link_of(server, CALLER)
-        phone = open_page(width=360, height=740, scheme=scheme, has_touch=True, is_mobile=True)
-        phone.goto(link)
-        give_key(phone, OTHER)
-        expect(phone.get_by_role("heading", name="Nothing to answer here")).to_be_visible()
-        expect(phone.get_by_text("it is for somebody else")).to_be_visible()
-        check(phone, f"question-refused-{scheme}")
-        phone.get_by_role("button", name="Use another key").click()
-        give_key(phone, CALLER)
-        expect(phone.get_by_role("heading", name="A question for you")).to_be_visible()
-        expect(phone.get_by_text("people.own")).to_be_visible()
-        check(phone, f"question-phone-{scheme}")
-        phone.get_by_role("textbox").fill("Ada")
-        phone.get_by_role("button", name="Answer").tap()
-        expect(phone.get_by_role("heading", name="Thank you")).to_be_visible()
-        check(phone, f"question-answered-{scheme}")
-        phone.reload()
-        expect(phone.get_by_role("heading", name="Nothing to answer here")).to_be_visible()
+        page = phone(open_page, scheme)
+        refused(page, link, OTHER)
+        expect(page.get_by_text("it is for somebody else")).to_be_visible()
+        check(page, f"question-refused-{scheme}")
+        page.get_by_role("button", name="Use another key").click()
+        give_key(page, CALLER)
+        expect(page.get_by_role("heading", name="A question for you")).to_be_visible()
+        expect(page.get_by_text("people.own")).to_be_visible()
+        check(page, f"question-phone-{scheme}")
+        page.get_by_role("textbox").fill("Ada")
+        page.get_by_role("button", name="Answer").tap()
+        expect(page.get_by_role("heading", name="Thank you")).to_be_visible()
+        check(page, f"question-answered-{scheme}")
+        refused(page, link)
         assert text_of(server.call("people.own", CALLER, asked)) == "Hello Ada"
 
 
@@ -70,3 +96,46 @@ def test_who_comes_second_is_told_so(open_page: Open, tmp_path: Path) -> None:
         expect(first.get_by_role("heading", name="Thank you")).to_be_visible()
         second.get_by_role("button", name="Answer").click()
         expect(second.get_by_role("heading", name="Nothing to answer here")).to_be_visible()
+
+
+@pytest.mark.parametrize("mode", ["legacy", MODERN])
+def test_a_question_over_mcp_is_answered_by_somebody_else_who_is_told_through_an_outage(
+    open_page: Open, tmp_path: Path, mode: str
+) -> None:
+    with Receiver() as receiver, ThreadPoolExecutor(1) as caller:
+        receiver.status = 503
+        settings = {"MIDCALL_TOKENS": KEYS, "MIDCALL_WEBHOOK_SECRET": SECRET}
+        notify = ("--notify-webhook", receiver.url)
+        with web_server(tmp_path, *notify, target="people_app:hub", **settings) as server:
+            result = caller.submit(lambda: asyncio.run(deployed(server.url, mode)))
+            until(lambda: len(receiver.told) >= 2)
+            receiver.close()
+            tried = len(receiver.told)
+            receiver.status = 200
+            receiver.open()
+            until(lambda: len(receiver.told) > tried)
+            told = receiver.told[tried]
+            assert {one.id for one in receiver.told} == {told.id}
+            assert told.is_signed()
+            assert told.data["to"] == "scope:ops"
+            link = told.data["link"]
+
+            eve, bob = phone(open_page), phone(open_page)
+            refused(eve, link, OTHER)
+            refused(bob, link[:-4] + ("AAAA" if not link.endswith("AAAA") else "BBBB"), OPS)
+            bob.goto(link)
+            expect(bob.get_by_role("heading", name="A question for you")).to_be_visible()
+            expect(bob.get_by_role("region", name="Deploy 1.2?")).to_be_visible()
+            check(bob, f"question-of-another-{mode}")
+            bob.get_by_role("button", name="Yes").tap()
+            expect(bob.get_by_role("heading", name="Thank you")).to_be_visible()
+            assert result.result(LIMIT) == "deployed: True"
+            refused(bob, link)
+
+            late = server.call("people.deploy", CALLER, limit=1)["_meta"]["dev.midcall/waitsFor"][0]["link"]
+            until(lambda: server.get(late.removeprefix(server.url), OPS).status == 404)
+            refused(bob, late)
+
+            server.call("people.deploy", CALLER)  # the next one is told, and the first was told once
+            until(lambda: receiver.told[-1].data["link"] not in (link, late))
+            assert [one.id for one in receiver.told[tried:]].count(told.id) == 1

@@ -376,4 +376,4 @@ class HttpResponse:
 
     def _invalid(self, why: str) -> HttpError:
         self.close()
-        return HttpError(f"{self.url} gave no valid answer: {why}", sent=True)
+        return HttpError(f"{self.url} gave no valid answer: {why}", sent=True, status=self.status)

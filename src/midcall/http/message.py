@@ -33,14 +33,16 @@ _KEPT = "%/:=&?~+!$,;'@()*[]|"
 class HttpError(MidcallError):
     """A request got no (whole) response. A response with a bad status is a response, not an error.
 
-    `sent` is false if the request is known not to have reached the server, and may be tried again.
+    `sent` is false if the request is known not to have reached the server, and may be tried again. `status`
+    is that of a response that cannot be read.
     """
 
     code = "http_error"
 
-    def __init__(self, message: str, *, sent: bool) -> None:
+    def __init__(self, message: str, *, sent: bool, status: int | None = None) -> None:
         super().__init__(message)
         self.sent = sent
+        self.status = status
         self.recoverable = not sent
 
 

@@ -116,7 +116,7 @@ class Notice(Struct, frozen=True):
     """Something that is to be told outside of a call, until it is."""
 
     id: str
-    """Unlike that of any other notice: whoever is told twice can know it again."""
+    """The name of a channel, `:`, and what is unlike any other: whoever is told twice can know it again."""
     call_id: str
     due: float
     """When to tell it, or to try again."""
@@ -474,8 +474,8 @@ class Journal(Protocol):
         `addressed` gives those only that wait for somebody else than their caller.
         """
 
-    async def take_notices(self, limit: int, seconds: float) -> Sequence[Notice]:
-        """Notices that are due, to be told now: nobody else takes them for so many seconds.
+    async def take_notices(self, channel: str, limit: int, seconds: float) -> Sequence[Notice]:
+        """Notices of a channel that are due, to be told now: nobody else takes them for so many seconds.
 
         Who has told one says so (`notice_told`); else it is due again after that, or when `postpone_notice`
         says.

@@ -14,11 +14,11 @@ import asyncio
 import contextlib
 import copy
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from midcall.call import Call
-from midcall.errors import JournalError, MidcallError, TransportLost
+from midcall.errors import JournalError, MidcallError, TransportLost, UnknownQuestion
 from midcall.items import Done, Item, Request, RequestCancelled
 from midcall.journal.contract import CallRecord
 from midcall.journal.dialect import Detached
@@ -89,7 +89,7 @@ class KeptQuestion(Detached):
 
     full = False
 
-    __slots__ = ("_asker", "_hand_over", "_renewing", "_tell_link", "_told", "_wanted", "over")
+    __slots__ = ("_asked_as", "_asker", "_hand_over", "_renewing", "_tell_link", "_told", "_wanted", "over")
 
     def __init__(
         self,
@@ -103,6 +103,7 @@ class KeptQuestion(Detached):
         record = new_record(KIND, name, b"{}", b"{}", asker.principal, None, durable.time_limit)
         super().__init__(durable, record, KINDS)
         self._asker = asker
+        self._asked_as = wanted.request_id
         self._wanted = copy.copy(wanted)
         """The same question, under an id of its own; whatever reads the answer is the asking call's."""
         self._hand_over = hand_over
@@ -164,6 +165,20 @@ class KeptQuestion(Detached):
         if not self.over:
             self.over = True
             self.durable.spawn(_end(self.durable, self.record.id, reason))
+
+    async def take_answers(self, answers: Mapping[str, Any], *, sync: bool = True) -> Detached | None:
+        """As the base does; meanwhile the asking call takes no other answer."""
+        asking = self._asker.questions
+        if self.over or asking is None:
+            raise UnknownQuestion(next(iter(answers)))
+        asking.reserve(self._asked_as)
+        taken: Detached | None = None
+        try:
+            taken = await super().take_answers(answers, sync=sync)
+        finally:
+            if taken is not self:
+                asking.let_go(self._asked_as)
+        return taken
 
     # --- what its own call emits -------------------------------------------------------------
 

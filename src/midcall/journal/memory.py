@@ -412,10 +412,11 @@ class MemoryJournal:
         )
         return Page(calls[:limit], page_mark(calls[limit - 1]) if len(calls) > limit else None)
 
-    async def take_notices(self, limit: int, seconds: float) -> Sequence[Notice]:
+    async def take_notices(self, channel: str, limit: int, seconds: float) -> Sequence[Notice]:
         memory, now = self._use(), time.time()
         every = (one for notices in memory.notices.values() for one in notices.values() if one is not None)
-        due = sorted((one for one in every if one.due <= now), key=lambda one: one.due)[:limit]
+        wanted = (one for one in every if one.due <= now and one.id.startswith(f"{channel}:"))
+        due = sorted(wanted, key=lambda one: one.due)[:limit]
         taken = [replace(one, due=now + seconds, tries=one.tries + 1) for one in due]
         for one in taken:
             memory.notices[one.call_id][one.id] = one

@@ -18,6 +18,7 @@ import logging
 import random
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, get_args
 
 from msgspec import Struct
@@ -46,13 +47,10 @@ LONGEST_WISH = 3600.0
 """The longest pause that a receiver may ask for."""
 
 AT_ONCE = 8
-"""How many notices a worker tells at the same time."""
+"""How many notices a worker tells at the same time by each channel: one that hangs holds up no other."""
 
 MARGIN = 5.0
-"""Seconds that a worker has beyond the patience of its channels, before others take its notices."""
-
-ELSEWHERE = 60.0
-"""Seconds after which a notice for a channel that this worker does not have is due again."""
+"""Seconds that a worker has beyond the patience of a channel, before others take its notices."""
 
 MAX_MESSAGE = 500
 MAX_ARGUMENTS = 2000
@@ -150,10 +148,10 @@ class Notices:
     def __init__(self, durable: "DurableCalls", notify: Notify) -> None:
         self._durable = durable
         self._notify = notify
-        self._lease = MARGIN + max(one.patience for one in notify.channels.values())
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._telling: set[asyncio.Task[None]] = set()
+        self._telling: dict[str, set[asyncio.Task[None]]] = {name: set() for name in notify.channels}
+        """What is being told, by the names of the channels."""
         self._trouble = {
             name: Trouble(log, f"tell of questions by {one.kind} ({one.where})")
             for name, one in notify.channels.items()
@@ -169,7 +167,7 @@ class Notices:
             Notice(id, record.id, max(now, due))
             for one in questions
             if (due := self._due(one)) is not None
-            for id, _, _ in self._ids(record, one)
+            for id, _ in self._ids(record, one)
         ]
 
     def _due(self, one: Waiting) -> float | None:
@@ -180,19 +178,17 @@ class Notices:
             return None
         return one.since + self._notify.after
 
-    def _ids(self, record: CallRecord, one: Waiting) -> list[tuple[str, str, str]]:
-        """The notices of a question: an id, the channel's name, and who is told by it."""
+    def _ids(self, record: CallRecord, one: Waiting) -> list[tuple[str, str]]:
+        """The notices of a question: an id, which begins with the channel's name, and who is told by it."""
         to = one.to or record.principal
         return [
-            (f"{name}:{_digest(record.id, one.place, name, target)}", name, target)
+            (f"{name}:{_digest(record.id, one.place, name, target)}", target)
             for name, channel in self._notify.channels.items()
             for target in channel.targets(to)
         ]
 
-    def _find(
-        self, record: CallRecord, entries: Sequence[Entry], id: str
-    ) -> tuple[Waiting, NoticeChannel, str] | None:
-        """The question that a notice is about, and whom to tell how; nothing if it is not open any more."""
+    def _find(self, record: CallRecord, entries: Sequence[Entry], id: str) -> tuple[Waiting, str] | None:
+        """The question that a notice is about, and whom to tell; nothing if it is not open any more."""
         if record.status not in ("waiting", "running"):
             return None
         states = {entry.key: entry.state for entry in entries}
@@ -201,20 +197,20 @@ class Notices:
             late = now > (record.expires if one.until is None else min(one.until, record.expires))
             if late or states.get(one.place) != "begun":
                 continue
-            for found, name, target in self._ids(record, one):
+            for found, target in self._ids(record, one):
                 if found == id:
-                    return one, self._notify.channels[name], target
+                    return one, target
         return None
 
     def _said(self, notice: Notice, record: CallRecord, one: Waiting) -> QuestionNotice:
-        show = self._notify.show
+        show, to = self._notify.show, one.to or record.principal
         arguments = record.arguments.decode(errors="replace")
         return QuestionNotice(
             id=f"msg_{notice.id.rpartition(':')[2]}",
             method=plain(method_of(record), MAX_MESSAGE),
             kind=one.question.kind,
             caller=None if record.principal is None else plain(record.principal, MAX_MESSAGE),
-            to=one.to or record.principal,
+            to=None if to is None else plain(to, MAX_MESSAGE),
             since=one.since,
             until=one.until,
             link=self._durable.links.url(record, one),
@@ -232,8 +228,9 @@ class Notices:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait((self._task,))
-            if self._telling:
-                _, late = await asyncio.wait(self._telling, timeout=patience)
+            telling = [task for tasks in self._telling.values() for task in tasks]
+            if telling:
+                _, late = await asyncio.wait(telling, timeout=patience)
                 for task in late:
                     task.cancel()
                 if late:
@@ -251,14 +248,8 @@ class Notices:
             await self._wanted.wait()
             self._wanted.clear()
             try:
-                while room := AT_ONCE - len(self._telling):
-                    taken = await self._durable.journal.take_notices(room, self._lease)
-                    for notice in taken:
-                        task = asyncio.get_running_loop().create_task(self._deliver(notice))
-                        self._telling.add(task)
-                        task.add_done_callback(self._told)
-                    if len(taken) < room:
-                        break
+                for name in self._notify.channels:
+                    await self._take(name)
             except JournalError as error:
                 self._journal_trouble.begins(error)
             except Exception:
@@ -266,36 +257,52 @@ class Notices:
             else:
                 self._journal_trouble.ends()
 
-    def _told(self, task: asyncio.Task[None]) -> None:
-        if len(self._telling) == AT_ONCE:
+    async def _take(self, name: str) -> None:
+        """Take what is due of a channel, as much as it can tell at once."""
+        loop, telling = asyncio.get_running_loop(), self._telling[name]
+        patience = self._notify.channels[name].patience
+        while room := AT_ONCE - len(telling):
+            begun = loop.time()
+            taken = await self._durable.journal.take_notices(name, room, patience + MARGIN)
+            for notice in taken:
+                task = loop.create_task(self._deliver(notice, name, begun + MARGIN))
+                telling.add(task)
+                task.add_done_callback(partial(self._told, telling))
+            if len(taken) < room:
+                break
+
+    def _told(self, telling: set[asyncio.Task[None]], task: asyncio.Task[None]) -> None:
+        if len(telling) == AT_ONCE:
             self.wake()  # there may be more
-        self._telling.discard(task)
+        telling.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a notice failed inside midcall, and is tried again", exc_info=error)
 
     # --- telling one -------------------------------------------------------------------------
 
-    async def _deliver(self, notice: Notice) -> None:
-        """Tell one notice, if there is still need to, and write down what came of it."""
-        journal, name = self._durable.journal, notice.id.partition(":")[0]
+    async def _deliver(self, notice: Notice, name: str, latest: float) -> None:
+        """Tell one notice, if there is still need to, and write down what came of it.
+
+        To begin later than `latest` might be to tell it while another worker does.
+        """
+        channel = self._notify.channels[name]
         with contextlib.suppress(JournalError):  # else it is due again after its lease
-            found = await journal.load(notice.call_id)
+            found = await self._durable.journal.load(notice.call_id)
             question = None if found is None else self._find(*found, notice.id)
-            if found is not None and question is None and name not in self._notify.channels:
-                await journal.postpone_notice(notice.id, ELSEWHERE)  # another worker may have the channel
-                return
             if found is None or question is None:
                 await self._done(notice)
                 return
-            one, channel, target = question
+            if asyncio.get_running_loop().time() > latest:
+                return
+            one, target = question
             try:
                 async with asyncio.timeout(channel.patience):
                     await channel.tell(self._said(notice, found[0], one), target)
             except (NotTold, TimeoutError) as error:
                 why = error if isinstance(error, NotTold) else NotTold("it took too long")
-                await self._failed(notice, found[0], one, why)
+                await self._failed(notice, name, found[0], one, why)
             except Exception:
-                await self._failed(notice, found[0], one, NotTold("an error inside midcall"))
+                await self._failed(notice, name, found[0], one, NotTold("an error inside midcall"))
                 raise
             else:
                 metrics.notice(channel.kind, "told")
@@ -312,8 +319,9 @@ class Notices:
             else:
                 return
 
-    async def _failed(self, notice: Notice, record: CallRecord, one: Waiting, error: NotTold) -> None:
-        name = notice.id.partition(":")[0]
+    async def _failed(
+        self, notice: Notice, name: str, record: CallRecord, one: Waiting, error: NotTold
+    ) -> None:
         channel = self._notify.channels[name]
         since = self._due(one)
         if error.final or (since is not None and time.time() - since > self._notify.give_up):

@@ -35,7 +35,7 @@ _encode = msgpack.Encoder().encode
 _decode_lines = msgpack.Decoder(list[bytes]).decode
 
 _TO_URL = bytes.maketrans(b"+/", b"-_")
-_FROM_URL = bytes.maketrans(b"-_+/", b"+/  ")
+_FROM_URL = bytes.maketrans(b"-_+/=", b"+/   ")
 """What is safe in URLs only, so that each sealed text has one form."""
 _NONCE = 12
 _KEY = 32

@@ -8,7 +8,9 @@ a thread.
 import asyncio
 import contextlib
 import smtplib
+import socket
 import ssl
+import time
 import tomllib
 from collections.abc import Mapping, Sequence
 from email.errors import MessageError
@@ -30,11 +32,19 @@ Security: TypeAlias = Literal["starttls", "tls", "none"]
 
 PORTS: Mapping[Security, int] = {"starttls": 587, "tls": 465, "none": 25}
 
+GREETING = 220
+
 EVERYBODY = "*"
 """Who is not named among the recipients."""
 
 STEP = 10.0
-"""Seconds that the server may take for each answer."""
+"""Seconds that the server may take for each step: to be reached, or to say something."""
+
+PATIENCE = 45.0
+"""Seconds for a message, all in all."""
+
+MAX_REPLIES = 64 * 1024
+"""How many bytes the server may say meanwhile."""
 
 MAX_FILE = 1024 * 1024
 MAX_RECIPIENTS = 100
@@ -45,7 +55,7 @@ class Email:
     """An SMTP server, and the addresses of those who are asked."""
 
     kind = "email"
-    patience = 45.0
+    patience = PATIENCE
 
     def __init__(
         self,
@@ -120,8 +130,12 @@ class Email:
     async def tell(self, notice: QuestionNotice, target: str) -> None:
         """Send a notice. Raises `NotTold`."""
         message = self._message(notice, target)
+        smtp = _Smtp(self.where, self._sender.domain)
         try:
-            await asyncio.to_thread(self._send, message, target)
+            await asyncio.to_thread(self._send, smtp, message, target)
+        except asyncio.CancelledError:
+            smtp.cut_off()
+            raise
         except smtplib.SMTPRecipientsRefused as refused:
             code = min((code for code, _ in refused.recipients.values()), default=500)
             raise NotTold(f"the recipient was refused (SMTP {code})", final=code >= 500) from None
@@ -151,16 +165,14 @@ class Email:
         message.set_content(as_text(notice))
         return message
 
-    def _send(self, message: EmailMessage, target: str) -> None:
+    def _send(self, smtp: "_Smtp", message: EmailMessage, target: str) -> None:
         """In a thread: send one message."""
-        name = self._sender.domain
         tls = None if self._security == "none" else self._tls or ssl.create_default_context()
-        smtp = (
-            smtplib.SMTP_SSL(self.where, self._port, name, timeout=STEP, context=tls)
-            if self._security == "tls"
-            else smtplib.SMTP(self.where, self._port, name, timeout=STEP)
-        )
         try:
+            smtp.tls_first = tls if self._security == "tls" else None
+            code, _ = smtp.connect(self.where, self._port)
+            if code != GREETING:
+                raise smtplib.SMTPConnectError(code, "")
             if self._security == "starttls":
                 smtp.starttls(context=tls)
             if self._login is not None:
@@ -170,6 +182,60 @@ class Email:
                 smtp.quit()
         finally:
             smtp.close()
+
+
+class _Smtp(smtplib.SMTP):
+    """A connection that ends in time, whatever the server says, or if it is cut off."""
+
+    def __init__(self, host: str, name: str) -> None:
+        super().__init__(local_hostname=name, timeout=STEP)
+        self._host = host
+        self.tls_first: ssl.SSLContext | None = None
+        """If there is TLS from the start."""
+        self.until = time.monotonic() + PATIENCE - STEP
+        self.said = 0
+
+    def cut_off(self) -> None:
+        """From another thread: end it."""
+        self.until = 0.0
+        if self.sock is not None:
+            with contextlib.suppress(OSError):
+                socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
+
+    def getreply(self) -> tuple[int, bytes]:
+        if self.file is None and self.sock is not None:
+            self.file = _Replies(self, self.sock)
+        return super().getreply()
+
+    def _get_socket(self, host: str, port: int, timeout: float) -> socket.socket:
+        sock = socket.create_connection((host, port), timeout)
+        return sock if self.tls_first is None else self.tls_first.wrap_socket(sock, server_hostname=host)
+
+
+class _Replies:
+    """The lines of a server, for `smtplib`: not for ever, and not without an end."""
+
+    def __init__(self, smtp: _Smtp, sock: socket.socket) -> None:
+        self._smtp = smtp
+        self._sock = sock
+        self._left = b""
+
+    def readline(self, size: int) -> bytes:
+        """A line, as long as there is one."""
+        while b"\n" not in self._left and len(self._left) < size:
+            if time.monotonic() > self._smtp.until or self._smtp.said > MAX_REPLIES:
+                raise OSError("The server goes on and on")
+            piece = self._sock.recv(4096)
+            if not piece:
+                break
+            self._smtp.said += len(piece)
+            self._left += piece
+        end = self._left.find(b"\n") + 1 or len(self._left)
+        line, self._left = self._left[: min(end, size)], self._left[min(end, size) :]
+        return line
+
+    def close(self) -> None:
+        """The socket is closed beside this."""
 
 
 class _SmtpSettings(Struct, forbid_unknown_fields=True):

@@ -95,11 +95,14 @@ class Webhook:
         try:
             response = await self._http.request("POST", self._url, headers, body, timeout=self.patience)
         except HttpError as error:  # whose words have the URL
-            raise NotTold("it did not answer" if error.sent else "it cannot be reached") from None
-        response.close()
-        if not 200 <= response.status < 300:
-            pause = retry_after(response.headers)
-            raise NotTold(f"HTTP {response.status}", pause=pause, final=response.status == GONE)
+            if error.status is None:
+                raise NotTold("it did not answer" if error.sent else "it cannot be reached") from None
+            status, pause = error.status, None
+        else:
+            response.close()
+            status, pause = response.status, retry_after(response.headers)
+        if not 200 <= status < 300:
+            raise NotTold(f"HTTP {status}", pause=pause, final=status == GONE)
 
     async def close(self) -> None:
         """Let go of connections."""

@@ -38,6 +38,7 @@ from midcall.call import Status as CallStatus
 from midcall.errors import NotAllowed, UnknownCall
 from midcall.journal.admin import ASKING, Admin, is_journaled, open_questions, timestamp
 from midcall.journal.contract import ENDED, CallRecord, Page, Status
+from midcall.journal.kept_questions import method_of
 from midcall.journal.state import Waiting, is_meant_for, kind_of
 from midcall.mcp import CALL_KINDS, McpExtension
 from midcall.mcp.resume import CHAT
@@ -122,8 +123,10 @@ class CallsPage:
             if after is None:
                 here = [call for call in self._extension.hub.calls if not is_journaled(call)]
             found, next_page = await self._kept(who, statuses, name, after, everybody=which == "all")
-        if which in (None, "asked") and who is not None and after is None:
-            found += await self._addressed(who, statuses, name)
+        elif who is not None:
+            found, next_page = await self._addressed(who, statuses, name, after)
+        if which is None and who is not None and after is None:
+            found += (await self._addressed(who, statuses, name))[0]
         shown = [
             _active(call, who)
             for call in here
@@ -149,17 +152,19 @@ class CallsPage:
         return await self._some(listed, lambda record: everybody or record.principal == mine, after)
 
     async def _addressed(
-        self, who: Principal, status: Sequence[Status], name: str | None
-    ) -> list[CallRecord]:
-        """Calls of others that ask this principal something."""
+        self, who: Principal, status: Sequence[Status], name: str | None, after: str | None = None
+    ) -> tuple[list[CallRecord], str | None]:
+        """Calls of others that ask this principal something, and where the next ones begin."""
         asking = [one for one in status if one in ASKING]
         if not asking:
-            return []
-        listed = functools.partial(self._admin.journal.list, status=asking, name=name, addressed=True)
-        found, _ = await self._some(
-            listed, lambda record: record.principal != who.name and _is_asked(record, who)
-        )
-        return found
+            return [], None
+
+        def is_wanted(record: CallRecord) -> bool:
+            is_other = record.principal != who.name and name in (None, method_of(record))
+            return is_other and _is_asked(record, who)
+
+        listed = functools.partial(self._admin.journal.list, status=asking, addressed=True)
+        return await self._some(listed, is_wanted, after)
 
     async def _some(
         self,
@@ -227,7 +232,7 @@ class CallsPage:
         asked = open_questions(record).items()
         shown = {
             "id": record.id,
-            "method": record.name,
+            "method": record.name if own else method_of(record),
             "status": record.status,
             "caller": record.principal,
             "own": own,
@@ -265,7 +270,7 @@ class CallsPage:
     async def _look(self, request: Request) -> Response:
         record, key, one = await self._admin.linked(request.path_params["token"], _principal(request))
         asked = self._question(record, key, one, _principal(request))
-        return _unlinked({**asked, "method": record.name, "caller": record.principal})
+        return _unlinked({**asked, "method": method_of(record), "caller": record.principal})
 
     async def _answer_linked(self, request: Request) -> Response:
         given = await read_json(request, _LinkedAnswer)

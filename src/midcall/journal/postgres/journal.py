@@ -474,8 +474,10 @@ class PostgresJournal:
         return Page(calls, page_mark(calls[-1]) if len(rows) > limit else None)
 
     @on_connection
-    async def take_notices(self, connection: "Connection", limit: int, seconds: float) -> Sequence[Notice]:
-        rows = await connection.fetch(self._sql.take_notices, limit, seconds)
+    async def take_notices(
+        self, connection: "Connection", channel: str, limit: int, seconds: float
+    ) -> Sequence[Notice]:
+        rows = await connection.fetch(self._sql.take_notices, limit, seconds, f"{channel}:")
         return [Notice(*row) for row in rows]
 
     @on_connection

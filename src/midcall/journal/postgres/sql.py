@@ -282,7 +282,8 @@ DELETE FROM {s}.posts p USING gone WHERE p.worker = gone.number"""
 
     take_notices = """
 WITH due AS (
-    SELECT id FROM {s}.notices WHERE due <= {now} ORDER BY due LIMIT $1 FOR UPDATE SKIP LOCKED
+    SELECT id FROM {s}.notices WHERE due <= {now} AND starts_with(id, $3)
+    ORDER BY due LIMIT $1 FOR UPDATE SKIP LOCKED
 )
 UPDATE {s}.notices n SET due = {now} + $2::float8, tries = n.tries + 1
 FROM due WHERE n.id = due.id RETURNING n.id, n.call, n.due, n.tries"""

@@ -616,10 +616,11 @@ class SqliteJournal:
         return Page([self._record(db, row) for row in chosen], last)
 
     @writing
-    def take_notices(self, db: Connection, limit: int, seconds: float) -> Sequence[Notice]:
+    def take_notices(self, db: Connection, channel: str, limit: int, seconds: float) -> Sequence[Notice]:
         now = time.time()
         rows = db.execute(
-            "SELECT id, call, tries FROM notices WHERE due <= ? ORDER BY due LIMIT ?", (now, limit)
+            "SELECT id, call, tries FROM notices WHERE due <= ? AND instr(id, ?) = 1 ORDER BY due LIMIT ?",
+            (now, f"{channel}:", limit),
         ).fetchall()
         taken = [Notice(id, call_id, now + seconds, tries + 1) for id, call_id, tries in rows]
         db.executemany(
