@@ -138,6 +138,11 @@ class Lab:
         return f"{name} is gone"
 
     @method
+    async def hurry(self, ask: Ask, seconds: float = 600) -> str:
+        """Ask, but not for ever."""
+        return f"Said {await ask.confirm('Quickly?', timeout=seconds)}"
+
+    @method
     async def picture(self) -> list[Any]:
         """Give a picture, a sound, a document and a link."""
         return [
@@ -202,6 +207,7 @@ TOOLS: dict[str, list[str]] = {
     "two": ["lab__both", "interactive__wizard"],
     "eight": ["lab__eight"],
     "erase": ["lab__erase"],
+    "hurry": ["lab__hurry"],
     "picture": ["lab__picture"],
     "work": ["lab__work"],
     "broken": ["lab__fail"],
@@ -237,7 +243,8 @@ class Actor:
         elif last.role == "user" and word in TOOLS:
             yield TextPart("Let me see. ")
             for tool in TOOLS[word]:
-                yield ToolCall(f"call_{uuid.uuid4().hex[:12]}", tool, "{}")
+                given = " ".join(last.content.split()[1:]) if word == "hurry" else ""
+                yield ToolCall(f"call_{uuid.uuid4().hex[:12]}", tool, given or "{}")
         elif last.role == "user" and word in WORDS:
             for part in WORDS[word].splitlines(keepends=True) if word == "markdown" else WORDS[word].split():
                 await asyncio.sleep(0.05)

@@ -139,6 +139,23 @@ def test_eight_questions_are_one_form_with_one_button(page: Page, site: Server) 
         page.reload()
 
 
+def test_a_limit_counts_down_and_an_answer_that_is_too_late_is_not_shown_as_one(
+    page: Page, site: Server
+) -> None:
+    begin(page, site, "hurry")
+    expect(page.get_by_role("timer")).to_have_text(re.compile(r"9 min \d+ s left"))
+    shoot(page, "chat-countdown")
+    page.get_by_role("button", name="Yes").click()
+    expect(said(page, "The tool said: Said True")).to_be_visible()
+    say(page, 'hurry {"seconds": 1}')
+    expect(page.get_by_role("timer")).to_have_text("Time is up")
+    page.get_by_role("button", name="Yes").click()
+    for _ in range(2):
+        expect(said(page, "The tool said: Error: Nobody answered in time")).to_be_visible()
+        expect(page.locator(".answered > li").last).to_contain_text("Not answered")
+        page.reload()
+
+
 # --- tools ------------------------------------------------------------------------------------
 
 
@@ -279,11 +296,13 @@ def test_a_model_is_chosen_and_remembered_and_shown_a_picture(page: Page, site: 
             {"name": "page.html", "mimeType": "text/html", "buffer": b"<script>"},
         ]
     )
-    expect(page.get_by_role("alert")).to_contain_text("page.html is no PNG")
+    expect(page.get_by_role("alert")).to_contain_text("page.html is not a PNG")
     expect(page.get_by_role("list", name="Attached pictures").get_by_role("img")).to_be_visible()
+    assert overflow(page) <= 0
     shoot(page, "chat-attached")
     say(page, "model")
     expect(said(page, f"I am understudy. dot.png of {len(PICTURE)} bytes")).to_be_visible()
+    expect(page.get_by_role("alert")).to_have_count(0)  # what could not be sent is no matter any more
     for _ in range(2):
         expect(page.locator(".entry-user").get_by_role("img", name="dot.png")).to_be_visible()
         expect(picker).to_have_value("understudy")

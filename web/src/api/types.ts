@@ -122,6 +122,8 @@ export interface Elicit {
   component?: { name: string; props: Record<string, unknown> } | null;
   mode?: string | null;
   url?: string | null;
+  /** When it is too late. */
+  until?: string | null;
 }
 
 export interface Conversation {

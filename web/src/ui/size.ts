@@ -1,6 +1,6 @@
-const UNITS = ["B", "kB", "MB", "GB"];
+const UNITS = ["bytes", "kB", "MB", "GB"];
 
-/** `12 B`, `3.4 kB`, `12 MB` */
+/** `12 bytes`, `3.4 kB`, `12 MB` */
 export function sizeText(bytes: number): string {
   let size = bytes;
   let unit = 0;
