@@ -138,6 +138,11 @@ class Lab:
         return f"{name} is gone"
 
     @method
+    async def sure(self, ask: Ask) -> str:
+        """Ask for a word."""
+        return f"Said {await ask.prompt('Which word?')}"
+
+    @method
     async def hurry(self, ask: Ask, seconds: float = 600) -> str:
         """Ask, but not for ever."""
         return f"Said {await ask.confirm('Quickly?', timeout=seconds)}"

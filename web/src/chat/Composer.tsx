@@ -175,10 +175,10 @@ function ModelLine(props: {
   const { model, models } = props;
   if (model === null) return "\u00a0";
   const script = model.scripted && (
-    <span>
-      <span className="badge badge-warn">Scripted model</span> Its words are written in advance; the tools are
-      real.
-    </span>
+    <>
+      <span className="badge badge-warn">Scripted model</span>
+      <span>Its words are written in advance; the tools are real.</span>
+    </>
   );
   if (models.length < 2) return script || <>Model: {model.name}</>;
   return (
