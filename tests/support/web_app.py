@@ -5,6 +5,7 @@ What the model says is in `Actor`, by the first word of what the person said.
 
 import asyncio
 import base64
+import datetime as dt
 import io
 import struct
 import uuid
@@ -78,6 +79,17 @@ class Parcel(BaseModel):
     insured: bool = False
 
 
+class Trip(BaseModel):
+    """Which trip?"""
+
+    note: str | None = None
+    sizes: list[Size] = []
+    day: dt.date
+    at: dt.datetime
+    to: Address
+    back: Address | None = None
+
+
 class Stars(BaseModel):
     stars: int
 
@@ -136,6 +148,11 @@ class Lab:
         if not await ask.confirm(f"Erase {name}?"):
             return f"{name} stays"
         return f"{name} is gone"
+
+    @method
+    async def trip(self, ask: Ask) -> dict[str, Any]:
+        """Ask for a form with all that a form may have."""
+        return (await ask.form(Trip)).model_dump(mode="json")
 
     @method
     async def sure(self, ask: Ask) -> str:
@@ -213,6 +230,7 @@ TOOLS: dict[str, list[str]] = {
     "eight": ["lab__eight"],
     "erase": ["lab__erase"],
     "hurry": ["lab__hurry"],
+    "trip": ["lab__trip"],
     "picture": ["lab__picture"],
     "work": ["lab__work"],
     "broken": ["lab__fail"],

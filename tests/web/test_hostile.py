@@ -52,6 +52,8 @@ def test_the_chat_is_not_harmed_by_what_is_said_and_asked(page: Page, site: Serv
     expect(question).to_be_visible()
     say(page, "What is this?")
     expect(page.get_by_role("button", name="Answer it")).to_be_in_viewport()
+    page.set_viewport_size({"width": 360, "height": 740})
+    expect(page.get_by_label("Message")).to_be_in_viewport(ratio=1)
     check(page, f"chat-asks-{what}")
     page.get_by_role("button", name="Answer it").click()
     question.get_by_role("textbox").fill("Fine")

@@ -5,7 +5,7 @@ import { readable } from "../api/http";
 import type { ContentPart } from "../api/types";
 import { Icon } from "../ui/Icon";
 import { SafeLink } from "../ui/Markdown";
-import { sizeText } from "../ui/size";
+import { nameText, sizeText } from "../ui/size";
 import { save } from "./save";
 
 export function Parts(props: { conversation: string | null; parts: readonly ContentPart[] }): ReactNode {
@@ -130,4 +130,5 @@ function LinkPart({ part }: { part: ContentPart }): ReactNode {
   );
 }
 
-const caption = ({ name, size }: ContentPart): string => (size ? `${name}, ${sizeText(size)}` : name);
+const caption = ({ name, size }: ContentPart): string =>
+  size ? `${nameText(name)}, ${sizeText(size)}` : nameText(name);
