@@ -135,7 +135,7 @@ async def hostile() -> list[Any]:
         Link("javascript:alert(3)", "<img src=x onerror=alert(4)>"),
         Image(svg, "image/svg+xml"),
         Image(b"<script>alert(5)</script>", "text/html"),
-        Embedded(Document("../../<b>evil</b>.html", "text/html", blob=b"<script>alert(6)</script>")),
+        Embedded(Document("../../<b>evil</b>\u202egnp.html", "text/html", blob=b"<script>alert(6)</script>")),
         {"type": "image", "data": '"><script>alert(7)</script>', "mimeType": "image/png"},
     ]
 

@@ -5,6 +5,7 @@ What the model says is in `Actor`, by the first word of what the person said.
 
 import asyncio
 import base64
+import datetime as dt
 import io
 import struct
 import uuid
@@ -78,6 +79,17 @@ class Parcel(BaseModel):
     insured: bool = False
 
 
+class Trip(BaseModel):
+    """Which trip?"""
+
+    note: str | None = None
+    sizes: list[Size] = []
+    day: dt.date
+    at: dt.datetime
+    to: Address
+    back: Address | None = None
+
+
 class Stars(BaseModel):
     stars: int
 
@@ -136,6 +148,21 @@ class Lab:
         if not await ask.confirm(f"Erase {name}?"):
             return f"{name} stays"
         return f"{name} is gone"
+
+    @method
+    async def trip(self, ask: Ask) -> dict[str, Any]:
+        """Ask for a form with all that a form may have."""
+        return (await ask.form(Trip)).model_dump(mode="json")
+
+    @method
+    async def sure(self, ask: Ask) -> str:
+        """Ask for a word."""
+        return f"Said {await ask.prompt('Which word?')}"
+
+    @method
+    async def hurry(self, ask: Ask, seconds: float = 600) -> str:
+        """Ask, but not for ever."""
+        return f"Said {await ask.confirm('Quickly?', timeout=seconds)}"
 
     @method
     async def picture(self) -> list[Any]:
@@ -202,6 +229,8 @@ TOOLS: dict[str, list[str]] = {
     "two": ["lab__both", "interactive__wizard"],
     "eight": ["lab__eight"],
     "erase": ["lab__erase"],
+    "hurry": ["lab__hurry"],
+    "trip": ["lab__trip"],
     "picture": ["lab__picture"],
     "work": ["lab__work"],
     "broken": ["lab__fail"],
@@ -237,7 +266,8 @@ class Actor:
         elif last.role == "user" and word in TOOLS:
             yield TextPart("Let me see. ")
             for tool in TOOLS[word]:
-                yield ToolCall(f"call_{uuid.uuid4().hex[:12]}", tool, "{}")
+                given = " ".join(last.content.split()[1:]) if word == "hurry" else ""
+                yield ToolCall(f"call_{uuid.uuid4().hex[:12]}", tool, given or "{}")
         elif last.role == "user" and word in WORDS:
             for part in WORDS[word].splitlines(keepends=True) if word == "markdown" else WORDS[word].split():
                 await asyncio.sleep(0.05)

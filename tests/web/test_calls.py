@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
@@ -100,6 +101,27 @@ def test_the_history_shows_outcome_arguments_and_steps(page: Page, guarded: Serv
     expect(call.get_by_role("region", name="arguments")).to_be_visible()
     expect(call.get_by_role("button", name=re.compile("Abort"))).to_have_count(0)
     shoot(page, "calls-history")
+
+
+def test_an_outcome_shows_pictures_and_a_refusal_is_no_failure(page: Page, tmp_path: Path) -> None:
+    with web_server(tmp_path, target="tools_app:hub") as server:
+        for method, ends in (("results.all", "done"), ("runs.patient", "cancelled by you")):
+            page.goto(f"{server.url}/tools?method={method}")
+            page.get_by_role("button", name="Run", exact=True).click()
+            if method == "runs.patient":
+                page.get_by_role("button", name="Cancel", exact=True).click()
+            expect(page.locator(".run-status").first).to_contain_text(ends)
+        page.goto(f"{server.url}/calls")
+        page.get_by_label("Status").select_option("Finished")
+        shown = card(page, "results.all").first
+        shown.get_by_role("button", name=re.compile("Details")).click()
+        expect(shown.get_by_role("img", name="Result")).to_be_visible()
+        assert "base64" not in shown.inner_text()
+        assert "iVBOR" not in shown.inner_text()
+        refused = card(page, "runs.patient")
+        refused.get_by_role("button", name=re.compile("Details")).click()
+        expect(refused.get_by_text("The question was cancelled")).to_be_visible()
+        expect(refused.locator(".question-error")).to_have_count(0)
 
 
 def test_calls_are_filtered_by_whose_they_are_status_and_method(page: Page, guarded: Server) -> None:

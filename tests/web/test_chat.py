@@ -136,7 +136,7 @@ def test_a_booking_outlives_the_server(page: Page, own_site: Server) -> None:
     own_site.kill()
     page.get_by_role("button", name=re.compile(r"^Seat .*, available$")).first.click()
     page.get_by_role("button", name=re.compile("^Take seat")).click()
-    expect(page.get_by_text("The line to the server is lost")).to_be_visible()
+    expect(page.get_by_text("Connection lost. Reconnecting")).to_be_visible()
     shoot(page, "chat-line-lost")
     own_site.start()
     expect(page.get_by_text("The server cannot be reached")).to_be_visible()  # the answer did not arrive

@@ -139,6 +139,44 @@ def test_eight_questions_are_one_form_with_one_button(page: Page, site: Server) 
         page.reload()
 
 
+def test_a_form_with_dates_lists_and_nested_fields_is_filled_in(page: Page, site: Server) -> None:
+    begin(page, site, "trip")
+    question = page.locator(".question")
+    expect(question.get_by_label("Note")).to_be_focused()
+    question.get_by_label("large").check()
+    question.get_by_label("Day").fill("2030-05-17")
+    question.get_by_label("At").fill("2030-05-17T10:30")
+    question.get_by_label("Street").fill("Storgata 1")
+    question.get_by_label("City").fill("Oslo")
+    question.get_by_role("button", name="Add Back").click()
+    question.get_by_role("button", name="Leave out Back").click()
+    shoot(page, "chat-trip")
+    question.get_by_role("button", name="Answer").click()
+    expect_status(page, "done")
+    page.locator(".tool summary").first.click()
+    page.get_by_text("As JSON").click()
+    result = page.get_by_role("region", name="result")
+    for part in ('"note": null', '"large"', '"2030-05-17"', '"2030-05-17T10:30:00', '"Oslo"', '"back": null'):
+        expect(result).to_contain_text(part)
+
+
+def test_a_limit_counts_down_and_an_answer_that_is_too_late_is_not_shown_as_one(
+    page: Page, site: Server
+) -> None:
+    begin(page, site, "hurry")
+    expect(page.get_by_role("timer")).to_have_text(re.compile(r"9 min \d+ s left"))
+    shoot(page, "chat-countdown")
+    page.get_by_role("button", name="Yes").click()
+    expect(said(page, "The tool said: Said True")).to_be_visible()
+    say(page, 'hurry {"seconds": 1}')
+    expect(page.get_by_role("timer")).to_have_text("Time is up")
+    page.get_by_role("button", name="Yes").click()
+    for _ in range(2):
+        expect(said(page, "The tool said: Error: Nobody answered in time")).to_be_visible()
+        expect(page.locator(".answered > li").last).to_contain_text("Not answered")
+        page.reload()
+
+
 # --- tools ------------------------------------------------------------------------------------
 
 
@@ -279,11 +317,13 @@ def test_a_model_is_chosen_and_remembered_and_shown_a_picture(page: Page, site: 
             {"name": "page.html", "mimeType": "text/html", "buffer": b"<script>"},
         ]
     )
-    expect(page.get_by_role("alert")).to_contain_text("page.html is no PNG")
+    expect(page.get_by_role("alert")).to_contain_text("page.html is not a PNG")
     expect(page.get_by_role("list", name="Attached pictures").get_by_role("img")).to_be_visible()
+    assert overflow(page) <= 0
     shoot(page, "chat-attached")
     say(page, "model")
     expect(said(page, f"I am understudy. dot.png of {len(PICTURE)} bytes")).to_be_visible()
+    expect(page.get_by_role("alert")).to_have_count(0)  # what could not be sent is no matter any more
     for _ in range(2):
         expect(page.locator(".entry-user").get_by_role("img", name="dot.png")).to_be_visible()
         expect(picker).to_have_value("understudy")
@@ -346,3 +386,30 @@ def test_a_question_is_asked_back_and_answered_by_keyboard_alone(page: Page, sit
             break
     page.keyboard.press("Enter")
     expect(said(page, "At last: notes.txt is gone")).to_be_visible()
+
+
+def test_eight_questions_are_answered_by_keyboard_alone(page: Page, site: Server) -> None:
+    page.goto(site.url)
+    expect(page.get_by_label("Message")).to_be_focused()
+    page.keyboard.type("eight")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("textbox", name="Who travels?")).to_be_focused()
+    for keys in (
+        ("Ada", "Tab"),
+        ("", "Space", "ArrowRight", "Tab"),  # not urgent
+        ("", "Space", "ArrowDown", "Tab"),  # business
+        ("", "Space", "Tab", "Tab", "Tab"),  # soup
+        ("", "Tab"),  # from Oslo
+        ("Bergen", "Tab"),
+        ("", "Tab"),  # with a window
+        ("Storgata 1", "Tab"),
+        ("Lillehammer", "Enter"),
+    ):
+        page.keyboard.type(keys[0])
+        for key in keys[1:]:
+            page.keyboard.press(key)
+    expect_status(page, "done")
+    expect(page.locator(".answered-answer")).to_have_text(
+        ["Ada", "no", "Business", "soup", "Oslo", "Bergen", "yes", re.compile("Lillehammer")]
+    )
+    expect(page.get_by_label("Message")).to_be_focused()  # and on it goes

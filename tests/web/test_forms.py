@@ -197,6 +197,7 @@ def test_hostile_results_do_no_harm(page: Page, site: Server) -> None:
     expect(shown).to_contain_text("<img src=x onerror=alert(4)>")
     assert shown.locator("a").count() == 0
     assert shown.locator("script, iframe, img:not([src^='data:image/'])").count() == 0
+    expect(shown.locator(".file-name").last).to_have_text("b>gnp.html")  # and not turned round
     with page.expect_download() as saved:
         shown.get_by_role("button", name="Download").last.click()
     assert "/" not in saved.value.suggested_filename

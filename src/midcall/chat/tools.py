@@ -22,7 +22,7 @@ from midcall.chat.conversation import (
     Pending,
     answered_question,
 )
-from midcall.chat.details import Files, ToolDetails
+from midcall.chat.details import Files, ToolDetails, now
 from midcall.chat.dialect import (
     GONE,
     JointSave,
@@ -463,7 +463,10 @@ class TurnCalls:
         pending.answers[key] = answer
         asked = pending.questions.get(key)
         if asked is not None:
-            noted = answered_question(asked, answer["action"], answer.get("content"))
+            if asked.until is not None and asked.until <= timestamp(now(), "milliseconds"):
+                noted = answered_question(asked, "dropped")  # it came too late
+            else:
+                noted = answered_question(asked, answer["action"], answer.get("content"))
             self._conversation.details_of(pending.call.id).note(noted)
 
     async def take(self, response: ElicitResponse) -> None:

@@ -122,6 +122,8 @@ export interface Elicit {
   component?: { name: string; props: Record<string, unknown> } | null;
   mode?: string | null;
   url?: string | null;
+  /** When it is too late. */
+  until?: string | null;
 }
 
 export interface Conversation {
@@ -265,7 +267,13 @@ export interface CallDetails {
   status: string;
   arguments?: unknown;
   entries?: CallEntry[];
-  outcome?: { error?: { message?: string }; contents?: unknown[]; content?: unknown[] } | null;
+  /** As the protocol keeps it by which it was called. */
+  outcome?: {
+    error?: { message?: string; code?: string };
+    contents?: unknown[];
+    content?: unknown[];
+    result?: { content?: unknown[] };
+  } | null;
 }
 
 // --- the hub's own protocol -------------------------------------------------------------------

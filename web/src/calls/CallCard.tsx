@@ -3,6 +3,8 @@ import { type ReactNode, useEffect, useId, useState } from "react";
 import { answerCall, showCall } from "../api/calls";
 import { readable } from "../api/http";
 import type { AskedQuestion, CallDetails, CallEntry, CallSummary } from "../api/types";
+import { isObject } from "../forms/schema";
+import { shortened } from "../notices/waiting";
 import { OpenQuestion } from "../questions/OpenQuestion";
 import { Link } from "../router";
 import { announce } from "../ui/Announcer";
@@ -127,13 +129,13 @@ function AskedHere(props: {
         {(isMine || props.admin) && isForPerson(question) && (
           <button
             type="button"
-            className="button button-small button-primary"
+            className={isOpen ? "button button-small" : "button button-small button-primary"}
             aria-expanded={isOpen}
             aria-controls={form}
-            aria-label={`${action}: ${question.message}`}
+            aria-label={`${isOpen ? "Close" : action}: ${question.message}`}
             onClick={() => setOpen(!isOpen)}
           >
-            {action}
+            {isOpen ? "Close" : action}
           </button>
         )}
       </Message>
@@ -154,7 +156,7 @@ function Message(props: { message: string; age: number; who: string; children?: 
   return (
     <div className="call-question">
       <Icon name="question" />
-      <span className="call-message">{props.message}</span>
+      <span className="call-message">{shortened(props.message)}</span>
       <span className="muted" title={momentText(props.age)}>
         asked of {props.who} {ageText(props.age)} ago
       </span>
@@ -184,8 +186,8 @@ function Details({ call }: { call: CallSummary }): ReactNode {
   }, [call.id, stands]);
   if (error !== null) return <p className="question-error">{error}</p>;
   if (found === null) return <p className="muted">Loading…</p>;
-  const failure = found.outcome?.error?.message;
-  const result = found.outcome?.contents ?? found.outcome?.content;
+  const { error: failure, contents, content, result } = found.outcome ?? {};
+  const given = contents ?? content ?? result?.content;
   return (
     <div className="call-details">
       {found.arguments !== undefined && (
@@ -208,12 +210,12 @@ function Details({ call }: { call: CallSummary }): ReactNode {
       {found.outcome != null && (
         <section>
           <h3>Outcome</h3>
-          {failure !== undefined ? (
-            <p className="question-error">
-              <Icon name="alert" /> {failure}
+          {failure?.message !== undefined ? (
+            <p className={REFUSED.has(failure.code ?? "") ? "muted" : "question-error"}>
+              <Icon name="alert" /> {failure.message}
             </p>
-          ) : Array.isArray(result) ? (
-            contentsOf(result).map((content, n) => (
+          ) : Array.isArray(given) ? (
+            given.flatMap(contentsOf).map((content, n) => (
               // biome-ignore lint/suspicious/noArrayIndexKey: results have no other name
               <ContentView key={n} content={content} />
             ))
@@ -225,6 +227,9 @@ function Details({ call }: { call: CallSummary }): ReactNode {
     </div>
   );
 }
+
+/** Whoever does not want to answer has not made it fail. */
+const REFUSED = new Set(["declined", "cancelled"]);
 
 const ENTRY_ICONS: Record<CallEntry["type"], IconName> = {
   step: "check",
@@ -239,10 +244,16 @@ function Entry({ entry }: { entry: CallEntry }): ReactNode {
       <span className="call-what">{entry.what}</span>
       <span className="badge">{entry.state}</span>
       {entry.value !== undefined && entry.value !== null && (
-        <Json value={entry.value} label={`value of ${entry.what}`} />
+        <Json value={answerIn(entry)} label={`value of ${entry.what}`} />
       )}
     </li>
   );
+}
+
+/** The value of a step, or what was answered, without the word for the kind of question around it. */
+function answerIn({ type, value }: CallEntry): unknown {
+  const [only, ...more] = type === "question" && isObject(value) ? Object.values(value) : [];
+  return only === undefined || more.length > 0 ? value : only;
 }
 
 const momentText = (secondsAgo: number): string => new Date(Date.now() - secondsAgo * 1000).toLocaleString();

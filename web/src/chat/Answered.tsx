@@ -31,7 +31,8 @@ export const Answered = memo(function Answered({ list }: { list: readonly Answer
 function Answer({ content, schema }: AnsweredQuestion): ReactNode {
   if (content === undefined || content === null) return "Done";
   const shown = schema ? named(content, schema) : content;
-  const values = isObject(shown) ? Object.values(shown) : [];
+  const values = isObject(shown) ? Object.values(shown) : [shown];
+  if (values.length === 0) return "Done"; // of a page that was to be visited
   // The name of the only field says nothing that the question did not.
   return <Readable value={values.length === 1 ? values[0] : shown} />;
 }

@@ -121,7 +121,7 @@ export function ChatPage({
         {state.offline && (
           <div className="banner" role="status">
             <Icon name="again" className="turning" />
-            The line to the server is lost. Trying again…
+            Connection lost. Reconnecting…
           </div>
         )}
         {choosing && isAsking && (

@@ -43,7 +43,9 @@ export function Composer(props: {
     area.style.height = `${Math.min(area.scrollHeight, 200)}px`;
   }, [draft, ref]);
   const send = (): void => {
-    if (text && !running) props.onSend(text);
+    if (!text || running) return;
+    setFault(null);
+    props.onSend(text);
   };
   const onKey = (event: KeyboardEvent): void => {
     if (event.key !== "Enter" || event.shiftKey || event.nativeEvent.isComposing) return;
@@ -108,9 +110,7 @@ export function Composer(props: {
             <input
               ref={picker}
               type="file"
-              className="sr-only"
-              tabIndex={-1}
-              aria-hidden="true"
+              hidden
               accept={TYPES.join(",")}
               multiple
               onChange={(event) => {
@@ -176,8 +176,8 @@ function ModelLine(props: {
   if (model === null) return "\u00a0";
   const script = model.scripted && (
     <>
-      <span className="badge badge-warn">Scripted model</span> Its words are written in advance; the tools are
-      real.
+      <span className="badge badge-warn">Scripted model</span>
+      <span>Its words are written in advance; the tools are real.</span>
     </>
   );
   if (models.length < 2) return script || <>Model: {model.name}</>;
@@ -194,7 +194,7 @@ function ModelLine(props: {
             <option key={name}>{name}</option>
           ))}
         </select>
-      </label>{" "}
+      </label>
       {script}
     </>
   );

@@ -62,7 +62,7 @@ export default function ConversationDialog(props: {
       </Dialog>
     );
   return (
-    <Dialog title={name} onClose={onClose} className="conversation-dialog">
+    <Dialog title="Conversation" onClose={onClose} className="conversation-dialog">
       <form className="rename" onSubmit={rename}>
         <label className="field-label" htmlFor="conversation-title">
           Title

@@ -4,6 +4,7 @@
  */
 import { type ReactNode, useEffect, useRef } from "react";
 import type { Elicit } from "../api/types";
+import { shortened } from "../notices/waiting";
 import { humanPart } from "../questions/question";
 
 export function Instead(props: {
@@ -30,7 +31,7 @@ export function Instead(props: {
         <strong>{only?.toolName}</strong> waits for your{" "}
         {several
           ? `answers to ${questions.length} questions.`
-          : `answer: “${humanPart(only?.message ?? "")}”`}
+          : `answer: “${shortened(humanPart(only?.message ?? ""))}”`}
       </p>
       <div className="form-actions">
         <button ref={first} type="button" className="button button-primary" onClick={props.onAnswer}>

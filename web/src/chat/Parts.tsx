@@ -5,6 +5,7 @@ import { readable } from "../api/http";
 import type { ContentPart } from "../api/types";
 import { Icon } from "../ui/Icon";
 import { SafeLink } from "../ui/Markdown";
+import { nameText, sizeText } from "../ui/size";
 import { save } from "./save";
 
 export function Parts(props: { conversation: string | null; parts: readonly ContentPart[] }): ReactNode {
@@ -129,9 +130,5 @@ function LinkPart({ part }: { part: ContentPart }): ReactNode {
   );
 }
 
-const caption = ({ name, size }: ContentPart): string => (size ? `${name}, ${sizeText(size)}` : name);
-
-export function sizeText(size: number): string {
-  if (size < 1000) return `${size} bytes`;
-  return size < 1_000_000 ? `${(size / 1000).toFixed(1)} kB` : `${(size / 1_000_000).toFixed(1)} MB`;
-}
+const caption = ({ name, size }: ContentPart): string =>
+  size ? `${nameText(name)}, ${sizeText(size)}` : nameText(name);

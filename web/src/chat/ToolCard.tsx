@@ -167,6 +167,9 @@ function Again({ call, onAgain }: { call: ToolCall; onAgain: (call: ToolCall) =>
   );
 }
 
+/** Of a text that is shown as such; a longer one can be scrolled in a box. */
+const MOST_LETTERS = 10_000;
+
 const took = (seconds: number): string =>
   seconds < 1
     ? `${Math.max(1, Math.round(seconds * 1000))} ms`
@@ -190,6 +193,7 @@ function Result({ content, structured }: { content: string; structured?: unknown
       </>
     );
   }
+  if (content.length > MOST_LETTERS) return <Json value={content} label="result" />;
   return <p className="tool-text">{content || "(no output)"}</p>;
 }
 

@@ -13,7 +13,7 @@ export async function readFiles(
   const read: NewFile[] = [];
   let refused: string | null = null;
   for (const file of files) {
-    if (!TYPES.includes(file.type)) refused = `${file.name} is no PNG, JPEG, GIF or WebP picture.`;
+    if (!TYPES.includes(file.type)) refused = `${file.name} is not a PNG, JPEG, GIF or WebP picture.`;
     else if (file.size > MOST_BYTES) refused = `${file.name} is larger than 4 MB.`;
     else if (file.size === 0) refused = `${file.name} is empty.`;
     else if (read.length >= room) refused = `A message has ${MOST_FILES} pictures at most.`;

@@ -182,12 +182,10 @@ const REASONS: Record<string, string> = {
 /** With a question answered: it is not asked any more, and stays with its answer. */
 export function withAnswer(transcript: Transcript, elicit: Elicit, reply: Reply): Transcript {
   const { elicitId, message, component, schema } = elicit;
-  const noted: AnsweredQuestion = {
-    elicitId,
-    message,
-    ...reply,
-    ...(component || !schema ? {} : { schema }),
-  };
+  const isLate = elicit.until != null && Date.parse(elicit.until) <= Date.now();
+  const noted: AnsweredQuestion = isLate
+    ? dropped(elicit)
+    : { elicitId, message, ...reply, ...(component || !schema ? {} : { schema }) };
   return inCall(transcript, elicit, (call) => {
     const questions = call.questions.filter((one) => one.elicitId !== elicitId);
     const answered = [...call.answered.filter((one) => one.elicitId !== elicitId), noted];

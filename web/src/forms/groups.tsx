@@ -40,9 +40,7 @@ export function ObjectField(props: FieldProps & { kind: Extract<Kind, { is: "obj
   return (
     <Group of={props} className="nested">
       <Properties kind={props.kind} value={props.value} onChange={props.onChange} path={props.path} />
-      {!props.required && (
-        <Remove label={`Leave out ${props.label}`} onClick={() => props.onChange(undefined)} />
-      )}
+      {!props.required && <LeaveOut label={props.label} onClick={() => props.onChange(undefined)} />}
     </Group>
   );
 }
@@ -112,9 +110,7 @@ export function TupleField(props: FieldProps & { items: Schema[] }): ReactNode {
           required
         />
       ))}
-      {!props.required && (
-        <Remove label={`Leave out ${props.label}`} onClick={() => props.onChange(undefined)} />
-      )}
+      {!props.required && <LeaveOut label={props.label} onClick={() => props.onChange(undefined)} />}
     </Group>
   );
 }
@@ -213,6 +209,15 @@ function Add({ label, onClick }: { label: string; onClick: () => void }): ReactN
       onClick={onClick}
     >
       <Icon name="plus" /> Add
+    </button>
+  );
+}
+
+function LeaveOut({ label, onClick }: { label: string; onClick: () => void }): ReactNode {
+  const { disabled } = useForm();
+  return (
+    <button type="button" className="button button-small" disabled={disabled} onClick={onClick}>
+      Leave out<span className="sr-only"> {label}</span>
     </button>
   );
 }

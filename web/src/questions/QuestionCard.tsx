@@ -192,7 +192,7 @@ function Visit(props: { url: string; busy: boolean; accept: () => void; refusals
   );
 }
 
-function TimeLeft({ deadline }: { deadline: number }): ReactNode {
+export function TimeLeft({ deadline }: { deadline: number }): ReactNode {
   const [left, setLeft] = useState(() => secondsTo(deadline));
   useEffect(() => {
     const timer = setInterval(() => setLeft(secondsTo(deadline)), 1000);

@@ -14,7 +14,7 @@ import { announce } from "../ui/Announcer";
 import { Icon } from "../ui/Icon";
 import { Markdown } from "../ui/Markdown";
 import { Readable } from "../ui/Readable";
-import { bringIntoView, focusOn, isBusyElsewhere, isSaid } from "./QuestionCard";
+import { bringIntoView, focusOn, isBusyElsewhere, isSaid, TimeLeft } from "./QuestionCard";
 import { type QuestionView, yesOrNo } from "./question";
 
 /** Whether a question fits into a form with others. */
@@ -37,6 +37,7 @@ export function QuestionGroup(props: {
     [questions, values, tried],
   );
   const first = questions[0]?.message ?? "";
+  const limits = questions.flatMap(({ deadline }) => deadline ?? []);
   useEffect(() => {
     announce(`${questions.length} questions. ${first}`);
     if (!isBusyElsewhere()) focusOn(card.current);
@@ -84,6 +85,7 @@ export function QuestionGroup(props: {
           {busy ? "Sending…" : "Answer all"}
         </button>
         <div className="question-refusals">
+          {limits.length > 0 && <TimeLeft deadline={Math.min(...limits)} />}
           <button
             type="button"
             className="button button-quiet"

@@ -62,4 +62,10 @@ describe("a question of the chat", () => {
     expect(fromElicit({ ...elicit, schema: { "x-model-context": { a: 1 } } }).context).toEqual({ a: 1 });
     expect(fromElicit({ ...elicit, context: {} }).context).toBeNull();
   });
+
+  it("has the limit that its tool has set", () => {
+    const until = new Date(Date.now() + 60_000).toISOString();
+    expect(fromElicit({ ...elicit, until }).deadline).toBeGreaterThan(performance.now());
+    expect(fromElicit(elicit).deadline).toBeNull();
+  });
 });

@@ -30,7 +30,7 @@ export function fromElicit(elicit: Elicit): QuestionView {
     context: context !== null && Object.keys(context).length > 0 ? context : null,
     component: elicit.component ?? null,
     url: elicit.url ?? null,
-    deadline: null,
+    deadline: elicit.until ? deadlineOf(Date.parse(elicit.until) - Date.now()) : null,
   };
 }
 

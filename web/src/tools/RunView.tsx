@@ -5,6 +5,7 @@ import type { Received } from "../api/socket";
 import type { Reply, Schema } from "../api/types";
 import { isFile, resolve } from "../forms/schema";
 import { QuestionCard } from "../questions/QuestionCard";
+import { isPlain, QuestionGroup } from "../questions/QuestionGroup";
 import { fromRequest, type QuestionView } from "../questions/question";
 import { ContentView } from "../ui/ContentView";
 import { CopyButton } from "../ui/CopyButton";
@@ -27,6 +28,13 @@ const STATUS: Record<Run["status"], string> = {
   elsewhere: "followed in another window",
 };
 
+/** How the person has ended it; whoever does not want to answer has not made it fail. */
+function refusalOf(run: Run): "declined" | "cancelled" | null {
+  const isRefused = run.status === "failed" && [...run.replies.values()].some((one) => one !== "accept");
+  const code = isRefused && run.items.findLast((item) => item.type === "error")?.code;
+  return code === "declined" || code === "cancelled" ? code : null;
+}
+
 export function RunView({ run, returns }: { run: Run; returns: Schema | null | undefined }): ReactNode {
   const [isRaw, setRaw] = useState(false);
   const card = useRef<HTMLElement>(null);
@@ -34,12 +42,13 @@ export function RunView({ run, returns }: { run: Run; returns: Schema | null | u
     card.current?.scrollIntoView({ block: "nearest" });
   }, []);
   const file = returns && isFile(resolve(returns, returns)) ? (run.method.split(".").pop() ?? "file") : null;
+  const refusal = refusalOf(run);
   const seconds = run.ended === null ? null : (run.ended - run.started) / 1000;
   return (
     <article
       ref={card}
       className="run"
-      data-status={run.status}
+      data-status={refusal ?? run.status}
       aria-label={`Run ${run.id} of ${run.method}`}
     >
       <header>
@@ -49,7 +58,9 @@ export function RunView({ run, returns }: { run: Run; returns: Schema | null | u
             ? "Connection lost. Reconnecting…"
             : run.questions.length > 0
               ? "asks you"
-              : STATUS[run.status]}
+              : refusal === null
+                ? STATUS[run.status]
+                : `${refusal} by you`}
           {seconds !== null && ` after ${seconds < 10 ? seconds.toFixed(2) : seconds.toFixed(0)} s`}
         </span>
         <span className="run-actions">
@@ -96,9 +107,7 @@ export function RunView({ run, returns }: { run: Run; returns: Schema | null | u
           {run.progress !== null && run.ended === null && <Progress {...run.progress} />}
         </>
       )}
-      {run.questions.map((asked) => (
-        <AskedNow key={asked.item.request_id} asked={asked} run={run} />
-      ))}
+      <Questions run={run} />
     </article>
   );
 }
@@ -114,26 +123,41 @@ function withoutBytes(items: readonly Received[]): unknown {
   return JSON.parse(JSON.stringify(items, short)) as unknown;
 }
 
-function AskedNow({ asked, run }: { asked: Asked; run: Run }): ReactNode {
-  const { item, deadline } = asked;
-  const [question] = useState<QuestionView>(() =>
-    fromRequest({ ...item, ...(deadline === null ? {} : { timeout_ms: deadline - Date.now() }) }),
+/** What a run asks now: several plain questions are one form. */
+function Questions({ run }: { run: Run }): ReactNode {
+  const plain = run.questions.filter(({ item }) => isPlain(fromRequest(item)));
+  const grouped = plain.length > 1 ? plain : [];
+  const single = run.questions.filter((one) => !grouped.includes(one)).map((one) => [one]);
+  return [...(grouped.length > 0 ? [grouped] : []), ...single].map((asked) => (
+    <AskedNow key={asked.map(({ item }) => item.request_id).join(" ")} asked={asked} run={run} />
+  ));
+}
+
+function AskedNow({ asked, run }: { asked: readonly Asked[]; run: Run }): ReactNode {
+  const [questions] = useState<QuestionView[]>(() =>
+    asked.map(({ item, deadline }) =>
+      fromRequest({ ...item, ...(deadline === null ? {} : { timeout_ms: deadline - Date.now() }) }),
+    ),
   );
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState<string | null>(null);
-  const reply = async (given: Reply): Promise<void> => {
+  const reply = async (given: readonly Reply[]): Promise<void> => {
     setBusy(true);
     setError(null);
     try {
-      await runStore.reply(run.id, item.request_id, item.request_type, given);
+      const answers = asked.flatMap((one, n) => (given[n] === undefined ? [] : [[one, given[n]] as const]));
+      await runStore.reply(run.id, ...answers);
     } catch (failure) {
       setError(readable(failure));
       setBusy(false);
     }
   };
-  return (
-    <QuestionCard question={question} onReply={(given) => void reply(given)} busy={busy} error={error} />
-  );
+  const [only, ...more] = questions;
+  if (only === undefined || more.length > 0)
+    return (
+      <QuestionGroup questions={questions} onReply={(given) => void reply(given)} busy={busy} error={error} />
+    );
+  return <QuestionCard question={only} onReply={(given) => void reply([given])} busy={busy} error={error} />;
 }
 
 function ShownView({ shown, run }: { shown: Shown; run: Run }): ReactNode {
@@ -220,8 +244,10 @@ const ItemView = memo(function ItemView({
       );
     case "error":
       return (
-        <li className="item item-error" role="alert">
-          <Icon name="alert" /> {item.message} <code>{item.code}</code>
+        <li className="item item-error">
+          <span role="alert">
+            <Icon name="alert" /> {item.message} <code>{item.code}</code>
+          </span>
         </li>
       );
     case "request":

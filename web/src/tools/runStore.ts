@@ -7,9 +7,9 @@ import { useSyncExternalStore } from "react";
 import { backOff } from "../api/follow";
 import { readable, Unreachable } from "../api/http";
 import { type HubSocket, hub, LineLost, type Received, RpcError } from "../api/socket";
-import type { Reply, RequestType } from "../api/types";
+import type { Reply } from "../api/types";
 import { toAnswer } from "../questions/question";
-import { newRun, over, type Run, replied, taken } from "./runs";
+import { type Asked, newRun, over, type Run, replied, taken } from "./runs";
 
 const PLACE = "midcall.runs";
 const MOST_RUNS = 20;
@@ -80,12 +80,21 @@ export class RunStore {
     if (call != null) await this.#socket.unsubscribe(call).catch(() => {});
   }
 
-  /** Answer a question. Raises why that is not taken. */
-  async reply(id: number, requestId: string, asked: RequestType, given: Reply): Promise<void> {
+  /** Answer questions. Raises why one of them is not taken. */
+  async reply(id: number, ...given: readonly (readonly [Asked, Reply])[]): Promise<void> {
     const call = this.#find(id)?.call;
     if (call == null) throw new LineLost();
-    await this.#socket.respond(call, requestId, toAnswer(asked, given));
-    this.#change(id, (run) => replied(run, requestId, given.action));
+    const results = await Promise.allSettled(
+      given.map(([{ item }, reply]) =>
+        this.#socket.respond(call, item.request_id, toAnswer(item.request_type, reply)),
+      ),
+    );
+    const isTaken = given.filter((_, n) => results[n]?.status === "fulfilled");
+    this.#change(id, (run) =>
+      isTaken.reduce((now, [{ item }, reply]) => replied(now, item.request_id, reply.action), run),
+    );
+    const refused = results.find((one) => one.status === "rejected");
+    if (refused !== undefined) throw refused.reason;
   }
 
   /** Follow a run here that was followed elsewhere. */

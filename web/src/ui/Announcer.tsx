@@ -7,8 +7,11 @@ import { type ReactNode, useSyncExternalStore } from "react";
 let said = "";
 const listeners = new Set<() => void>();
 
+/** Letters that are said; nobody listens to more at once. */
+const MOST = 1000;
+
 export function announce(text: string): void {
-  const trimmed = text.trim();
+  const trimmed = text.slice(0, MOST).trim();
   if (!trimmed) return;
   said = said === trimmed ? `${trimmed}\u00a0` : trimmed; // the same words again are a change, too
   for (const listener of listeners) listener();
@@ -50,4 +53,7 @@ export class Speech {
 }
 
 const plain = (markdown: string): string =>
-  markdown.replace(/[*_`#>|]+/g, " ").replace(/\[([^\]]*)\]\([^)]*\)/g, "$1");
+  markdown
+    .slice(0, MOST)
+    .replace(/[*_`#>|]+/g, " ")
+    .replace(/\[([^\]]*)\]\([^)]*\)/g, "$1");

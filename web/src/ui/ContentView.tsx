@@ -9,7 +9,7 @@ import { isObject } from "../forms/schema";
 import { Icon } from "./Icon";
 import { Json } from "./Json";
 import { SafeLink } from "./Markdown";
-import { sizeText } from "./size";
+import { nameText, sizeText } from "./size";
 
 export type Content =
   | { kind: "image" | "audio"; type: string; data: string }
@@ -154,7 +154,7 @@ function Save({ name, data, type }: { name: string; data: string; type: string }
   return (
     <span className="file">
       <Icon name="file" />
-      <span className="file-name">{name}</span>
+      <span className="file-name">{nameText(name)}</span>
       <span className="muted">
         {type && `${type}, `}
         {sizeText(size)}

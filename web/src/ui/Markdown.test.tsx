@@ -35,6 +35,14 @@ describe("Markdown", () => {
     for (const link of container.querySelectorAll("a")) expect(link.protocol).toMatch(/^https?:$|^mailto:$/);
   });
 
+  it.each([">", "> ", "1. ", "- + * ", "*a **b ", "_a_b", "[a](", "![", "*", "<a "])(
+    "is not held by a stranger who writes %j without end",
+    (piece) => {
+      const text = piece.repeat(Math.floor(50_000 / piece.length));
+      expect(render(<Markdown text={text} />).container.querySelector("pre")?.textContent).toBe(text);
+    },
+  );
+
   it("opens links elsewhere, and tells nobody", () => {
     render(<Markdown text="[docs](https://example.com/a?b=1&c=2)" />);
     const link = screen.getByRole<HTMLAnchorElement>("link");

@@ -9,10 +9,20 @@ import { Fragment, memo, type ReactNode, useEffect, useMemo, useState } from "re
 import { CopyButton } from "./CopyButton";
 
 const MOST_LETTERS = 50_000;
+const MOST_MARKS = 2000;
 
-/** A text that is longer than anybody reads stays as it is: the parser's time grows faster than the text. */
+/** More lists and quotations in one another, at the beginning of a line, than anybody writes. */
+const DEEP = /^(?:[ \t]*(?:>|[-+*][ \t]|\d{1,9}[.)][ \t])){20}/m;
+
+/** Nothing for a text that would hold the page: the parser's time grows with the square of the marks in a paragraph. */
+function parsed(text: string): Token[] | null {
+  if (text.length > MOST_LETTERS || DEEP.test(text)) return null;
+  const isFull = (paragraph: string): boolean => (paragraph.match(/[*_~`[\]<]/g)?.length ?? 0) > MOST_MARKS;
+  return text.split(/\n[ \t]*\n/).some(isFull) ? null : lexer(text, { gfm: true });
+}
+
 export const Markdown = memo(function Markdown({ text }: { text: string }): ReactNode {
-  const tokens = useMemo(() => (text.length > MOST_LETTERS ? null : lexer(text, { gfm: true })), [text]);
+  const tokens = useMemo(() => parsed(text), [text]);
   if (tokens === null) return <pre className="prose">{text}</pre>;
   return <div className="prose">{tokens.map((token, n) => blockWithKey(token, n))}</div>;
 });

@@ -24,7 +24,7 @@ interface Family {
 
 const words = (text: string): ReadonlySet<string> => new Set(text.split(" "));
 
-const SLASHES = /\/\/[^\n]*|\/\*[\s\S]*?(?:\*\/|$)/.source;
+const SLASHES = /\/\/[^\n]*|\/\*[\s\S]*?(?:\*\/|(?![\s\S]))/.source;
 const HASH = /#[^\n]*/.source;
 
 const C_LIKE: Family = {
@@ -36,7 +36,7 @@ const C_LIKE: Family = {
 };
 const PYTHON: Family = {
   comment: HASH,
-  string: `[rbfu]{0,2}(?:"""[\\s\\S]*?(?:"""|$)|'''[\\s\\S]*?(?:'''|$)|${STRING})`,
+  string: `[rbfu]{0,2}(?:"""[\\s\\S]*?(?:"""|(?![\\s\\S]))|'''[\\s\\S]*?(?:'''|(?![\\s\\S]))|${STRING})`,
   words: words(
     "and as assert async await break case class continue def del elif else except False finally for from global if import in is lambda match None nonlocal not or pass raise return self True try type while with yield",
   ),
@@ -49,7 +49,7 @@ const SHELL: Family = {
   ),
 };
 const SQL: Family = {
-  comment: /--[^\n]*|\/\*[\s\S]*?(?:\*\/|$)/.source,
+  comment: /--[^\n]*|\/\*[\s\S]*?(?:\*\/|(?![\s\S]))/.source,
   string: STRING,
   words: words(
     "add all alter and as asc begin between by case check column commit constraint create cross default delete desc distinct drop else end exists foreign from full group having if in index inner insert into is join key left like limit not null offset on or order outer primary references returning right rollback select set table then union unique update using values view when where with",
@@ -58,11 +58,11 @@ const SQL: Family = {
 const DATA: Family = { comment: HASH, string: STRING, words: words("true false null yes no on off") };
 const JSON_LIKE: Family = { comment: SLASHES, string: STRING, words: words("true false null") };
 const CSS: Family = {
-  comment: /\/\*[\s\S]*?(?:\*\/|$)/.source,
+  comment: /\/\*[\s\S]*?(?:\*\/|(?![\s\S]))/.source,
   string: STRING,
   words: words("important media supports import from to and not only"),
 };
-const MARKUP: Family = { comment: /<!--[\s\S]*?(?:-->|$)/.source, string: STRING, words: words("") };
+const MARKUP: Family = { comment: /<!--[\s\S]*?(?:-->|(?![\s\S]))/.source, string: STRING, words: words("") };
 
 const FAMILIES: Record<string, Family> = {
   ...of(

@@ -1,6 +1,9 @@
-const UNITS = ["B", "kB", "MB", "GB"];
+const UNITS = ["bytes", "kB", "MB", "GB"];
 
-/** `12 B`, `3.4 kB`, `12 MB` */
+/** The name of a file without letters that nobody sees, as those that turn others round: it shall end as it does. */
+export const nameText = (name: string): string => name.replace(/[\p{Cc}\p{Cf}]/gu, "");
+
+/** `12 bytes`, `3.4 kB`, `12 MB` */
 export function sizeText(bytes: number): string {
   let size = bytes;
   let unit = 0;
