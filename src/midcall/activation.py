@@ -13,6 +13,7 @@ import functools
 import hashlib
 import inspect
 import itertools
+import logging
 import re
 import types
 import typing
@@ -33,6 +34,8 @@ from midcall.errors import InvalidArguments, NotAllowed, RegistrationError
 from midcall.principal import Principal, RequestInfo
 from midcall.selection import checked_tags
 from midcall.steps import in_thread
+
+log = logging.getLogger("midcall.activation")
 
 _NAMESPACE = re.compile(r"^[A-Za-z][A-Za-z0-9_-]*$")
 _STREAMS = (
@@ -145,8 +148,13 @@ class Method:
             raise RegistrationError(f"{name_of(function)}: {error}") from error
         self.params = {"properties": {}, **self._shape.schema}
         given = _element_type(returns) if self.streaming else returns
-        self.returns = output_schema(given)
         self.gives_content = _may_be_content(given)
+        try:
+            self.returns = output_schema(given)
+        except TypeError as error:
+            self.returns = None
+            if self.kind == "method" and not self.gives_content:
+                log.warning("%s has no output schema: %s", name_of(function), error)
 
     def schema(self, namespace: str = "") -> dict[str, Any]:
         """What introspection shows of this method."""

@@ -316,19 +316,21 @@ class RateLimit:
     """How many calls a second each caller may start; `AT_ONCE` seconds' worth of them may come together.
 
     Without a rate, a caller with a name may start `RATE`, and all others together `UNNAMED_RATE`. A rate of 0
-    is no limit. `at_once` is another number of seconds. (A bucket of tokens for each caller, of which only
-    the moment is kept at which it is full.)
+    is no limit. `at_once` is another number of seconds, and `told` what the error says that is allowed. (A
+    bucket of tokens for each caller, of which only the moment is kept at which it is full.)
     """
 
-    __slots__ = ("_clock", "_full_at", "_named", "_swept", "_unnamed")
+    __slots__ = ("_clock", "_full_at", "_named", "_swept", "_told", "_unnamed")
 
     def __init__(
         self,
         rate: float | None = None,
         *,
         at_once: float = AT_ONCE,
+        told: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._told = told
         self._named = _Rate.of(RATE if rate is None else rate, at_once)
         self._unnamed = _Rate.of(UNNAMED_RATE if rate is None else rate, at_once)
         self._clock = clock
@@ -346,7 +348,8 @@ class RateLimit:
         elif full_at - now > room:
             refused(RateLimited.code)
             seconds = max(math.ceil(full_at - now - room), 1)
-            raise RateLimited(f"More than {1 / pause:g} calls a second; try again in {seconds} s", seconds)
+            told = self._told or f"{1 / pause:g} calls a second"
+            raise RateLimited(f"More than {told}; try again in {seconds} s", seconds)
         self._full_at[principal] = full_at + pause
         if len(self._full_at) > self._swept:
             self._full_at = {who: at for who, at in self._full_at.items() if at > now}

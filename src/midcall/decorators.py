@@ -188,6 +188,9 @@ def _mark(kind: Kind, name: str | None, options: Mapping[str, Any], **more: Any)
     """What an author said. Raises `TypeError` for what means nothing: a scope by a wrong name is no scope."""
     for key in options.keys() - _OPTIONS.get(kind, set()):
         raise TypeError(f"{kind}() got an unexpected keyword argument {key!r}")
+    for key in more.keys() & {"uri", "of", "argument"}:
+        if not isinstance(more[key], str):  # as of a decorator that is used bare
+            raise TypeError(f"{kind}() takes {key} as text, and got {more[key]!r}")
     extras: dict[str, Any] = {
         key: tuple(one) if key in _TUPLES else one for key, one in {**options, **more}.items() if one
     }

@@ -83,15 +83,24 @@ class RunningLifespan:
         except (Exception, SystemExit, asyncio.CancelledError) as error:
             if not value.done():
                 self._failed(value, error)
-            elif not isinstance(error, asyncio.CancelledError):
+            elif isinstance(error, asyncio.CancelledError):
+                pass  # the event loop ends, or `leave` waits no longer
+            elif over.is_set():
                 log.exception("The lifespan of hub %r failed as it ended", self._name)
+            else:  # as a task group does, when one of its tasks fails
+                self._forget(value)
+                log.exception("The lifespan of hub %r broke off; the next call enters it again", self._name)
 
     def _failed(self, value: "asyncio.Future[Any]", error: BaseException) -> None:
-        if self._value is value:
-            self._value = self._holder = None  # the next call tries again
+        self._forget(value)
         told = str(error)
         why = f"{type(error).__name__}: {told}" if told else type(error).__name__
         failure = LifespanError(f"The lifespan of hub {self._name!r} failed to start: {why}")
         failure.__cause__ = error
         value.set_exception(failure)
         value.exception()  # nobody may be left who would ask
+
+    def _forget(self, value: "asyncio.Future[Any]") -> None:
+        """Have the next call enter it again."""
+        if self._value is value:
+            self._value = self._holder = None

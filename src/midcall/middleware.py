@@ -352,7 +352,8 @@ def rate_limit(
 ) -> Middleware:
     """Each principal may make so many calls in so many seconds: `hub.use(rate_limit(60, per=60))`.
 
-    All of them may come at once. One more raises `RateLimited`. Callers without a name count as one.
+    All of them may come at once, and then one whenever its share of the time is over. One more raises
+    `RateLimited`. Callers without a name count as one. It is counted in each process apart.
     `methods` are patterns of names, as `files.*`; all that fit count together. A call that is rebuilt is not
     counted again.
     """
@@ -360,7 +361,8 @@ def rate_limit(
         raise ValueError("rate_limit takes a number of calls, and the seconds in which they may be made")
     if isinstance(methods, str):
         methods = (methods,)
-    limit = RateLimit(calls / per, at_once=per, clock=clock)
+    told = f"{calls} {'call' if calls == 1 else 'calls'} in {per:g} s"
+    limit = RateLimit(calls / per, at_once=per, told=told, clock=clock)
 
     async def limited(call: CallContext, next: Next) -> Any:
         if not call.rebuilt and _fits(call.name, methods):

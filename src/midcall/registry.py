@@ -5,6 +5,7 @@ first). It finds a method by its name, tells what there is, and whoever watches 
 nothing: that is the hub's part.
 """
 
+import inspect
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Literal, NamedTuple, Self, TypeVar, Unpack, overload
 
@@ -451,6 +452,11 @@ class Registry:
 def _placed(mark: Mark, function: Callable[..., Any]) -> tuple[str, Mark]:
     """The namespace that a function goes to, as the name before the last dot says, and its mark there."""
     name = mark.name or str(getattr(function, "__name__", ""))
+    if inspect.isclass(function) or next(iter(inspect.signature(function).parameters), "") == "self":
+        raise RegistrationError(
+            f"{name} is {'a class' if inspect.isclass(function) else 'a function of a class'}: "
+            f"use @{mark.kind} inside of the class, and hub.register(...) an instance of it"
+        )
     if mark.kind in ("method", "prompt"):
         namespace, _, last = name.rpartition(".")
         if not last:

@@ -114,13 +114,16 @@ def shape_of(python_type: Any) -> Shape:
 
 
 def output_schema(python_type: Any) -> dict[str, Any] | None:
-    """The JSON Schema of what a method gives, or `None` where it cannot be said."""
+    """The JSON Schema of what a method gives, or `None` if that may be anything.
+
+    Raises `TypeError` for a type that JSON cannot describe.
+    """
     if python_type is Any or python_type is None or python_type is type(None):
         return None
     try:
         return json_schema(TypeAdapter(with_structs(python_type)), "serialization")
-    except (*_UNDESCRIBABLE, TypeError):
-        return None
+    except _UNDESCRIBABLE as error:
+        raise TypeError(_first_line(error)) from error
 
 
 def json_schema(adapter: TypeAdapter[Any], mode: Mode) -> dict[str, Any]:

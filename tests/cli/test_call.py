@@ -363,6 +363,7 @@ def test_a_file_elsewhere_may_import_its_neighbours(tmp_path: Path) -> None:
         (":hub", "a target is a module or a file"),
         ("broken.py", "broken.py, line 2: ZeroDivisionError: division by zero"),
         ("syntax.py", "syntax.py, line 1: "),
+        ("mistaken:hub", "mistaken.py, line 1: ValueError: no number"),
         ("missing.py", "missing.py, line 1: ModuleNotFoundError: No module named 'nothing_of_the_kind'"),
     ],
 )
@@ -372,6 +373,7 @@ def test_a_target_that_cannot_be_loaded_is_told_in_one_line(
     (tmp_path / "cli_app.py").write_text((HERE / "cli_app.py").read_text())
     (tmp_path / "broken.py").write_text("x = 1\ny = x / 0\n")
     (tmp_path / "syntax.py").write_text("def\n")
+    (tmp_path / "mistaken.py").write_text("raise ValueError('no number')\n")
     (tmp_path / "missing.py").write_text("import nothing_of_the_kind\n")
     done = midcall("tools", target, cwd=tmp_path)
     assert done.stderr.startswith(f"midcall: Cannot load {target!r}: ")

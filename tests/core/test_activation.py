@@ -706,3 +706,16 @@ def test_the_plugin_id_is_made_of_namespace_and_major_version():
     assert one["plugin_id"] == "dc560257-b7c5-575b-b893-b448c87ca797"
     assert two["namespace"] == "health"
     assert two["plugin_id"] != one["plugin_id"]
+
+
+def test_a_result_that_json_cannot_describe_is_told_to_the_author(caplog: pytest.LogCaptureFixture):
+    class Opaque: ...
+
+    def known(self) -> list[int]: ...
+    def anything(self) -> Any: ...
+    def opaque(self) -> "list[Opaque]": ...
+
+    opaque.__annotations__["return"] = list[Opaque]
+    hub_of(known, anything, opaque)
+    (told,) = caplog.messages
+    assert "opaque has no output schema: Unable to generate" in told

@@ -119,6 +119,37 @@ def test_a_name_that_is_taken_or_none_is_refused_and_nothing_changes(name: str, 
     assert names(hub) == ["greet", "files.delete", "files.lines"]
 
 
+def test_what_belongs_to_a_class_is_refused_with_what_to_do() -> None:
+    hub = Hub()
+    with pytest.raises(RegistrationError, match=r"read is a function of a class: use @method inside"):
+
+        class Files:
+            @hub.method
+            def read(self) -> str:
+                return "text"
+
+    with pytest.raises(RegistrationError, match=r"Counter is a class: use @prompt inside"):
+
+        @hub.prompt
+        class Counter:
+            """Counts."""
+
+    assert names(hub) == []
+
+
+def test_what_is_read_at_no_uri_or_completes_no_name_is_refused() -> None:
+    bare: Any = Hub().resource
+    with pytest.raises(TypeError, match=r"resource\(\) takes uri as text, and got <function"):
+
+        @bare
+        def note() -> str:
+            return "text"
+
+    completes: Any = Hub().completion
+    with pytest.raises(TypeError, match=r"completion\(\) takes of as text, and got <function"):
+        completes(names, "code")
+
+
 def test_an_option_that_means_nothing_is_refused() -> None:
     options: Any = {"scope": ["files:write"]}
     with pytest.raises(TypeError, match=r"method\(\) got an unexpected keyword argument 'scope'"):

@@ -154,6 +154,43 @@ def test_a_failure_at_the_start_is_told_and_the_next_one_may_succeed() -> None:
     drive(main())
 
 
+def test_one_that_breaks_off_is_entered_again_by_the_next_call(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        entered: list[str] = []
+        break_off, broken = asyncio.Event(), asyncio.Event()
+
+        async def watch() -> None:
+            await break_off.wait()
+            raise ConnectionError("the database is gone")
+
+        async def guarded() -> AsyncIterator[str]:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    watching = group.create_task(watch())
+                    entered.append("connection")
+                    yield f"connection {len(entered)}"
+                    watching.cancel()
+            finally:
+                broken.set()
+
+        hub = Hub("shop", lifespan=guarded)
+
+        @hub.method
+        async def value(name: Lifespan[str]) -> str:
+            return name
+
+        async with hub:
+            assert await hub.call("value") == "connection 1"
+            break_off.set()
+            await broken.wait()
+            break_off.clear()
+            assert await hub.call("value") == "connection 2"
+
+    drive(main())
+    assert "broke off; the next call enters it again" in caplog.text
+    assert "the database is gone" in caplog.text
+
+
 def test_what_is_no_lifespan_is_refused() -> None:
     async def main() -> None:
         async def coroutine() -> None: ...

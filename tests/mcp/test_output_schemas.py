@@ -1,5 +1,6 @@
 """What tools give as structured content, and the schemas that say so: what official clients check."""
 
+import datetime as dt
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, Literal
 
@@ -35,6 +36,11 @@ class Give:
     async def yes(self) -> bool:
         """A truth."""
         return True
+
+    @method
+    async def day(self) -> dt.date:
+        """A date."""
+        return dt.date(2026, 12, 31)
 
     @method
     async def json_like(self) -> str:
@@ -185,7 +191,9 @@ def test_content_and_what_is_not_known_have_no_schema_and_no_structured_content(
     drive(main())
 
 
-@pytest.mark.parametrize(("name", "text"), [("number", "5"), ("json_like", "[1, 2]"), ("yes", "true")])
+@pytest.mark.parametrize(
+    ("name", "text"), [("number", "5"), ("json_like", "[1, 2]"), ("yes", "true"), ("day", "2026-12-31")]
+)
 def test_the_text_is_what_it_was(server: HttpServer, name: str, text: str) -> None:
     async def main() -> None:
         async with server.client(MODERN) as client:

@@ -1,5 +1,7 @@
 """Operations of an OpenAPI document, called over real HTTP."""
 
+import asyncio
+import gc
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -240,6 +242,32 @@ def test_credentials_are_the_authors_alone(side: Side) -> None:
     assert "X-Trace-Id" not in fixed["params"]["properties"]
 
 
+@pytest.mark.parametrize("location", ["query", "cookie"])
+def test_the_keys_of_an_object_are_no_way_to_give_the_authors_credentials(side: Side, location: str) -> None:
+    hub = Hub().from_openapi(
+        {
+            "openapi": "3.1.0",
+            "paths": {
+                "/products": {
+                    "get": {
+                        "operationId": "find",
+                        "parameters": [{"name": "filter", "in": location, "schema": {"type": "object"}}],
+                    }
+                }
+            },
+            "components": {"securitySchemes": {"session": {"type": "apiKey", "in": location, "name": "sid"}}},
+        },
+        base_url=f"{side.url}/v2",
+        query={"api_key": "mine"},
+    )
+    for name in ("api_key", "API_KEY", "sid"):
+        with pytest.raises(InvalidArguments, match=f"filter: has '{name}'"):
+            drive(run(hub, "api.find", {"filter": {"colour": "red", name: "theirs"}}))
+    assert side.shop.seen == []
+    drive(run(hub, "api.find", {"filter": {"colour": "red"}}))
+    assert side.last["query"] == ("colour=red&api_key=mine" if location == "query" else "api_key=mine")
+
+
 def test_unsafe_verbs_are_confirmed_with_a_readable_question(side: Side) -> None:
     made = {"name": 'Saw"\nPOST http://x', "price": {"amount": "1.00", "currency": "EUR"}}
     outcome = side.call("createProduct", made, answers=[True], confirm="unsafe")
@@ -283,15 +311,22 @@ def test_an_api_that_is_away_is_a_clear_error() -> None:
     assert "http://127.0.0.1:1/v2/products/1 cannot be reached" in str(drive(called()))
 
 
-def test_a_hub_may_be_used_in_one_event_loop_after_another(side: Side) -> None:
+@pytest.mark.parametrize("closes", [True, False])
+def test_a_hub_may_be_used_in_one_event_loop_after_another(
+    side: Side, closes: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     hub = side.hub()
+    caplog.clear()
 
     async def called() -> Any:
         result = (await run(hub, "shop.products_get", {"productId": "1"})).result
-        await hub.close()
+        if closes:
+            await hub.close()
         return result
 
-    assert [drive(called()) for _ in range(2)] == [HAMMER, HAMMER]
+    assert [asyncio.run(called()) for _ in range(2)] == [HAMMER, HAMMER]
+    gc.collect()
+    assert caplog.messages == []  # connections that are left open are told of
 
 
 def test_a_document_is_fetched_and_its_server_is_where_it_is(side: Side) -> None:

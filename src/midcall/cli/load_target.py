@@ -93,6 +93,8 @@ def split_target(target: str) -> tuple[str, str]:
 
 
 def _load_module(name: str) -> ModuleType:
+    if not all(name.split(".")):  # Python would take `.app` for a part of a package
+        raise UsageError("a target is a module or a file, as in app:hub or path/app.py:hub")
     _search(Path.cwd())
     try:
         return importlib.import_module(name)
@@ -101,8 +103,6 @@ def _load_module(name: str) -> ModuleType:
             raise  # the module is there, and imports another one that is not
         hint = f"; for a file write {name}.py" if Path(f"{name}.py").is_file() else ""
         raise UsageError(f"no module named {error.name!r} in {Path.cwd()} or installed{hint}") from None
-    except (ValueError, TypeError):
-        raise UsageError("a target is a module or a file, as in app:hub or path/app.py:hub") from None
 
 
 def _load_file(path: Path) -> ModuleType:

@@ -72,14 +72,20 @@ def _blocks(
     parts = value if isinstance(value, list | tuple) else (value,)
     if any(isinstance(part, Content) for part in parts):
         return [_block(part, revision, number) for number, part in enumerate(parts, 1)]
-    return [text_block((encoded or to_json(value)).decode())]
+    return [text_block(_text(encoded or to_json(value)))]
+
+
+def _text(encoded: bytes) -> str:
+    """A value as text: JSON; a date, an enum and the like without quotes."""
+    text: str = msgspec.json.decode(encoded) if encoded[:1] == b'"' else encoded.decode()
+    return text
 
 
 def _block(part: Any, revision: str, number: int) -> Any:
     """A content block, as a caller of this revision knows it."""
     if isinstance(part, Content):
         return part if revision >= revisions.LINKS else _known_block(to_builtins(part), revision, number)
-    return text_block(part if isinstance(part, str) else to_json(part).decode())
+    return text_block(part if isinstance(part, str) else _text(to_json(part)))
 
 
 def resource_result(

@@ -4,7 +4,6 @@ What the API answers is bounded. Credentials are the author's: they are added wh
 neither a caller nor a journal sees them, and they go to the API's own origin only.
 """
 
-import asyncio
 import http
 import inspect
 import logging
@@ -21,6 +20,7 @@ from midcall.content import Audio, Content, Document, Embedded, Image
 from midcall.errors import Declined, InvalidArguments, RegistrationError, StepInterrupted, ToolError
 from midcall.http.message import HttpError, HttpUrl, checked_headers
 from midcall.json_schema import compiled
+from midcall.lifespan import RunningLifespan
 from midcall.openapi.document import Source, load
 from midcall.openapi.operations import Operation, OperationReader, base_of
 from midcall.openapi.send import ApiRequest, build
@@ -85,8 +85,7 @@ class OpenApi(Activation):
         self._headers = headers
         self._query = dict(query or {})
         self._timeout = timeout
-        self._client: HttpClient | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._client = RunningLifespan(namespace, http_client, None)
         fixed = headers if isinstance(headers, Mapping) else {}
         try:
             checked_headers(fixed.items())
@@ -117,9 +116,7 @@ class OpenApi(Activation):
         log.info("%s: %d methods, which call %s", document.place, len(self.visible), self.base)
 
     async def close(self) -> None:
-        client, self._client = self._client, None
-        if client is not None and self._loop is asyncio.get_running_loop():
-            await client.close()
+        await self._client.leave()
 
     async def send(self, request: ApiRequest, key: str, caller: str | None) -> ApiReply:
         """Send a request with the author's credentials. Raises `HttpError` if there is no answer."""
@@ -136,10 +133,9 @@ class OpenApi(Activation):
         if key:
             headers.append(("Idempotency-Key", key))
         headers += [("Accept", "application/json, */*;q=0.5"), ("User-Agent", "midcall"), *own.items()]
+        client: HttpClient = await self._client.value()
         for _ in range(_MAX_REDIRECTS):
-            response = await self._http().request(
-                request.verb, url, headers, request.body, timeout=self._timeout
-            )
+            response = await client.request(request.verb, url, headers, request.body, timeout=self._timeout)
             target = response.headers.get("location")
             if request.verb != "GET" or response.status not in _REDIRECTS or not target:
                 body = await response.read(MAX_REPLY)
@@ -157,13 +153,12 @@ class OpenApi(Activation):
         made = self._headers(caller)
         return await made if inspect.isawaitable(made) else made
 
-    def _http(self) -> "HttpClient":
-        loop = asyncio.get_running_loop()
-        if self._client is None or self._loop is not loop or self._client.closed:
-            from midcall.http.client import HttpClient  # noqa: PLC0415  aiohttp takes a while
 
-            self._client, self._loop = HttpClient(), loop
-        return self._client
+def http_client() -> "HttpClient":
+    """Of the event loop in which it is first used: it is closed with that, or with the hub."""
+    from midcall.http.client import HttpClient  # noqa: PLC0415  aiohttp takes a while
+
+    return HttpClient()
 
 
 class OpenApiMethod(Method):

@@ -37,7 +37,8 @@ _FORM = "application/x-www-form-urlencoded"
 _TEXT = "text/plain"
 _RESERVED = frozenset(
     {"accept", "accept-encoding", "authorization", "connection", "content-length", "content-type", "cookie",
-     "expect", "host", "keep-alive", "proxy-authorization", "te", "trailer", "transfer-encoding", "upgrade"}
+     "expect", "host", "keep-alive", "proxy-authorization", "proxy-connection", "te", "trailer",
+     "transfer-encoding", "upgrade", "x-http-method", "x-http-method-override", "x-method-override"}
 )  # fmt: skip
 """Headers that no caller gives: they would change the request, or whose it is."""
 _STYLES = {
@@ -66,6 +67,11 @@ class Parameter(Struct, frozen=True):
     explode: bool = True
     as_json: bool = False
 
+    @property
+    def spreads(self) -> bool:
+        """Whether the keys of an object are names of their own in the request."""
+        return self.location in ("query", "cookie") and self.explode and not self.as_json
+
 
 class Body(Struct, frozen=True):
     """How a body is made: of one argument, or of several by the names of their properties."""
@@ -91,6 +97,8 @@ class Operation(Struct, frozen=True):
     returns: dict[str, Any] | None
     takes_key: bool
     """Whether it takes an `Idempotency-Key`, which is not the caller's to give."""
+    given: frozenset[str] = frozenset()
+    """Names, in lower case, that are not the caller's to give either."""
 
     @property
     def safe(self) -> bool:
@@ -152,7 +160,7 @@ class OperationReader:
         """`given` are names of headers and of query parameters that the author sets, in lower case, and
         `names` those that operations get, by their `operationId`, or as in `"GET /pets"`."""
         self._document = document
-        self._given = {*given, *_keys(document)}
+        self._given = frozenset((*given, *_keys(document)))
         self._names = dict(names or {})
 
     def listed(self) -> list[tuple[Selectable, dict[str, Any], dict[str, Any]]]:
@@ -241,6 +249,7 @@ class OperationReader:
             params,
             self._returns(which, operation) if results else None,
             IDEMPOTENCY in names,
+            self._given,
         )
 
     # --- parameters --------------------------------------------------------------------------

@@ -42,6 +42,8 @@ def build(operation: Operation, arguments: Mapping[str, Any]) -> ApiRequest:
                 path = path.replace("{" + one.name + "}", _segment(operation, one, value))
             case _ if value is None:
                 continue
+            case _ if one.spreads and isinstance(value, dict) and _given(operation, value):
+                raise _fault(operation, one, f"has {_given(operation, value)!r}, which is not yours to give")
             case "query":
                 query += _pairs(one, value)
             case "header":
@@ -59,6 +61,11 @@ def build(operation: Operation, arguments: Mapping[str, Any]) -> ApiRequest:
     if media:
         headers.append(("Content-Type", media))
     return ApiRequest(operation.verb, path, tuple(headers), body)
+
+
+def _given(operation: Operation, value: Mapping[str, Any]) -> str | None:
+    """A name in here that is not the caller's to give, if there is one."""
+    return next((name for name in value if name.lower() in operation.given), None)
 
 
 def _segment(operation: Operation, one: Parameter, value: Any) -> str:
