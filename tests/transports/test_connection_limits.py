@@ -220,6 +220,18 @@ def test_a_head_of_more_than_64_kb_is_refused_and_not_kept(loop: Any, head: tupl
 
 
 @LOOPS
+def test_a_head_of_more_than_64_kb_is_refused_though_only_its_end_comes_later(loop: Any) -> None:
+    async def main(place: Place) -> None:
+        reader, writer = await place.connect()
+        writer.write(HEAD + b"x-note: " + b"x" * 100_000)
+        await until(lambda: any(one._chunk for one in place.http.server_state.connections))
+        writer.write(b"\r\n\r\n")
+        assert status(await everything(reader)) == 431
+
+    run(loop, main)
+
+
+@LOOPS
 def test_a_head_of_nearly_64_kb_is_read_also_in_front_of_a_large_body_and_of_another_request(
     loop: Any,
 ) -> None:

@@ -119,6 +119,7 @@ class HttpProtocol(HttpToolsProtocol):
         "_connections",
         "_due",
         "_extensions",
+        "_first",
         "_timer",
         "_unused",
     )
@@ -132,6 +133,7 @@ class HttpProtocol(HttpToolsProtocol):
         """When the connection is closed, unless the client has done its part by then."""
         self._timer: asyncio.TimerHandle | None = None
         self._chunk = 0  # the size of what is read just now
+        self._first = 0  # the size of what was read when the request began
         self._unused = 0  # bytes that have come in pieces, and are neither a whole head nor part of a body
         self._body = 0  # bytes of the body that have come since it was last looked how fast they come
 
@@ -248,10 +250,11 @@ class HttpProtocol(HttpToolsProtocol):
         cast("dict[str, Any]", self.scope)["extensions"] = self._extensions
         self._coming = "head"
         self._due = None
+        self._first = self._chunk
         self._unused = 0
 
     def on_headers_complete(self) -> None:
-        if self._unused + self._chunk > self._connections.limits.head and self._is_too_large():
+        if self._first + self._unused + self._chunk > self._connections.limits.head and self._is_too_large():
             raise HeadTooLarge
         self._coming = "body"
         self._due = None
