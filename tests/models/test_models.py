@@ -354,7 +354,7 @@ def test_a_key_that_the_provider_repeats_is_not_shown(status: str, body: str) ->
 def test_what_is_no_json_is_told_as_an_error_of_the_model(body: bytes) -> None:
     async def main() -> None:
         async with answering(body) as base:
-            with pytest.raises(ModelError, match="no JSON"):
+            with pytest.raises(ModelError, match="sent invalid JSON"):
                 await said(OpenAI("gpt-5", base=base), user("hello"))
 
     drive(main())

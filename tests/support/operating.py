@@ -25,7 +25,8 @@ from peers import HERE, command, environment, free_port, wait_for
 
 ADMIN = "admin-0123456789abcdef"
 ADA = "ada-0123456789abcdef"
-KEYS = f"root={ADMIN}:midcall:admin ada={ADA}:files:read"
+EVE = "eve-0123456789abcdef"
+KEYS = f"root={ADMIN}:midcall:admin ada={ADA}:files:read eve={EVE}:files:read"
 
 _ids = itertools.count(1)
 

@@ -18,7 +18,7 @@ from midcall.items import Data, Done, Error, Item, Request, RequestCancelled
 from midcall.transports.admin import is_local
 from midcall.transports.auth import StaticKeys
 from operate_app import Shop
-from operating import ADA, ADMIN, KEYS, Server, accept, midcall, own_database, text_of, until
+from operating import ADA, ADMIN, EVE, KEYS, Server, accept, midcall, own_database, text_of, until
 
 
 @pytest.fixture
@@ -390,7 +390,7 @@ def test_no_fork_where_there_is_none_to_be_had(server: Server) -> None:
 
 def test_a_caller_sees_and_forks_its_own_calls_only(guarded: Server) -> None:
     ended = ended_order(guarded, ADA)
-    for token in (ADMIN, None):
+    for token in (EVE, None):
         status = 401 if token is None else 404
         assert fork(guarded, ended, 3, token, "/calls").status == status
         assert guarded.get(f"/calls/{ended['id']}", token).status == status

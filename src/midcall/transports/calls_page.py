@@ -15,8 +15,8 @@
     POST /q/{token}                  {"answer": answer}
 
 A caller sees, ends and forks its own calls only, and answers what they ask it; of those of others, it sees
-and answers what is for it, and nothing else. Who has the scope `midcall:admin` sees, answers and ends the
-calls of everybody, as at `/admin`. Without authentication all callers are one. A link (`/q/...`,
+and answers what is for it, and nothing else. Who has the scope `midcall:admin` sees, answers, ends and forks
+the calls of everybody, as at `/admin`. Without authentication all callers are one. A link (`/q/...`,
 see `journal.links`) works once, for whoever is meant; looking at it does not use it. Errors are as in
 `admin`.
 """
