@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,7 @@ def test_all_that_a_hub_offers_is_shown_with_schemas() -> None:
     text = midcall("inspect", "offering_app:hub").stdout
     for part in ("tools (2)", "notes://{day}", "Ask for a review.", '"number":{"type":"integer"}'):
         assert part in text
+    assert not any(line.endswith(" ") for line in text.splitlines())
 
 
 def test_tools_lists_resources_and_prompts_too() -> None:
@@ -59,6 +61,19 @@ def test_a_shell_that_asks_is_told_what_could_come_next(tmp_path: Path) -> None:
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     assert {word.strip() for word in told.read_text().splitlines()} == {"inspect", "install"}
+
+
+def test_bash_completes_with_the_script_that_it_is_given() -> None:
+    asked = (
+        "eval \"$(midcall completion bash)\"; COMP_LINE='midcall serve --jo' COMP_POINT=18 COMP_TYPE=9 "
+        '_python_argcomplete midcall; printf "%s" "${COMPREPLY[@]}"'
+    )
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    ran = subprocess.run(
+        ["bash", "--norc", "-c", asked],
+        env={**environment(), "PATH": path}, capture_output=True, text=True, timeout=LIMIT, check=False,
+    )  # fmt: skip
+    assert ran.stdout.strip() == "--journal", ran.stderr
 
 
 def test_a_server_says_where_it_listens_and_what_it_uses(tmp_path: Path) -> None:
@@ -106,6 +121,32 @@ def test_a_journal_in_a_folder_that_does_not_exist_is_refused(tmp_path: Path) ->
         f"midcall: --journal: there is no folder {tmp_path / 'none'}",
     )
     assert not (tmp_path / "none").exists()
+
+
+def test_a_journal_that_is_a_folder_is_refused(tmp_path: Path) -> None:
+    ran = midcall("serve", "offering_app:hub", "--port", "0", "--journal", str(tmp_path))
+    assert (ran.returncode, ran.stderr.strip()) == (
+        2,
+        f"midcall: --journal: {tmp_path} is a folder; name a file in it",
+    )
+
+
+@pytest.mark.parametrize("option", ["--auth-tokens", "--notify-email", "--cwd"])
+def test_a_file_that_is_not_there_is_named_without_the_number_of_the_error(option: str) -> None:
+    ran = midcall("serve", "offering_app:hub", "--port", "0", "--journal", "memory", option, "nowhere")
+    assert ran.returncode == 2
+    assert ran.stderr.strip().endswith(" nowhere: No such file or directory")
+
+
+def test_a_wrong_option_is_told_in_two_lines() -> None:
+    ran = midcall("serve", "offering_app:hub", "--wait", "soon")
+    assert (ran.returncode, ran.stderr.splitlines()) == (
+        2,
+        [
+            "midcall serve: error: argument --wait: 'soon' is not a number of seconds",
+            "Try `midcall serve --help`.",
+        ],
+    )
 
 
 def test_a_mistake_in_the_code_of_a_tool_is_told_with_its_type() -> None:

@@ -220,7 +220,9 @@ def test_dev_reloads_warns_and_opens_the_page(folder: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="how browsers are found differs")
-def test_over_ssh_dev_prints_the_address(folder: Path) -> None:
-    server = Reloaded(folder, "dev", "app:hub", SSH_CONNECTION="10.0.0.1 1 10.0.0.2 22", DISPLAY=":0")
+def test_over_ssh_dev_prints_the_address_and_the_model(folder: Path) -> None:
+    over_ssh = {"SSH_CONNECTION": "10.0.0.1 1 10.0.0.2 22", "DISPLAY": ":0"}
+    server = Reloaded(folder, "dev", "app:hub", "--model", "scripted", **over_ssh)
     server.wait(f"Open {server.url}/ in a browser.")
+    assert "Model:   scripted\n" in server.log.read_text()
     assert server.stop() == 0

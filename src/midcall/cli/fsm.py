@@ -44,9 +44,17 @@ def add_parser(commands: Any) -> None:
             one.add_argument("id", metavar="ID", nargs=None if name == "run" else "?", help="which machine")
         if name == "draw":
             forms = ("dot", "mmd", "svg")
-            one.add_argument("--as", dest="form", choices=forms, default="dot", help="(default: dot)")
+            one.add_argument(
+                "--as", dest="form", choices=forms, default="dot", help="format (default: %(default)s)"
+            )
         if name == "run":
-            one.add_argument("input", metavar="JSON", nargs="?", default="{}", help="what it begins with")
+            one.add_argument(
+                "input",
+                metavar="JSON",
+                nargs="?",
+                default="{}",
+                help="the input of the machine, as JSON (default: %(default)s)",
+            )
 
 
 def run(args: argparse.Namespace) -> Exit:

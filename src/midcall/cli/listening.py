@@ -16,6 +16,9 @@ BACKLOG = 2048
 
 MOST_PORT = 65535
 
+NO_MODEL = "none (--model NAME adds a chat to the page)"
+NO_MODEL_NAMED = "none, unless the hub has its own (--model NAME adds a chat to the page)"
+
 log = logging.getLogger("midcall.serve")
 
 
@@ -70,13 +73,13 @@ def _place(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host or 'localhost'}:{port}"
 
 
-def announce(host: str, port: int, *, journal: str, model: str | None) -> None:
+def announce(host: str, port: int, *, journal: str, model: str) -> None:
     """Log where the page, MCP and the WebSocket are, where calls are kept, and which model chats."""
     place = _place(host, port)
     log.info("Page:    http://%s/", place)
     log.info("MCP:     http://%s/mcp (WebSocket: ws://%s/ws)", place, place)
     log.info("Journal: %s", shown_place(journal))
-    log.info("Model:   %s", model or "none (--model NAME adds a chat to the page)")
+    log.info("Model:   %s", model)
 
 
 def shown_place(journal: str) -> str:

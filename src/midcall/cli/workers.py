@@ -248,7 +248,8 @@ class Workers:
             await asyncio.wait((working, stopping))
         for one in self._sockets:
             one.close()  # who comes now is turned away, and does not wait for workers that take nobody in
-        log.info("Stopping %d workers", len(self.running))
+        count = len(self.running)
+        log.info("Stopping %d %s", count, "worker" if count == 1 else "workers")
         await asyncio.gather(*(worker.stop(self.limit) for worker in list(self.running)))
         return code
 
