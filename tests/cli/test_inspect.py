@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from driving import LIMIT
+from midcall.cli.listening import NO_MODEL, announce, shown_place
 from peers import HERE, command, environment
 
 
@@ -95,6 +96,16 @@ def test_a_server_says_where_it_listens_and_what_it_uses(tmp_path: Path) -> None
     assert (kept, model) == (f"Journal: {journal}", "Model:   scripted")
 
 
+@pytest.mark.parametrize("host", ["", "0.0.0.0", "::"])
+def test_a_server_on_all_addresses_is_told_by_a_name_that_it_answers_to(
+    host: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", "midcall.serve"):
+        announce(host, 8000, journal="memory", model=NO_MODEL)
+    assert caplog.messages[0] == "Page:    http://localhost:8000/ (on all addresses)"
+    assert caplog.messages[1] == "MCP:     http://localhost:8000/mcp (WebSocket: ws://localhost:8000/ws)"
+
+
 def test_a_port_that_is_taken_has_an_exit_code_and_a_hint() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -155,8 +166,6 @@ def test_a_mistake_in_the_code_of_a_tool_is_told_with_its_type() -> None:
 
 
 def test_the_password_of_a_journal_is_not_shown() -> None:
-    from midcall.cli.listening import shown_place
-
     assert (
         shown_place("postgresql://user:secret@db:5432/calls?password=secret") == "postgresql://db:5432/calls"
     )
