@@ -346,7 +346,7 @@ class RateLimit:
         elif full_at - now > room:
             refused(RateLimited.code)
             seconds = max(math.ceil(full_at - now - room), 1)
-            raise RateLimited(f"More than {1 / pause:g} calls a second; try again in {seconds} s", seconds)
+            raise RateLimited(f"More than {1 / pause:g} calls per second; try again in {seconds} s", seconds)
         self._full_at[principal] = full_at + pause
         if len(self._full_at) > self._swept:
             self._full_at = {who: at for who, at in self._full_at.items() if at > now}

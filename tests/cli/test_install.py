@@ -122,7 +122,7 @@ def test_a_server_at_a_url_is_connected_to(tmp_path: Path) -> None:
     [
         (["claude-code"], "Name the hub"),
         (["claude-code", "missing:hub"], "no module named 'missing'"),
-        (["claude-code", TARGET, "--name", "a b"], "is no name for a server"),
+        (["claude-code", TARGET, "--name", "a b"], "is not a name for a server"),
         (["claude-code", "missing:hub", "--name", "x"], "no module named 'missing'"),
         (["claude-code", "--http", "tools.example.com"], "is not a URL"),
         (["claude-desktop", "--http", "https://a.com/mcp"], "under Connectors"),

@@ -364,7 +364,10 @@ def test_closing_the_client_ends_everything_once(drive: Run) -> None:
             await client.close()
             for record in (busy, *others):
                 await record.whole()
-            assert str(busy.error) == f"{server.at('/events')} gave no whole answer: the client was closed"
+            assert (
+                str(busy.error)
+                == f"{server.at('/events')} sent an incomplete response: the client was closed"
+            )
             assert busy.error is not None
             assert busy.error.sent is True
             assert others[-1].error is not None

@@ -206,7 +206,7 @@ def test_headers_that_would_change_the_request_are_no_parameters() -> None:
         (document({"/x": {"get": {"operationId": "x", "parameters": [{"in": "body", "name": "x"}]}}}), "is in 'body'"),
         (document({f"/{n}": {"get": {}} for n in range(2001)}), "more than 2000 operations"),
         ("nowhere.json", "cannot be read"),
-        ("ftp://x/y.json", "is no OpenAPI document"),
+        ("ftp://x/y.json", "is not an OpenAPI document"),
         ({"openapi": "3.1.0", "x": object()}, "nothing that JSON has"),
     ],
 )  # fmt: skip
@@ -218,8 +218,8 @@ def test_what_is_no_document_is_refused(given: Any, fault: str) -> None:
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("{no", "is no JSON"),
-        ("- a", "it is no object"),
+        ("{no", "is not JSON"),
+        ("- a", "it is not an object"),
         ("a: [", "neither JSON nor YAML"),
         ("a: &a [x,x]\n" + "".join(f"{chr(98 + n)}: &{chr(98 + n)} [{','.join(['*' + chr(97 + n)] * 10)}]\n" for n in range(9)), "too many values"),
         ("!!python/object/apply:os.system ['true']", "neither JSON nor YAML"),

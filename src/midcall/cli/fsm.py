@@ -92,7 +92,7 @@ async def _look(args: argparse.Namespace) -> Exit:
             return max([Exit.SUCCESS, *(_show(args, one.machine, one.actions) for one in by_path.values())])
         method = found[args.id][1] if args.id in found else by_path.get(args.id)
         if method is None:
-            raise UsageError(f"There is no machine {args.id!r}: there are {', '.join(by_path) or 'none'}")
+            raise UsageError(f"There is no machine {args.id!r}; the hub has {', '.join(by_path) or 'none'}")
         return _show(args, method.machine, method.actions)
 
 

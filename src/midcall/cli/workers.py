@@ -258,7 +258,7 @@ class Workers:
         first, *others = self.places  # what is wrong with all of them is said once
         code = await self._begin(first)
         if code:
-            log.error("Nothing is served, as no worker can be started: see what it says above")
+            log.error("Nothing is served: no worker could be started; see the error above")
             return code
         await asyncio.gather(*(self._begin(place) for place in others))
         log.info("%d workers are ready", sum(place.worker is not None for place in self.places))
