@@ -703,7 +703,7 @@ def test_what_cannot_work_is_said_at_once(options: dict[str, Any], message: str)
 
 
 def test_scopes_are_a_list() -> None:
-    with pytest.raises(TypeError, match="a list of texts"):
+    with pytest.raises(TypeError, match="a list of strings"):
         OAuth(scopes="notes", store=MemoryStore())
 
 
