@@ -265,7 +265,7 @@ TO = '[to]\n"*" = "x@example.com"\n'
         (f'{SMTP}[to]\n"*" = "x"\n', "'x' is not an e-mail address"),
         (f'{SMTP}[to]\n"*" = "x@y\\r\\nBcc: z@y"\n', "is not an e-mail address"),
         (f'{SMTP}[to]\n"*" = []\n', "needs from 1 to 100 addresses"),
-        (SMTP.replace("smtp.example.com", "smtp example") + TO, "no host"),
+        (SMTP.replace("smtp.example.com", "smtp example") + TO, "not the host"),
         ("#" * 2_000_000, "too large"),
     ],
 )

@@ -223,8 +223,6 @@ class _AdminPages:
                 is_new = await self._admin.restore(exported, request.scope.get("midcall.principal"))
             except (ValueError, BadExport, RecursionError) as error:  # of the decoder too
                 text = f"Line {taken + known + 1} is not an exported call: {error}. Earlier lines are imported"
-                    f"Line {taken + known + 1} is not an exported call: {error}. Those before it are taken in"
-                )
                 raise BadAdminRequest(text) from None
             taken, known = (taken + 1, known) if is_new else (taken, known + 1)
         note(request, f"{taken} calls are imported")
