@@ -246,7 +246,7 @@ def test_another_server_of_the_same_name_is_replaced_only_by_force(config: Path)
         ('{\n  // a comment\n  "mcpServers": {}\n}', "line 2, column 3"),
         ("[]", "is not a JSON object"),
         ('{"mcpServers": []}', "'mcpServers' is not an object"),
-        ('{"mcpServers": {"a": 1, "a": 2}}', "'a' is there twice"),
+        ('{"mcpServers": {"a": 1, "a": 2}}', "'a' occurs twice"),
         ("[" * 100_000, "Nothing was changed"),
     ],
 )

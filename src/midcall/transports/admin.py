@@ -222,7 +222,9 @@ class _AdminPages:
                 exported = msgspec.json.decode(line, type=dict[str, Any])
                 is_new = await self._admin.restore(exported, request.scope.get("midcall.principal"))
             except (ValueError, BadExport, RecursionError) as error:  # of the decoder too
-                text = f"Line {taken + known + 1} is not an exported call: {error}. Earlier lines are imported"
+                text = (
+                    f"Line {taken + known + 1} is not an exported call: {error}. Earlier lines are imported"
+                )
                 raise BadAdminRequest(text) from None
             taken, known = (taken + 1, known) if is_new else (taken, known + 1)
         note(request, f"{taken} calls are imported")
