@@ -93,13 +93,13 @@ lowest:          ## The tests with the lowest versions that pyproject.toml allow
 	uv pip install --quiet --python .cache/lowest --editable . --group dev --no-binary claude-agent-sdk --constraint .cache/lowest.txt
 	.cache/lowest/bin/python -m pytest -n $(JOBS) --dist loadfile
 
-format: $(READY) ## Put the code into shape
+format: $(READY) ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/python scripts/web.py format --optional
 
 clean:           ## Remove what was built
-	rm -rf $(VENV) site dist web/node_modules src/midcall/web .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) site dist web/node_modules .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 $(READY): pyproject.toml scripts/setup
 	@scripts/setup $(PYTHON) $(VENV)

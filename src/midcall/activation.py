@@ -253,7 +253,7 @@ class Method:
             if raw.lstrip()[:1] == b"[":
                 return self._by_name(raw)
             if not isinstance(msgspec.json.decode(raw), dict):
-                raise ValueError("the arguments are no object")  # noqa: TRY004, TRY301  as what is no JSON
+                raise ValueError("the arguments are not an object")  # noqa: TRY004, TRY301  as what is no JSON
         except (ValueError, RecursionError) as error:
             raise InvalidArguments(name or self.name, [{"path": "", "message": str(error)}]) from None
         return raw
@@ -335,7 +335,7 @@ class RemoteMethod(Method):
             except ValueError as error:
                 raise InvalidArguments(name or self.name, [{"path": "", "message": str(error)}]) from None
         if raw[:1] != b"{":
-            fault = {"path": "", "message": "the arguments are no object"}
+            fault = {"path": "", "message": "the arguments are not an object"}
             raise InvalidArguments(name or self.name, [fault])
         return raw
 

@@ -348,7 +348,7 @@ class RateLimit:
         elif full_at - now > room:
             refused(RateLimited.code)
             seconds = max(math.ceil(full_at - now - room), 1)
-            told = self._told or f"{1 / pause:g} calls a second"
+            told = self._told or f"{1 / pause:g} calls per second"
             raise RateLimited(f"More than {told}; try again in {seconds} s", seconds)
         self._full_at[principal] = full_at + pause
         if len(self._full_at) > self._swept:

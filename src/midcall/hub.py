@@ -239,7 +239,7 @@ class Hub(Registry):
         the hub is closed. Nested hubs have their own.
         """
         if self._lifespan is not None:
-            raise RegistrationError(f"Hub {self.name!r} has a lifespan already")
+            raise RegistrationError(f"Hub {self.name!r} already has a lifespan")
         self._lifespan = RunningLifespan(self.name, function, self)
         return function
 

@@ -29,7 +29,7 @@ class RunningLifespan:
     def __init__(self, name: str, function: Callable[..., Any], hub: Any) -> None:
         """Raises `RegistrationError`."""
         if not callable(function):
-            raise RegistrationError(f"The lifespan of hub {name!r} is no function: {function!r}")
+            raise RegistrationError(f"The lifespan of hub {name!r} is not a function: {function!r}")
         self._name = name
         self._hub = hub
         makes = asynccontextmanager(function) if inspect.isasyncgenfunction(function) else function

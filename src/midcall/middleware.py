@@ -104,11 +104,11 @@ def check_middleware(function: Any) -> None:
     """Raise `RegistrationError` for what is no middleware."""
     called = function if inspect.isroutine(function) else getattr(function, "__call__", None)  # noqa: B004
     if not (inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)):
-        raise RegistrationError(f"{function!r} is no middleware: write `async def name(call, next)`")
+        raise RegistrationError(f"{function!r} is not a middleware: write `async def name(call, next)`")
     try:
         inspect.signature(function).bind(None, None)
     except TypeError:
-        raise RegistrationError(f"{function!r} is no middleware: it takes `call` and `next`") from None
+        raise RegistrationError(f"{function!r} is not a middleware: it takes `call` and `next`") from None
 
 
 class GuardedMethod:

@@ -412,7 +412,7 @@ def as_options(
 ) -> tuple[Option, ...]:
     """Options as authors write them: strings, `(value, label[, description])`, mappings, `Option`s."""
     if isinstance(options, str):
-        raise TypeError("The options of a selection are a list, not one text")
+        raise TypeError("The options of a selection must be a list, not a string")
     made = tuple(_as_option(option) for option in options)
     if not made:
         raise ValueError("A selection needs at least one option")

@@ -179,7 +179,7 @@ class Registry:
 
     def _add(self, namespace: str, child: "Activation | Registry") -> None:
         if "." in namespace:
-            raise RegistrationError(f"{namespace!r} is not a namespace: a dot parts two of them")
+            raise RegistrationError(f"{namespace!r} is not a namespace: a dot separates two of them")
         if namespace == self.name:
             raise RegistrationError(
                 f"Namespace {namespace!r} of {_describe(child)} is taken by hub {self.name!r} itself"

@@ -68,7 +68,7 @@ def selection(only: Sequence[str] | str, without: Sequence[str] | str) -> Select
     made = Selection(given[0], given[1])
     for pattern in (*made.only, *made.without):
         if not isinstance(pattern, str) or not pattern.removeprefix(TAG).strip():
-            raise RegistrationError(f"{pattern!r} is no pattern, as in 'files.*' or 'tag:admin'")
+            raise RegistrationError(f"{pattern!r} is not a pattern, as in 'files.*' or 'tag:admin'")
     return made
 
 
@@ -95,7 +95,7 @@ def checked_tags(tags: Any) -> tuple[str, ...]:
     found = sorted(set(tags))
     for tag in found:
         if not isinstance(tag, str) or not tag.strip() or len(tag) > MAX_TAG or not tag.isprintable():
-            raise TypeError(f"{tag!r} is no tag")
+            raise TypeError(f"{tag!r} is not a tag")
     return tuple(found)
 
 

@@ -259,9 +259,9 @@ def test_variables_of_the_caller_are_set_and_asked_about_if_they_may_do_harm(tmp
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"env": {"A B": "x"}}, "is no name of a variable"),
-        ({"env": {"A=B": "x"}}, "is no name of a variable"),
-        ({"env": {"": "x"}}, "is no name of a variable"),
+        ({"env": {"A B": "x"}}, "is not the name of a variable"),
+        ({"env": {"A=B": "x"}}, "is not the name of a variable"),
+        ({"env": {"": "x"}}, "is not the name of a variable"),
         ({"env": {"MIDCALL_TOKENS": "x"}}, "variable of the server"),
         ({"env": {"A": "\0"}}, "cannot be used"),
         ({"env": {f"A{n}": "" for n in range(101)}}, "more than 100"),

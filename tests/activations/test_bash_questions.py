@@ -193,7 +193,7 @@ def test_what_is_denied_while_somebody_thinks_is_not_run(tmp_path: Path) -> None
         return "once"
 
     (error,) = drive(execute(hub, ASKED, answer))
-    assert error == {"type": "error", "message": "Not run: a rule denies it by now"}
+    assert error == {"type": "error", "message": "Not run: a rule now denies it"}
     assert not (tmp_path / "project/made").exists()
 
 

@@ -231,8 +231,10 @@ def test_of_two_workers_one_runs_a_session_until_it_is_gone(tmp_path: Path) -> N
         found = await held.find("ada", "first")
         running = await held.begin("ada", found.id, 0)
         for hub in (one, other):
-            assert "runs for session first already" in await refused(hub, "delete", session_name="first")
-            assert "runs for session first already" in await refused(
+            assert "is already running for session first" in await refused(
+                hub, "delete", session_name="first"
+            )
+            assert "is already running for session first" in await refused(
                 hub, "chat", session_name="first", query="x"
             )
         assert running.note.worker

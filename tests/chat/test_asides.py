@@ -380,7 +380,7 @@ def test_what_no_model_takes_is_refused() -> None:
             assert (await person.request("GET", "/chat/conversations"))[2] == b'{"conversations":[]}'
         async with chat(Puppet(), Desk()) as person:
             status, why = await person.refused(message="x", attachments=[attached()])
-            assert (status, why) == (400, "puppet takes no pictures")
+            assert (status, why) == (400, "puppet cannot read images")
 
     drive(main())
 

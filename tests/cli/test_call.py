@@ -1,6 +1,7 @@
 """The command line without a terminal: real processes, as in a script or in CI."""
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -452,6 +453,16 @@ def test_the_demo_without_a_terminal_is_played_by_a_script_and_says_so() -> None
     assert "SeatPicker is shown" in shown
     assert "Your flight is booked." in shown
     assert done.returncode == SUCCESS
+
+
+def test_the_demo_started_by_uvx_shows_commands_that_work_in_another_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+    monkeypatch.delenv("UV", raising=False)
+    assert "\n  midcall tools http://" in midcall("demo").stderr
+    monkeypatch.setenv("UV", "/usr/bin/uv")  # which has put midcall into the path of this process alone
+    assert f"\n  {sys.executable} -m midcall tools http://" in midcall("demo").stderr
 
 
 def test_the_demo_on_a_port_that_is_taken_says_so() -> None:

@@ -5,11 +5,13 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from driving import LIMIT
+from midcall.cli.listening import NO_MODEL, announce, shown_place
 from peers import HERE, command, environment
 
 
@@ -33,6 +35,7 @@ def test_all_that_a_hub_offers_is_shown_with_schemas() -> None:
     text = midcall("inspect", "offering_app:hub").stdout
     for part in ("tools (2)", "notes://{day}", "Ask for a review.", '"number":{"type":"integer"}'):
         assert part in text
+    assert not any(line.endswith(" ") for line in text.splitlines())
 
 
 def test_tools_lists_resources_and_prompts_too() -> None:
@@ -61,6 +64,19 @@ def test_a_shell_that_asks_is_told_what_could_come_next(tmp_path: Path) -> None:
     assert {word.strip() for word in told.read_text().splitlines()} == {"inspect", "install"}
 
 
+def test_bash_completes_with_the_script_that_it_is_given() -> None:
+    asked = (
+        "eval \"$(midcall completion bash)\"; COMP_LINE='midcall serve --jo' COMP_POINT=18 COMP_TYPE=9 "
+        '_python_argcomplete midcall; printf "%s" "${COMPREPLY[@]}"'
+    )
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    ran = subprocess.run(
+        ["bash", "--norc", "-c", asked],
+        env={**environment(), "PATH": path}, capture_output=True, text=True, timeout=LIMIT, check=False,
+    )  # fmt: skip
+    assert ran.stdout.strip() == "--journal", ran.stderr
+
+
 def test_a_server_says_where_it_listens_and_what_it_uses(tmp_path: Path) -> None:
     journal = tmp_path / "calls.db"
     serving = subprocess.Popen(
@@ -78,6 +94,16 @@ def test_a_server_says_where_it_listens_and_what_it_uses(tmp_path: Path) -> None
     assert page == f"Page:    http://127.0.0.1:{port}/"
     assert mcp == f"MCP:     http://127.0.0.1:{port}/mcp (WebSocket: ws://127.0.0.1:{port}/ws)"
     assert (kept, model) == (f"Journal: {journal}", "Model:   scripted")
+
+
+@pytest.mark.parametrize("host", ["", "0.0.0.0", "::"])
+def test_a_server_on_all_addresses_is_told_by_a_name_that_it_answers_to(
+    host: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", "midcall.serve"):
+        announce(host, 8000, journal="memory", model=NO_MODEL)
+    assert caplog.messages[0] == "Page:    http://localhost:8000/ (on all addresses)"
+    assert caplog.messages[1] == "MCP:     http://localhost:8000/mcp (WebSocket: ws://localhost:8000/ws)"
 
 
 def test_a_port_that_is_taken_has_an_exit_code_and_a_hint() -> None:
@@ -108,14 +134,38 @@ def test_a_journal_in_a_folder_that_does_not_exist_is_refused(tmp_path: Path) ->
     assert not (tmp_path / "none").exists()
 
 
+def test_a_journal_that_is_a_folder_is_refused(tmp_path: Path) -> None:
+    ran = midcall("serve", "offering_app:hub", "--port", "0", "--journal", str(tmp_path))
+    assert (ran.returncode, ran.stderr.strip()) == (
+        2,
+        f"midcall: --journal: {tmp_path} is a folder; name a file in it",
+    )
+
+
+@pytest.mark.parametrize("option", ["--auth-tokens", "--notify-email", "--cwd"])
+def test_a_file_that_is_not_there_is_named_without_the_number_of_the_error(option: str) -> None:
+    ran = midcall("serve", "offering_app:hub", "--port", "0", "--journal", "memory", option, "nowhere")
+    assert ran.returncode == 2
+    assert ran.stderr.strip().endswith(" nowhere: No such file or directory")
+
+
+def test_a_wrong_option_is_told_in_two_lines() -> None:
+    ran = midcall("serve", "offering_app:hub", "--wait", "soon")
+    assert (ran.returncode, ran.stderr.splitlines()) == (
+        2,
+        [
+            "midcall serve: error: argument --wait: 'soon' is not a number of seconds",
+            "Try `midcall serve --help`.",
+        ],
+    )
+
+
 def test_a_mistake_in_the_code_of_a_tool_is_told_with_its_type() -> None:
     ran = midcall("call", "offering_app:hub", "stumble")
     assert (ran.returncode, "KeyError: 'missing'" in ran.stderr) == (1, True)
 
 
 def test_the_password_of_a_journal_is_not_shown() -> None:
-    from midcall.cli.listening import shown_place
-
     assert (
         shown_place("postgresql://user:secret@db:5432/calls?password=secret") == "postgresql://db:5432/calls"
     )

@@ -122,7 +122,7 @@ def test_a_server_at_a_url_is_connected_to(tmp_path: Path) -> None:
     [
         (["claude-code"], "Name the hub"),
         (["claude-code", "missing:hub"], "no module named 'missing'"),
-        (["claude-code", TARGET, "--name", "a b"], "is no name for a server"),
+        (["claude-code", TARGET, "--name", "a b"], "is not a name for a server"),
         (["claude-code", "missing:hub", "--name", "x"], "no module named 'missing'"),
         (["claude-code", "--http", "tools.example.com"], "is not a URL"),
         (["claude-desktop", "--http", "https://a.com/mcp"], "under Connectors"),
@@ -246,7 +246,7 @@ def test_another_server_of_the_same_name_is_replaced_only_by_force(config: Path)
         ('{\n  // a comment\n  "mcpServers": {}\n}', "line 2, column 3"),
         ("[]", "is not a JSON object"),
         ('{"mcpServers": []}', "'mcpServers' is not an object"),
-        ('{"mcpServers": {"a": 1, "a": 2}}', "'a' is there twice"),
+        ('{"mcpServers": {"a": 1, "a": 2}}', "'a' occurs twice"),
         ("[" * 100_000, "Nothing was changed"),
     ],
 )

@@ -100,7 +100,7 @@ def test_new_code_is_served_and_what_is_broken_is_told_until_it_is_mended(server
     server.wait("Reloaded")
     assert server.ask("version") == 2
     server.write("hub = (")
-    server.wait("The code from before is served until that is mended")
+    server.wait("The previous code is served until this is fixed")
     assert "line 1" in server.log.read_text()
     assert server.ask("version") == 2
     server.write(APP.format(version=3))
@@ -139,7 +139,7 @@ def test_a_call_that_waits_survives_a_reload(server: Reloaded) -> None:
 def test_an_application_that_is_broken_at_first_is_served_when_it_is_mended(folder: Path) -> None:
     (folder / "app.py").write_text("import nothing_of_that_name")
     server = Reloaded(folder, "serve", "app:hub", "--reload")
-    server.wait("Nothing is served until that is mended")
+    server.wait("Nothing is served until this is fixed")
     assert "nothing_of_that_name" in server.log.read_text()
     server.write(APP.format(version=5))
     assert server.ask("version") == 5
@@ -220,7 +220,9 @@ def test_dev_reloads_warns_and_opens_the_page(folder: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="how browsers are found differs")
-def test_over_ssh_dev_prints_the_address(folder: Path) -> None:
-    server = Reloaded(folder, "dev", "app:hub", SSH_CONNECTION="10.0.0.1 1 10.0.0.2 22", DISPLAY=":0")
+def test_over_ssh_dev_prints_the_address_and_the_model(folder: Path) -> None:
+    over_ssh = {"SSH_CONNECTION": "10.0.0.1 1 10.0.0.2 22", "DISPLAY": ":0"}
+    server = Reloaded(folder, "dev", "app:hub", "--model", "scripted", **over_ssh)
     server.wait(f"Open {server.url}/ in a browser.")
+    assert "Model:   scripted\n" in server.log.read_text()
     assert server.stop() == 0

@@ -50,7 +50,7 @@ def test_results_come_in_the_order_of_the_calls_with_the_callers_ids() -> None:
         ([{"id": "a", "name": "echo"}, {"id": 5, "name": "echo"}], "an id and the name"),
         ([{"id": "a", "name": "echo"}, {"id": "", "name": "echo"}], "an id and the name"),
         ([{"id": "a", "name": "echo"}, {"id": "b"}], "an id and the name"),
-        ([{"id": "a", "name": "echo"}, {"id": "b", "name": "echo", "arguments": [1]}], "are no object"),
+        ([{"id": "a", "name": "echo"}, {"id": "b", "name": "echo", "arguments": [1]}], "are not an object"),
         ([{"id": "a", "name": "echo"}, {"id": "b", "name": "echo", "arguments": {"x": object()}}], "JSON"),
         ([{"id": "a", "name": "echo"}, "echo"], "A call is"),
     ],

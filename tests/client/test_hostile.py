@@ -87,8 +87,8 @@ def test_a_response_that_is_almost_right_is_taken(how: str) -> None:
         ("error text", "boom"),
         ("error code", "boom"),
         ("both", "boom"),
-        ("list", "no object"),
-        ("null", "no object"),
+        ("list", "not an object"),
+        ("null", "not an object"),
         ("kind", "unknown type"),
         ("utf8", "cannot be read"),
     ],
@@ -305,7 +305,7 @@ def test_a_server_that_is_no_mcp_server_is_unreachable() -> None:
         with pytest.raises(Unreachable, match=r"chose an unknown revision: \(none\)"):
             async with scripted("greets_with", "{}"):
                 pass
-        with pytest.raises(Unreachable, match="no object"):
+        with pytest.raises(Unreachable, match="not an object"):
             async with scripted("greets_with", "[1]"):
                 pass
 

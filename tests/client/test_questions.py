@@ -1003,7 +1003,7 @@ def test_a_handle_that_is_none_is_refused() -> None:
                 {"method": 5, "params": {}},
                 {"method": "x", "params": 5},
             ):
-                with pytest.raises(ValueError, match="no handle"):
+                with pytest.raises(ValueError, match="not the handle"):
                     client.resume(wrong)
 
     run(main())

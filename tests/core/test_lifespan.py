@@ -205,7 +205,7 @@ def test_what_is_no_lifespan_is_refused() -> None:
 
         with pytest.raises(LifespanError, match="didn't yield"):
             await Hub(lifespan=nothing).open()
-        with pytest.raises(RegistrationError, match="no function"):
+        with pytest.raises(RegistrationError, match="not a function"):
             Hub(lifespan=5)  # type: ignore[arg-type]
         with pytest.raises(RegistrationError, match="already"):
             Hub(lifespan=nothing).lifespan(nothing)

@@ -459,7 +459,7 @@ def test_what_is_no_middleware_is_refused() -> None:
         yield 1
 
     for wrong in (plain, one, generator, None, 5):
-        with pytest.raises(RegistrationError, match="is no middleware"):
+        with pytest.raises(RegistrationError, match="is not a middleware"):
             Hub().use(wrong)  # type: ignore[arg-type]
 
 

@@ -176,7 +176,7 @@ def test_a_stream_that_is_too_much_to_be_collected_fails_and_is_closed() -> None
     tools = Tools()
     event = trail_of(calling("tools.flood"), source=tools)[-1].event
     assert event["reason"] == "action-failed"
-    assert event["message"] == f"tools.flood gives more than {MOST_COLLECTED // 1024**2} MB"
+    assert event["message"] == f"tools.flood returned more than {MOST_COLLECTED // 1024**2} MB"
     assert tools.closed
 
 

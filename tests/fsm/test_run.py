@@ -163,7 +163,7 @@ def test_the_other_form_has_no_states_in_its_ids() -> None:
     [
         ({"tool_calls": [{"id": "1", "name": "shop.add"}, {"id": "1", "name": "shop.add"}]}, "Two calls have the id 1"),
         ({"tool_calls": [{"id": 1, "name": "shop.add"}]}, "A call has an id and the name of a tool, both text"),
-        ({"tool_calls": [{"id": "1", "name": "shop.add", "arguments": []}]}, "The arguments of call 1 are no object"),
+        ({"tool_calls": [{"id": "1", "name": "shop.add", "arguments": []}]}, "The arguments of call 1 are not an object"),
         ({"tool_calls": ["shop.add"]}, "A call is an object"),
     ],
 )  # fmt: skip

@@ -164,7 +164,7 @@ def test_a_verb_that_would_be_more_than_one_is_refused(drive: Run) -> None:
     async def main() -> None:
         async with HttpClient() as client:
             for verb in ("GET /evil HTTP/1.1\r\nx:", "", "GÉT"):
-                with pytest.raises(HttpError, match="no verb"):
+                with pytest.raises(HttpError, match="not an HTTP verb"):
                     await client.request(verb, HttpUrl("http://127.0.0.1:9/"))
 
     drive(main())
@@ -235,7 +235,7 @@ def test_a_response_that_breaks_off_anywhere_is_an_error_and_may_have_been_meant
                 assert record.error is not None, answer[:place]
                 assert record.error.sent is True
                 assert str(server.url) in str(record.error)
-                assert "no whole answer" in str(record.error) or record.headers is None
+                assert "incomplete response" in str(record.error) or record.headers is None
 
     drive(main())
 
@@ -267,7 +267,7 @@ def test_a_body_that_is_cut_by_a_broken_connection_is_not_taken_for_whole(drive:
             record = get(client, server.url)
             await record.whole()
             assert record.error is not None
-            assert "no whole answer" in str(record.error)
+            assert "incomplete response" in str(record.error)
 
     drive(main())
 
@@ -337,7 +337,7 @@ def test_what_is_no_response_is_an_error_that_says_so(drive: Run, kind: str) -> 
         async with playing([BAD[kind], STAY]) as server, HttpClient() as client:
             record = await post(client, server.url).whole()
             assert record.error is not None
-            assert str(record.error).startswith(f"{server.url} gave no valid answer: ")
+            assert str(record.error).startswith(f"{server.url} sent an invalid response: ")
             assert record.error.sent is True
 
     drive(main())
@@ -519,7 +519,7 @@ def test_a_response_that_breaks_off_raises_after_what_came_of_it(drive: Run) -> 
         async with playing([OK[:-1]]) as server, HttpClient() as client:
             response = await client.request("GET", server.url)
             pieces = []
-            with pytest.raises(HttpError, match="no whole answer"):
+            with pytest.raises(HttpError, match="incomplete response"):
                 async for piece in response:
                     pieces.append(piece)  # noqa: PERF401  what came before the error counts
             assert pieces == [b"o"]
@@ -563,13 +563,13 @@ def test_redirects_of_a_post_to_another_scheme_or_without_an_end_are_not_followe
         async with playing([leading_to("/")] * 9, [leading_to("/")] * 9) as server, HttpClient() as client:
             response = await client.request("POST", server.url, follow=True)
             assert response.status == 302
-            with pytest.raises(HttpError, match="leads on and on"):
+            with pytest.raises(HttpError, match="redirects too often"):
                 await client.request("GET", server.url, follow=True)
         async with playing([leading_to("https://a.test/")]) as server, HttpClient() as client:
             with pytest.raises(HttpError, match=r"leads to https://a\.test/, which is not followed"):
                 await client.request("GET", server.url, follow=True)
         async with playing([leading_to("http://a b/")]) as server, HttpClient() as client:
-            with pytest.raises(HttpError, match="is no URL"):
+            with pytest.raises(HttpError, match="is not a URL"):
                 await client.request("GET", server.url, follow=True)
 
     drive(main())

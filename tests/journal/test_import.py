@@ -101,7 +101,7 @@ def test_what_is_no_call_is_refused_and_said_which_line_it_is(server: Server) ->
     body = json.dumps(line(id="before")) + "\n" + json.dumps(line(id="../x"))
     refused = server.post("/admin/import", body.encode(), FULL, **LINES)
     assert (refused.status, refused.error) == (400, "bad_request")
-    assert "Line 2 is no exported call" in refused.text
+    assert "Line 2 is not an exported call" in refused.text
     assert server.get("/admin/calls/before", ADMIN).status == 200
 
 
@@ -262,7 +262,7 @@ def test_the_keys_of_a_file_are_those_that_midcall_makes(keys: Any) -> None:
     async def run() -> None:
         taking = operations()
         await taking.list()
-        with pytest.raises(BadExport, match="These are no keys"):
+        with pytest.raises(BadExport, match="These are not keys"):
             await taking.restore_keys({"keys": keys})
 
     drive(run())
@@ -272,4 +272,4 @@ def test_a_file_with_other_keys_is_not_imported(tmp_path: Path) -> None:
     file = tmp_path / "calls.jsonl"
     file.write_text(json.dumps({"keys": {"seal-1": "c2hvcnQ="}}))
     done = midcall("calls", "import", str(file), "--journal", str(tmp_path / "j.db"))
-    assert (done.returncode, "These are no keys" in done.stderr) == (1, True), done.stderr
+    assert (done.returncode, "These are not keys" in done.stderr) == (1, True), done.stderr

@@ -307,10 +307,10 @@ TO = '[to]\n"*" = "x@example.com"\n'
         (f'{SMTP}security = "none"\n{TO}', "by starttls or tls"),
         (f"{SMTP}port = 70000\n{TO}", "port"),
         (f'{SMTP}ca_file = "/nowhere"\n{TO}', "ca_file"),
-        (f'{SMTP}[to]\n"*" = "x"\n', "'x' is no e-mail address"),
-        (f'{SMTP}[to]\n"*" = "x@y\\r\\nBcc: z@y"\n', "is no e-mail address"),
+        (f'{SMTP}[to]\n"*" = "x"\n', "'x' is not an e-mail address"),
+        (f'{SMTP}[to]\n"*" = "x@y\\r\\nBcc: z@y"\n', "is not an e-mail address"),
         (f'{SMTP}[to]\n"*" = []\n', "needs from 1 to 100 addresses"),
-        (SMTP.replace("smtp.example.com", "smtp example") + TO, "no host"),
+        (SMTP.replace("smtp.example.com", "smtp example") + TO, "not the host"),
         ("#" * 2_000_000, "too large"),
     ],
 )

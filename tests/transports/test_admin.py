@@ -641,7 +641,7 @@ def test_calls_move_to_another_server(tmp_path: Path) -> None:
         assert new.post("/admin/import", every.encode(), **lines).json == {"imported": 1, "known": 1}
         broken = new.post("/admin/import", one.encode() + b'{"call": 1}\n', **lines)
         assert (broken.status, broken.error) == (400, "bad_request")
-        assert "Line 2 is no exported call" in broken.text
+        assert "Line 2 is not an exported call" in broken.text
         (call,) = new.get("/admin/calls?status=waiting").json["calls"]
         call = answer(new, call, address="the harbour").json
         assert answer(new, call, **{"question-4": True}).json["status"] == "completed"

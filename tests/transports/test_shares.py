@@ -293,7 +293,7 @@ def test_ten_seconds_worth_of_calls_may_come_at_once_and_after_that_as_many_as_t
     rate = RateLimit(4, clock=clock)
     for _ in range(40):
         rate.take("ann")
-    with pytest.raises(RateLimited, match=r"More than 4 calls a second; try again in 1 s") as refused:
+    with pytest.raises(RateLimited, match=r"More than 4 calls per second; try again in 1 s") as refused:
         rate.take("ann")
     assert refused.value.data == {"retry_after": 1}
     rate.take("bob")
@@ -364,7 +364,7 @@ def test_a_modern_caller_that_calls_too_often_is_told_when_to_come_back() -> Non
             assert (code, headers["retry-after"]) == (429, "10")
             assert body["error"] == {
                 "code": -32000,
-                "message": "More than 0.1 calls a second; try again in 10 s",
+                "message": "More than 0.1 calls per second; try again in 10 s",
                 "data": {"retry_after": 10},
             }
             assert (await tool(port, ANN, "shop.quick"))[0] == 200

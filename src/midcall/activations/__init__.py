@@ -26,7 +26,7 @@ def add_named(hub: Hub, names: Sequence[str]) -> None:
     for name in names:
         if name not in NAMED:
             known = ", ".join(NAMED)
-            raise RegistrationError(f"There is no activation {name!r} to be named; there are: {known}")
+            raise RegistrationError(f"There is no activation {name!r}; choose from: {known}")
     made = {
         name: getattr(importlib.import_module(f"midcall.activations.{name}"), NAMED[name])() for name in names
     }

@@ -145,7 +145,7 @@ class TreeStore:
         hub = self._hub()
         root = None if hub is None else hub.root
         if not isinstance(root, Hub):
-            raise JournalError("The hub is gone")
+            raise JournalError("The hub no longer exists")
         durable = durable_calls(root)
         await durable.open()
         if self._quota is None:
@@ -410,7 +410,7 @@ def _record(node: NewNode) -> NodeRecord:
     try:
         size = len(node.text.encode())
     except UnicodeEncodeError:
-        raise TreeError("The text has characters that are none: lone surrogates") from None
+        raise TreeError("The text has invalid characters: lone surrogates") from None
     if size > MAX_TEXT:
         raise TreeError(f"Text of {size} bytes: a node has {MAX_TEXT} at most")
     external = node.handle is not None

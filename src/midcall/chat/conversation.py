@@ -183,7 +183,7 @@ def _check_attached(attachments: tuple[SentFile, ...]) -> None:
         if not 0 < len(one.data) <= MAX_FILE:
             raise BadRequest(f"{one.name} is empty, or larger than {MAX_FILE} bytes")
         if image_type(one.data) is None:
-            raise BadRequest(f"{one.name} is no PNG, JPEG, GIF or WebP picture")
+            raise BadRequest(f"{one.name} is not a PNG, JPEG, GIF or WebP image")
 
 
 def read_title(body: bytes) -> str:
@@ -426,7 +426,7 @@ class Conversation(Struct):
         if edit.of != len(self.messages):
             raise Conflict("The conversation was changed meanwhile")
         if not 0 <= edit.message < edit.of or self.messages[edit.message].role != "user":
-            raise BadRequest("There is no message of yours at that place")
+            raise BadRequest("You have no message at that position")
 
     def cut(self, index: int) -> list[ToolCall]:
         """Forget a message and all after it; gives the tool calls of that which have no result yet."""
@@ -475,7 +475,7 @@ class Conversation(Struct):
         return [call for message in self.messages for call in message.tool_calls if call.id not in answered]
 
     def awaits_answer_to(self, message_id: str | None) -> bool:
-        """Whether the person's last message is this one, and has no whole answer yet."""
+        """Whether the person's last message is this one, and has an incomplete response yet."""
         if message_id is not None and _has(message_id, self.unsaid):
             return True
         said = next((message for message in reversed(self.messages) if message.role == "user"), None)

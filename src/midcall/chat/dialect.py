@@ -413,7 +413,7 @@ class ChatCalls:
                 continue
             claimed = await durable.take_up(record)
             if claimed == Gone("diverged"):
-                raise ToolError(f"This call cannot go on: {durable.why_still(call_id)}")
+                raise ToolError(f"This call cannot continue: {durable.why_still(call_id)}")
             if isinstance(claimed, Detached):
                 durable.resume(claimed)
             else:

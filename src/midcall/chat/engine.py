@@ -305,7 +305,7 @@ class ChatEngine:
         if request.attachments:
             model = self.models[request.model] if request.model else self.model_of(conversation)
             if not takes_images(model):
-                raise BadRequest(f"{model.name} takes no pictures")
+                raise BadRequest(f"{model.name} cannot read images")
             msgspec.structs.replace(conversation, files={**conversation.files}).attach(request.attachments)
 
     async def attach(self, run_id: str, principal: Principal | None = None) -> Run | FarRun:

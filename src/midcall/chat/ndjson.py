@@ -101,7 +101,7 @@ class ChatPart(AppPart):
         run = await self._engine.attach(_session_id(request), principal_of(request))
         last = request.headers.get("x-last-lsn") or request.query_params.get("lastLsn") or "0"
         if not last.isdecimal() or len(last) > MAX_DIGITS:
-            raise BadRequest("The last LSN is a number")
+            raise BadRequest("The last LSN must be a number")
         return _streamed(run, int(last))
 
     async def _stop(self, request: Request) -> Response:

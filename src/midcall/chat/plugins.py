@@ -118,7 +118,7 @@ class Sampling(Struct, frozen=True):
                 return _result(reply, model, usage)
         if isinstance(why, _Misfit):
             return _result(reply, model, usage)
-        raise ModelError(f"{model.name} gave no answer that will do, in {MAX_TRIES} tries: {why}")
+        raise ModelError(f"{model.name} gave no usable answer in {MAX_TRIES} tries: {why}")
 
 
 async def ask_model(request: ModelRequest, model: Model) -> Reply:
@@ -181,7 +181,7 @@ def _messages(one: dict[str, Any]) -> list[Message]:
                     call_id, failed = str(block.get("toolUseId")), bool(block.get("isError"))
                     made.append(Message("tool", text, tool_call_id=call_id, is_error=failed))
                 case kind:
-                    raise ModelError(f"The tool asks with something that is no text ({kind})")
+                    raise ModelError(f"The tool asks with something that is not text ({kind})")
     if texts or calls:
         speaks = one.get("role") == "assistant"
         made.append(Message("assistant" if speaks else "user", "\n".join(texts), tuple(calls)))
@@ -291,7 +291,7 @@ class Plugin:
         """Show this question with the handler."""
         key = question if isinstance(question, str) else question.key
         if key in self._handlers:
-            raise RegistrationError(f"The question {key!r} has a handler already")
+            raise RegistrationError(f"The question {key!r} already has a handler")
         if not inspect.iscoroutinefunction(handler):
             raise RegistrationError(f"The handler of {key!r} must be `async def`")
         self._handlers[key] = handler

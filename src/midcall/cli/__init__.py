@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from midcall.cli.call import add_parser as add_call
 from midcall.cli.calls import add_parser as add_calls
-from midcall.cli.command import EXIT_CODES_HELP, Exit, UsageError
+from midcall.cli.command import EXIT_CODES_HELP, CommandParser, Exit, UsageError
 from midcall.cli.completion import add_parser as add_completion
 from midcall.cli.completion import complete
 from midcall.cli.demo import add_parser as add_demo
@@ -82,7 +82,7 @@ def _leave(code: Exit) -> NoReturn:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="midcall",
         description="Serve and call tools that can stop in the middle and ask.",
         epilog=_EXAMPLES + EXIT_CODES_HELP,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from midcall.cli.command import (
     EXIT_CODES_HELP,
     TARGET_HELP,
+    CommandParser,
     Exit,
     UsageError,
     add_command,
@@ -75,7 +76,7 @@ def _add_options(parser: argparse._ActionsContainer) -> None:
         "-o",
         "--output",
         metavar="DIR",
-        help="save pictures, sound and files that the method gives in this folder",
+        help="save the images, audio and files that the method returns in this folder",
     )
     parser.add_argument(
         "--timeout",
@@ -131,8 +132,10 @@ def _read_flags(hub: "Hub", args: argparse.Namespace) -> tuple[argparse.Namespac
     from midcall.logs import printable
 
     schema = hub.schema(args.method)
-    parser = argparse.ArgumentParser(
-        usage=f"midcall call {args.target} {args.method} [parameters] [options]",
+    name = f"midcall call {args.target} {args.method}"
+    parser = CommandParser(
+        prog=name,
+        usage=f"{name} [parameters] [options]",
         description=printable(schema["description"]),
         epilog=EXIT_CODES_HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,

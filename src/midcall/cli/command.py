@@ -4,7 +4,7 @@ import argparse
 import os
 from collections.abc import Callable
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from midcall.hub import Hub
@@ -32,6 +32,21 @@ exit codes:
   4  not answered: a question timed out, could not be asked or had no matching --answer
   5  cannot listen: the port is in use, or the address does not belong to this machine
 """
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Says what is wrong with the arguments in two lines, not below a list of all options."""
+
+    def error(self, message: str) -> NoReturn:
+        """End with exit code 2."""
+        self.exit(Exit.USAGE, f"{self.prog}: error: {message}\nTry `{self.prog} --help`.\n")
+
+
+def reason(error: Exception) -> str:
+    """An error in one line: `keys.txt: No such file or directory`, without the number that Python adds."""
+    if not isinstance(error, OSError) or error.strerror is None:
+        return str(error)
+    return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
 
 
 def with_details(error: Exception) -> str:
@@ -79,17 +94,20 @@ def add_command(
 
 def seconds(text: str) -> float:
     """Reads an option that is a time."""
-    time = float(text)
+    try:
+        time = float(text)
+    except ValueError:
+        time = -1.0
     if not 0 <= time < float("inf"):
-        raise ValueError
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
     return time
 
 
 def add_selection(parser: argparse._ActionsContainer) -> None:
     """Add the options that leave out a part of a hub."""
     for option, help in (
-        ("--only", "leave out all but these methods, resources and prompts"),
-        ("--without", "leave out these methods, resources and prompts"),
+        ("--only", "only these methods, resources and prompts"),
+        ("--without", "all but these methods, resources and prompts"),
     ):
         parser.add_argument(
             option,
@@ -124,4 +142,4 @@ def work_in(folder: str | None) -> None:
         try:
             os.chdir(folder)
         except OSError as error:
-            raise UsageError(f"--cwd: {error}") from None
+            raise UsageError(f"--cwd: {reason(error)}") from None

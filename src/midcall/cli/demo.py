@@ -145,12 +145,13 @@ async def _show(chat: "ChatEngine", host: str, port: int, *, terminal: bool, bro
 
 
 def _command() -> str:
-    """How to start `midcall` here: after `make demo` it is in a folder that the shell does not search."""
+    """How to start `midcall` from another terminal: `make demo` and `uvx` have it where no shell searches."""
+    import os
     import shutil
     import sys
     from pathlib import Path
 
-    if shutil.which("midcall"):
+    if shutil.which("midcall") and "UV" not in os.environ:  # uvx puts it in the path of this process alone
         return "midcall"
     return sys.argv[0] if Path(sys.argv[0]).stem == "midcall" else f"{sys.executable} -m midcall"
 

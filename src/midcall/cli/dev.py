@@ -7,10 +7,10 @@ from midcall.cli.serve import add_serve_options, run
 
 _EXAMPLES = """\
 examples:
-  midcall dev app:hub                       the page opens, and the code is loaded again when it changes
+  midcall dev app:hub                       opens the page, and reloads the code when it changes
   midcall dev app:hub --model scripted --port 9000
 
-The options are those of `midcall serve`. Without a browser of its own (over ssh) it prints the address.
+The options are those of `midcall serve`. Where there is no browser, as over ssh, it prints the address.
 """
 
 

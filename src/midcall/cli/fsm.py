@@ -44,9 +44,17 @@ def add_parser(commands: Any) -> None:
             one.add_argument("id", metavar="ID", nargs=None if name == "run" else "?", help="which machine")
         if name == "draw":
             forms = ("dot", "mmd", "svg")
-            one.add_argument("--as", dest="form", choices=forms, default="dot", help="(default: dot)")
+            one.add_argument(
+                "--as", dest="form", choices=forms, default="dot", help="format (default: %(default)s)"
+            )
         if name == "run":
-            one.add_argument("input", metavar="JSON", nargs="?", default="{}", help="what it begins with")
+            one.add_argument(
+                "input",
+                metavar="JSON",
+                nargs="?",
+                default="{}",
+                help="the input of the machine, as JSON (default: %(default)s)",
+            )
 
 
 def run(args: argparse.Namespace) -> Exit:
@@ -84,7 +92,7 @@ async def _look(args: argparse.Namespace) -> Exit:
             return max([Exit.SUCCESS, *(_show(args, one.machine, one.actions) for one in by_path.values())])
         method = found[args.id][1] if args.id in found else by_path.get(args.id)
         if method is None:
-            raise UsageError(f"There is no machine {args.id!r}: there are {', '.join(by_path) or 'none'}")
+            raise UsageError(f"There is no machine {args.id!r}; the hub has {', '.join(by_path) or 'none'}")
         return _show(args, method.machine, method.actions)
 
 

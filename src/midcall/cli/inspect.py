@@ -83,7 +83,7 @@ def _show_part(out: "Console", part: str, listed: list[dict[str, Any]]) -> None:
         out.print(styled(str(one.get("name", "")), "bold"))
         details = {key: value for key, value in one.items() if key not in ("name", "description") and value}
         if one.get("description"):
-            out.print(Padding(styled(str(one["description"])), (0, 0, 0, 2)))
+            out.print(Padding(styled(str(one["description"])), (0, 0, 0, 2), expand=False))
         for key, value in details.items():
             text = value if isinstance(value, str) else json.encode(value).decode()
             out.print(styled(f"  {key}: {text}", "dim"), soft_wrap=True)

@@ -133,7 +133,7 @@ def _entry(client: ClientSettings, args: argparse.Namespace) -> tuple[str, dict[
     name = args.name or hub_name
     if re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name) is None:
         raise UsageError(
-            f"{name!r} is no name for a server: letters, digits, - and _ only. Choose another with --name"
+            f"{name!r} is not a name for a server: letters, digits, - and _ only. Choose another with --name"
         )
     if args.http is not None:
         return name, _remote(client, args.http)
@@ -233,7 +233,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):  # one of the two would be lost
         twice = next(key for key, _ in pairs if sum(key == other for other, _ in pairs) > 1)
-        raise ValueError(f"{twice!r} is there twice")
+        raise ValueError(f"{twice!r} occurs twice")
     return found
 
 

@@ -16,6 +16,11 @@ BACKLOG = 2048
 
 MOST_PORT = 65535
 
+_EVERYWHERE = ("", "0.0.0.0", "::")  # noqa: S104
+
+NO_MODEL = "none (--model NAME adds a chat to the page)"
+NO_MODEL_NAMED = "none, unless the hub has its own (--model NAME adds a chat to the page)"
+
 log = logging.getLogger("midcall.serve")
 
 
@@ -67,16 +72,18 @@ def open_page(url: str) -> bool:
 
 
 def _place(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host or 'localhost'}:{port}"
+    """As a client on this machine writes it: all addresses are no name."""
+    name = "localhost" if host in _EVERYWHERE else host
+    return f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
 
 
-def announce(host: str, port: int, *, journal: str, model: str | None) -> None:
+def announce(host: str, port: int, *, journal: str, model: str) -> None:
     """Log where the page, MCP and the WebSocket are, where calls are kept, and which model chats."""
     place = _place(host, port)
-    log.info("Page:    http://%s/", place)
+    log.info("Page:    http://%s/%s", place, " (on all addresses)" if host in _EVERYWHERE else "")
     log.info("MCP:     http://%s/mcp (WebSocket: ws://%s/ws)", place, place)
     log.info("Journal: %s", shown_place(journal))
-    log.info("Model:   %s", model or "none (--model NAME adds a chat to the page)")
+    log.info("Model:   %s", model)
 
 
 def shown_place(journal: str) -> str:

@@ -4,7 +4,7 @@ import argparse
 import os
 from typing import TYPE_CHECKING
 
-from midcall.cli.command import UsageError, seconds
+from midcall.cli.command import UsageError, reason, seconds
 
 if TYPE_CHECKING:
     from midcall.notify import Notify, Webhook
@@ -39,14 +39,14 @@ def add_notify(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         type=seconds,
         default=None,
-        help="also tell of questions for the caller, if they wait for longer than that (default: only of "
-        "those for somebody else, at once)",
+        help="also send notices of questions for the caller that have waited this long (default: only of "
+        "questions for somebody else, at once)",
     )
     group.add_argument(
         "--notify-show",
         choices=("link", "message", "arguments"),
         default=None,
-        help="what notices say of a question: its link only, also its message, or also the arguments of the "
+        help="what notices contain: the link of the question, also its message, or also the arguments of the "
         "call (default: message)",
     )
 
@@ -67,7 +67,7 @@ def notify_from(args: argparse.Namespace) -> "Notify | None":
             channels.append(Email.from_file(args.notify_email, os.environ.get(PASSWORD)))
         return Notify(*channels, after=args.notify_after, show=args.notify_show or "message")
     except (OSError, ValueError) as error:
-        raise UsageError(f"notices: {error}") from None
+        raise UsageError(f"notices: {reason(error)}") from None
 
 
 def _webhook(text: str) -> "Webhook":

@@ -138,5 +138,5 @@ def _variable(text: str) -> tuple[str, str]:
     if not name:
         raise argparse.ArgumentTypeError(f"{text!r} is not a variable, such as NAME=VALUE")
     if not equals and name not in os.environ:
-        raise argparse.ArgumentTypeError(f"this process has no variable {name}")
+        raise argparse.ArgumentTypeError(f"this process has no environment variable {name}")
     return name, value if equals else os.environ[name]

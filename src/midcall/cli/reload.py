@@ -31,7 +31,7 @@ Snapshot = dict[str, tuple[int, int]]
 def refuse_reload(*, stdio: bool, workers: int | None) -> None:
     """Say why the server cannot be reloaded. Raises `UsageError`."""
     if sys.platform == "win32":
-        raise UsageError("--reload: Windows cannot hand on a socket this way; start the server again instead")
+        raise UsageError("--reload: Windows cannot pass on a socket this way; start the server again instead")
     if stdio:
         raise UsageError("--reload is for HTTP: on standard input and output, the client starts the server")
     if workers is not None:
@@ -88,9 +88,9 @@ class Reloading(Workers):
                 elif self.is_ready is not None:
                     await asyncio.to_thread(self.is_ready)
             elif old is None:
-                log.error("Nothing is served until that is mended")
+                log.error("Nothing is served until this is fixed")
             else:
-                log.error("The code from before is served until that is mended")
+                log.error("The previous code is served until this is fixed")
             changed = await self._changed(before)
             log.info("Reloading: %s", changed)
 

@@ -9,8 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from midcall.cli.command import Exit, UsageError, add_command, restrict, with_details, work_in
-from midcall.cli.listening import announce, listen, open_page, page_url
+from midcall.cli.command import Exit, UsageError, add_command, reason, restrict, with_details, work_in
+from midcall.cli.listening import NO_MODEL, NO_MODEL_NAMED, announce, listen, open_page, page_url
 from midcall.cli.notify_options import notify_from
 from midcall.cli.reload import refuse_reload
 from midcall.cli.serve_options import add_options, prepare_chat, public_url
@@ -144,7 +144,7 @@ def serve(args: argparse.Namespace, load: "Callable[[], Hub]") -> int:
 
         logging.getLogger("uvicorn.error").addFilter(_is_not_startup)
         listeners = listen(args.host, args.port) if place is None else place.listeners()
-        model = None if hub.chat is None else ", ".join(hub.chat.models)
+        model = NO_MODEL if hub.chat is None else ", ".join(hub.chat.models)
         ready = partial(announce, args.host, listeners[0].getsockname()[1], journal=journal, model=model)
         serving = server(
             hub,
@@ -194,7 +194,7 @@ def _run_reloading(args: argparse.Namespace, folder: str) -> int:
     from midcall.cli.load_target import split_target
     from midcall.cli.reload import run_reloading
     from midcall.journal.choose import choose_journal, place_of
-    from midcall.models.base import VARIABLE
+    from midcall.models.base import model_names
 
     _check_engine(args)
     _checked_authenticator(args, "", args.named)
@@ -216,7 +216,7 @@ def _run_reloading(args: argparse.Namespace, folder: str) -> int:
             announce,
             args.host,
             journal=place_of(args.journal, args.target),
-            model=args.model or os.environ.get(VARIABLE),
+            model=", ".join(model_names(args.model)) or NO_MODEL_NAMED,
         ),
         is_ready=partial(_show_page, args),
     )
@@ -255,7 +255,7 @@ def _run_workers(args: argparse.Namespace, folder: str) -> int:
                 announce,
                 args.host,
                 journal=place_of(args.journal, args.target),
-                model=", ".join(model_names(args.model)) or None,
+                model=", ".join(model_names(args.model)) or NO_MODEL_NAMED,
             ),
             ended=forget_process,
         )
@@ -298,7 +298,7 @@ def _add_named(names: list[str], hub: "Hub") -> None:
     try:
         add_named(hub, names)
     except (RegistrationError, ValueError, OSError) as error:
-        raise UsageError(f"--with: {error}") from None
+        raise UsageError(f"--with: {reason(error)}") from None
 
 
 def _keep_calls(args: argparse.Namespace, hub: "Hub") -> str:
@@ -429,7 +429,7 @@ def _authenticator(args: argparse.Namespace, name: str) -> "Authenticator | None
             return StaticKeys.from_file(args.auth_tokens)
         return StaticKeys.from_environment()
     except (OSError, ValueError) as error:
-        raise UsageError(str(error)) from None
+        raise UsageError(reason(error)) from None
 
 
 def _fast_loop() -> "Callable[[], asyncio.AbstractEventLoop] | None":

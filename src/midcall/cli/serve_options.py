@@ -278,7 +278,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="over HTTP, serve a chat at / in which this model calls the methods: openai:NAME, "
         "anthropic:NAME, ollama:NAME, local, or scripted (default: MIDCALL_MODEL); keys come from the "
-        "environment. Of several, with commas between them or one an option, people choose one",
+        "environment. Separate several with commas, or repeat the option: people choose one",
     )
 
 

@@ -123,7 +123,7 @@ def _show_method(out: "Console", schema: dict[str, Any]) -> None:
         out.print()
         out.print(rows)
     if schema["returns"]:
-        out.print(Text.assemble("\n", ("gives ", "dim"), styled(type_text(schema["returns"]))))
+        out.print(Text.assemble("\n", ("returns ", "dim"), styled(type_text(schema["returns"]))))
     for key in schema.get("elicits", ()):
         out.print(Text.assemble(("asks ", "dim"), styled(key)))
 

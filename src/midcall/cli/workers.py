@@ -248,7 +248,8 @@ class Workers:
             await asyncio.wait((working, stopping))
         for one in self._sockets:
             one.close()  # who comes now is turned away, and does not wait for workers that take nobody in
-        log.info("Stopping %d workers", len(self.running))
+        count = len(self.running)
+        log.info("Stopping %d %s", count, "worker" if count == 1 else "workers")
         await asyncio.gather(*(worker.stop(self.limit) for worker in list(self.running)))
         return code
 
@@ -257,7 +258,7 @@ class Workers:
         first, *others = self.places  # what is wrong with all of them is said once
         code = await self._begin(first)
         if code:
-            log.error("Nothing is served, as no worker can be started: see what it says above")
+            log.error("Nothing is served: no worker could be started; see the error above")
             return code
         await asyncio.gather(*(self._begin(place) for place in others))
         log.info("%d workers are ready", sum(place.worker is not None for place in self.places))

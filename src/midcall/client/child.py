@@ -232,7 +232,7 @@ class _Child(asyncio.SubprocessProtocol):
         elif (message := _message_in(line)) is not None:
             self._session.receive(message)
         elif line and not line.isspace():
-            log.warning("%s: skipped what is no message: %s", self._name, _text(line))
+            log.warning("%s: skipped something that is not a message: %s", self._name, _text(line))
 
     def _take_errors(self, lines: Sequence[bytes | None]) -> None:
         for line in lines:

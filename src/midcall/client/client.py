@@ -294,7 +294,7 @@ class Client:
         """
         params = handle.get("params")
         if not isinstance(params, dict) or not isinstance(handle.get("method"), str):
-            raise ValueError(f"This is no handle of a call: {handle!r}")  # noqa: TRY004  a stored value
+            raise ValueError(f"This is not the handle of a call: {handle!r}")  # noqa: TRY004  a stored value
         name = str(params.get("name") or params.get("uri") or "")
         about = About(handle["method"], name, self._headers(name, params.get("arguments")))
         return self._invocation(about, to_json(params)[1:-1], answer, timeout, None, handle)

@@ -73,7 +73,9 @@ def _mirrored(schema: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, .
             if not isinstance(header, str) or not _TOKEN.fullmatch(header):
                 raise ValueError(f"{header!r} is not the name of a header")
             if one.get("type") not in ("string", "integer", "boolean"):
-                raise ValueError(f"{name} is mirrored into a header, and is no text, integer or boolean")
+                raise ValueError(
+                    f"{name} is mirrored into a header, and is not text, an integer or a boolean"
+                )
             yield (*path, name), header
         yield from _mirrored({k: v for k, v in one.items() if k != "x-mcp-header"}, (*path, name))
 

@@ -222,5 +222,5 @@ def _read(message: Envelope) -> dict[str, Any]:
     except (ValueError, RecursionError):
         params = None
     if not isinstance(params, dict):
-        raise RemoteError("The parameters are no object", rpc_code=jsonrpc.INVALID_PARAMS)
+        raise RemoteError("The parameters are not an object", rpc_code=jsonrpc.INVALID_PARAMS)
     return params

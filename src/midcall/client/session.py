@@ -103,7 +103,7 @@ def result_of(response: Envelope) -> dict[str, Any]:
     else:
         if isinstance(result, dict):
             return result
-        why = "its result is no object"
+        why = "its result is not an object"
     raise Unusable(f"The server's response cannot be read: {why}", rpc_code=INTERNAL_ERROR)
 
 
@@ -318,7 +318,7 @@ class ClientSession:
         loose = Loose.read(data)
         waiter = self._pending.take(_number(fault.id)) if loose is not None else None
         if loose is None or waiter is None:
-            log.warning("skipped what is no message: %s: %.200r", fault, data)
+            log.warning("skipped something that is not a message: %s: %.200r", fault, data)
         elif loose.error is None:
             _hand_over(waiter, Envelope(result=loose.result))
         else:

@@ -132,7 +132,7 @@ def _split(text: str) -> list[str]:
     try:
         return shlex.split(text, posix=sys.platform != "win32")
     except ValueError as error:
-        raise ValueError(f"{text!r} is no command: {error}") from None
+        raise ValueError(f"{text!r} is not a command: {error}") from None
 
 
 def _command(

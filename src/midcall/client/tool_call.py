@@ -570,7 +570,7 @@ def _checked(call: Any) -> tuple[str, str, Any, bytes]:
     if not isinstance(id, str) or not id or not isinstance(name, str) or not name:
         raise ValueError(f"A call has an id and the name of a tool, both text: {dict(call)!r}")
     if arguments is not None and not isinstance(arguments, Mapping):
-        raise ValueError(f"The arguments of call {id} are no object: {arguments!r}")
+        raise ValueError(f"The arguments of call {id} are not an object: {arguments!r}")
     try:
         return id, name, arguments, tool_params(name, arguments)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:

@@ -160,7 +160,7 @@ class ModelAction(Action):
         try:
             return msgspec.convert(read_json(text), Event)
         except ValueError as error:
-            raise BadOutput(f"This is no JSON object: {error}", text) from None
+            raise BadOutput(f"This is not a JSON object: {error}", text) from None
 
     async def value(self, moment: Moment) -> Any:
         text = await self._say(moment, ())

@@ -63,7 +63,9 @@ class MachineMethod(Method):
             functions, given = {**given.functions, **functions}, given.build()
         machine = given if isinstance(given, Machine) else read_machine(given)
         if not _ID.fullmatch(machine.id):
-            raise MachineError(f"id: {machine.id!r} is no name: a letter, then letters, digits, '_' and '-'")
+            raise MachineError(
+                f"id: {machine.id!r} is not a name: it must be a letter, then letters, digits, '_' and '-'"
+            )
         self.machines = machines
         self.machine = machine
         self._tags = tuple(tags)
@@ -173,7 +175,7 @@ class Machines(Activation):
         except RecursionError:
             raise MachineError("The machine is nested too deeply") from None
         if made.name in self.methods:
-            raise MachineError(f"id: there is a machine {made.name!r} already")
+            raise MachineError(f"id: the machine {made.name!r} already exists")
         if not self.methods:
             self.hub.watch(lambda _: self.scopes.clear())
         self.methods[made.name] = made

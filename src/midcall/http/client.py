@@ -116,7 +116,7 @@ class HttpClient:
         OPTIONS, DELETE) is sent once more if its connection is lost before a response.
         """
         if not (verb.isascii() and verb.isalpha()):
-            raise HttpError(f"{verb!r} is no verb of HTTP", sent=False)
+            raise HttpError(f"{verb!r} is not an HTTP verb", sent=False)
         prepared = headers if isinstance(headers, CIMultiDict) else prepare(headers)
         deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
         for _ in range(MAX_REDIRECTS):
@@ -134,7 +134,7 @@ class HttpClient:
                 kept = [pair for pair in prepared.items() if pair[0].lower() not in CREDENTIALS]
                 prepared = CIMultiDict(kept)
             url = there
-        raise HttpError(f"{url} leads on and on", sent=True)
+        raise HttpError(f"{url} redirects too often", sent=True)
 
     async def close(self) -> None:
         """Close all connections; what is under way fails."""
@@ -348,9 +348,9 @@ class HttpResponse:
             raise self._invalid(f"its body cannot be decoded ({error})") from None
         except FAILURES as error:
             why = (
-                f"gave no whole answer: {CLOSED}"
+                f"sent an incomplete response: {CLOSED}"
                 if self._client.closed
-                else why_lost(error, "no whole answer")
+                else why_lost(error, "an incomplete response")
             )
             self.close()
             raise HttpError(f"{self.url} {why}", sent=True) from error
@@ -359,7 +359,9 @@ class HttpResponse:
         """The body is over."""
         self._slot.end()
         if self._decoder is not None and not self._decoder.complete():
-            raise HttpError(f"{self.url} gave no whole answer: its compressed body breaks off", sent=True)
+            raise HttpError(
+                f"{self.url} sent an incomplete response: its compressed body breaks off", sent=True
+            )
 
     def close(self) -> None:
         """Do not read on. Does nothing if the response is complete."""
@@ -376,4 +378,4 @@ class HttpResponse:
 
     def _invalid(self, why: str) -> HttpError:
         self.close()
-        return HttpError(f"{self.url} gave no valid answer: {why}", sent=True, status=self.status)
+        return HttpError(f"{self.url} sent an invalid response: {why}", sent=True, status=self.status)

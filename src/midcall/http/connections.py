@@ -469,7 +469,7 @@ def why_lost(error: Exception, what: str) -> str:
     cause: BaseException | None = error
     while cause is not None:
         if any(words in str(cause) for words in TOO_LARGE):
-            return "gave no valid answer: its head is too large"
+            return "sent an invalid response: its head is too large"
         cause = cause.__cause__
     match error:
         case aiohttp.ServerDisconnectedError():
@@ -479,7 +479,7 @@ def why_lost(error: Exception, what: str) -> str:
         case aiohttp.ClientPayloadError() | aiohttp.ClientConnectionError():
             return f"gave {what}: the connection was closed"
         case aiohttp.ClientResponseError() | HttpProcessingError():
-            return f"gave no valid answer: {_first_line(error.message)}"
+            return f"sent an invalid response: {_first_line(error.message)}"
         case _:
             return f"gave {what}: {_first_line(error)}"
 

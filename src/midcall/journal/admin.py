@@ -439,9 +439,9 @@ class Admin:
         try:
             keys = {name: base64.b64decode(key, validate=True) for name, key in exported["keys"].items()}
         except (AttributeError, TypeError, ValueError):
-            raise BadExport("These are no keys") from None
+            raise BadExport("These are not keys") from None
         if not all(is_key(name, key) for name, key in keys.items()):
-            raise BadExport("These are no keys")
+            raise BadExport("These are not keys")
         return all([await self.journal.secret(name, key) == key for name, key in keys.items()])
 
     # --- inside ------------------------------------------------------------------------------
@@ -483,7 +483,7 @@ class Admin:
         try:
             kind = self._kinds.get(kind_of(record))
             if kind is None:
-                raise BadExport(f"The call {record.id} is of a kind that midcall does not know")
+                raise BadExport(f"The call {record.id} is of an unknown kind")
             kind.check(record)
             msgspec.json.decode(record.arguments or b"{}")
             if record.status == "waiting" and not msgspec.json.decode(record.questions, type=Asked).questions:

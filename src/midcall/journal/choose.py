@@ -43,10 +43,13 @@ def choose_journal(
         raise ValueError(f"{scheme}:// is not a journal: use a path, postgresql://..., or memory")
     from midcall.journal.sqlite import SqliteJournal  # noqa: PLC0415  as above
 
-    folder = Path(where.removeprefix("sqlite://")).absolute().parent
+    path = Path(where.removeprefix("sqlite://"))
+    folder = path.absolute().parent
     if is_named and not folder.is_dir():
         raise ValueError(f"there is no folder {folder}")
-    return SqliteJournal(Path(where.removeprefix("sqlite://")), seal=seal, plain_too=plain_too)
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; name a file in it")
+    return SqliteJournal(path, seal=seal, plain_too=plain_too)
 
 
 def is_postgres(where: str) -> bool:

@@ -242,7 +242,7 @@ class DbosEngine:
         }
         try:
             if DBOS(config=config)._launched:
-                raise JournalError("DBOS is used in this process already, and can be used only once")
+                raise JournalError("DBOS is already in use in this process, and can be used only once")
             DBOSDefaultSerializer.deserialize = _refuse_pickle  # type: ignore[assignment, method-assign]
             self._segment = DBOS.workflow(name=WORKFLOW, max_recovery_attempts=None)(self._body())
             DBOS.launch()
@@ -311,7 +311,7 @@ def with_time_limit(url: str) -> str:
 
 def _refuse_pickle(_: str) -> Any:
     """DBOS reads each row in the way that the row says: one that says pickle would run code."""
-    raise ValueError("What is pickled is not read: a database holds data, never code")
+    raise ValueError("Pickled values are not read: a database holds data, never code")
 
 
 def _hand_back(executors: list[str]) -> None:

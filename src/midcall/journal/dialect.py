@@ -557,7 +557,7 @@ class Detached:
         for tries in itertools.count():
             async with self.lock:
                 if self.call is None or self.call.dropped:
-                    raise Fenced(f"This worker does not run the call {self.record.id} any more")
+                    raise Fenced(f"This worker no longer runs the call {self.record.id}")
                 entries = self.take_entries()
                 holds = self._holding()
                 if not entries and holds is None:

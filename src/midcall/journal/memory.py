@@ -242,7 +242,7 @@ class MemoryJournal:
         if taken := memory.keyed(call.principal, call.idempotency_key):
             return taken
         if call.id in memory.calls:
-            raise JournalError(f"There is a call {call.id} already")
+            raise JournalError(f"The call {call.id} already exists")
         if outcome is None:
             call = replace(call, status="running", owner=self.worker, claims=1, updated=time.time())
         else:

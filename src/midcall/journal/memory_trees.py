@@ -93,7 +93,7 @@ class MemoryTrees:
 
     async def create(self, tree: TreeRecord, root: NodeRecord) -> None:
         if tree.id in self._all().by_id:
-            raise TreeError(f"There is a tree {tree.id} already")
+            raise TreeError(f"The tree {tree.id} already exists")
         if tree.name is not None and await self.find(tree.kind, tree.name, tree.principal) is not None:
             raise name_taken(tree)
         now = time.time()
@@ -140,7 +140,7 @@ class MemoryTrees:
             if node.parent is not None and node.parent not in known:
                 kept.place(node.parent)
             if node.id in known or node.id in kept.places:
-                raise TreeError(f"There is a node {node.id} already")
+                raise TreeError(f"The node {node.id} already exists")
             known.add(node.id)
         now = time.time()
         changed = replace(tree, updated=now)

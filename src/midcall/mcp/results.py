@@ -365,7 +365,7 @@ def passed_contents(passed: Passed, *, modern: bool) -> dict[str, Any]:
 def error_of(error: PassedError) -> McpError:
     """The error for the caller."""
     if error.code in _BETWEEN:
-        return McpError(jsonrpc.INTERNAL_ERROR, f"The server behind refused: {error.message}", error.data)
+        return McpError(jsonrpc.INTERNAL_ERROR, f"The upstream server refused: {error.message}", error.data)
     return McpError(error.code, error.message, error.data)
 
 

@@ -288,7 +288,7 @@ class Resumption:
                     return
                 if claimed == Gone("diverged"):
                     why = self.durable.why_still(call_id)
-                    raise McpError(-32603, f"This call cannot go on: {why}")
+                    raise McpError(-32603, f"This call cannot continue: {why}")
                 if time.monotonic() > end or self.durable.stopping:
                     request.result(self.come_again(record, ticket))
                     return

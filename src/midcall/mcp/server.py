@@ -389,7 +389,7 @@ def mcp_of(hub: Hub) -> McpExtension:
 def _check_context(record: CallRecord) -> None:
     ticket = msgspec.json.decode(context_of(record), type=McpContext).ticket
     if (ticket.target, ticket.principal) != (record.name, record.principal):
-        raise BadExport(f"The call {record.id} says two things of who called what")
+        raise BadExport(f"The call {record.id} contradicts itself about who called what")
 
 
 def _aborted(reason: str) -> bytes:

@@ -65,7 +65,9 @@ async def _collected(name: str, body: AsyncGenerator[Any]) -> list[Any]:
         async for content in contents:
             size += len(to_json(content)) + 1
             if size > MOST_COLLECTED:
-                raise ToolError(f"{name} gives more than {MOST_COLLECTED // 1024**2} MB", code=TooLong.code)
+                raise ToolError(
+                    f"{name} returned more than {MOST_COLLECTED // 1024**2} MB", code=TooLong.code
+                )
             found.append(to_builtins(content))
             if len(found) % TURN == 0:
                 await asyncio.sleep(0)

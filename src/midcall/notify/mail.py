@@ -75,7 +75,7 @@ class Email:
         by the system's trust store if it is not given. Raises `ValueError`.
         """
         if not host or not host.isprintable() or any(c in host for c in " @/"):
-            raise ValueError(f"{host!r} is no host of an SMTP server")
+            raise ValueError(f"{host!r} is not the host of an SMTP server")
         if security not in get_args(Security):
             raise ValueError(f"The security of an SMTP server is one of {', '.join(get_args(Security))}")
         if security == "none" and not is_loopback(host):
@@ -276,5 +276,5 @@ def _address(text: str) -> Address:
     except (ValueError, IndexError, MessageError):
         address = Address()
     if not address.username or not address.domain or not spec.isascii() or not text.isprintable():
-        raise ValueError(f"{text!r} is no e-mail address")
+        raise ValueError(f"{text!r} is not an e-mail address")
     return address

@@ -75,7 +75,7 @@ class Webhook:
         given = (secret,) if isinstance(secret, str) else secret or ()
         self._secrets = [_read_secret(one) for one in given] if self.format == "json" else []
         if self.format == "json" and not self._secrets:
-            raise ValueError(f"The webhook at {self.where} needs a secret that signs what it is told")
+            raise ValueError(f"The webhook at {self.where} needs a secret to sign notices")
         self._http: HttpClient | None = None
 
     def targets(self, to: str | None) -> Sequence[str]:

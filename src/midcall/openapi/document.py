@@ -76,7 +76,7 @@ class ApiDocument:
             if not isinstance(value.get("$ref"), str):
                 return value
             value = self._at(value["$ref"])
-        raise RegistrationError(f"{self.place}: references lead on and on")
+        raise RegistrationError(f"{self.place}: references do not end")
 
     def _at(self, reference: str) -> Any:
         """What is at a place of this document."""
@@ -213,7 +213,7 @@ def load(source: Source) -> ApiDocument:
         except HttpError as error:
             raise RegistrationError(f"The OpenAPI document cannot be fetched: {error}") from None
     if "://" in text:
-        raise RegistrationError(f"{text!r} is no OpenAPI document: give http://, https://, or a file")
+        raise RegistrationError(f"{text!r} is not an OpenAPI document: give http://, https://, or a file")
     try:
         with Path(text).open("rb") as file:
             content = file.read(MAX_DOCUMENT + 1)
@@ -251,11 +251,11 @@ def _parsed(content: bytes, place: str) -> Any:
         raise RegistrationError(f"{place} is nested too deeply") from None
     except (ValueError, UnicodeDecodeError) as error:
         if content.lstrip()[:1] == b"{":
-            raise RegistrationError(f"{place} is no JSON: {error}") from None
+            raise RegistrationError(f"{place} is not JSON: {error}") from None
     try:
         import yaml  # noqa: PLC0415  an extra
     except ImportError:
-        raise RegistrationError(f"{place} is no JSON; for YAML, `pip install midcall[yaml]`") from None
+        raise RegistrationError(f"{place} is not JSON; for YAML, `pip install midcall[yaml]`") from None
     try:
         return yaml.load(content, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506  both are safe
     except (yaml.YAMLError, ValueError, RecursionError) as error:
@@ -266,7 +266,7 @@ def _parsed(content: bytes, place: str) -> Any:
 def _read(place: str, url: HttpUrl | None, value: Any) -> ApiDocument:
     root = _JsonValues(place).of(value, 0)
     if not isinstance(root, dict):
-        raise RegistrationError(f"{place} is no OpenAPI document: it is no object")
+        raise RegistrationError(f"{place} is not an OpenAPI document: it is not an object")
     return ApiDocument(root, place, url)
 
 
@@ -291,7 +291,7 @@ class _JsonValues:
                 return value
             case dt.date():  # YAML reads what looks like one
                 return value.isoformat()
-        raise RegistrationError(f"{self._place}: a {type(value).__name__} is nothing that JSON has")
+        raise RegistrationError(f"{self._place}: a {type(value).__name__} cannot be represented in JSON")
 
 
 def _shown(value: Any) -> str:

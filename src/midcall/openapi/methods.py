@@ -145,7 +145,7 @@ class OpenApi(Activation):
             if there.origin != self.base.origin:
                 raise HttpError(f"{url} leads to {there}, which is not followed", sent=True)
             url = there
-        raise HttpError(f"{url} leads on and on", sent=True)
+        raise HttpError(f"{url} redirects too often", sent=True)
 
     async def _own_headers(self, caller: str | None) -> Mapping[str, str]:
         if self._headers is None or isinstance(self._headers, Mapping):

@@ -446,7 +446,7 @@ def _argument(name: str, location: str, taken: Mapping[str, Any]) -> str:
 def _check_path(path: str) -> None:
     fixed = _TEMPLATE.sub("x", path)
     if not path.startswith("/") or _BAD_PATH.search(fixed) or "{" in fixed or "}" in fixed:
-        raise RegistrationError(f"{path!r} is no path")
+        raise RegistrationError(f"{path!r} is not a path")
     if any(part in (".", "..") for part in fixed.replace("%2e", ".").replace("%2E", ".").split("/")):
         raise RegistrationError(f"{path!r} leads out of the API")
 

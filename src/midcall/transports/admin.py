@@ -164,7 +164,7 @@ class _AdminPages:
         asked = request.query_params
         limit = asked.get("limit", "100")
         if not limit.isdecimal() or not 0 < len(limit) < 9:
-            raise BadAdminRequest("limit is a number")
+            raise BadAdminRequest("limit must be a number")
         found = await self._admin.list(
             status=statuses_in(request),
             name=asked.get("name"),
@@ -222,7 +222,9 @@ class _AdminPages:
                 exported = msgspec.json.decode(line, type=dict[str, Any])
                 is_new = await self._admin.restore(exported, request.scope.get("midcall.principal"))
             except (ValueError, BadExport, RecursionError) as error:  # of the decoder too
-                text = f"Line {taken + known + 1} is no exported call: {error}. Those before it are taken in"
+                text = (
+                    f"Line {taken + known + 1} is not an exported call: {error}. Earlier lines are imported"
+                )
                 raise BadAdminRequest(text) from None
             taken, known = (taken + 1, known) if is_new else (taken, known + 1)
         note(request, f"{taken} calls are imported")
@@ -240,7 +242,7 @@ def statuses_in(request: Request) -> list[Status]:
     asked = [one for text in request.query_params.getlist("status") for one in text.split(",") if one]
     found = [status for status in STATUSES if status in asked]
     if len(found) < len(set(asked)):
-        raise BadAdminRequest(f"A status is one of {', '.join(STATUSES)}")
+        raise BadAdminRequest(f"A status must be one of {', '.join(STATUSES)}")
     return found
 
 

@@ -285,7 +285,7 @@ def _which(request: Request) -> Which | None:
     asked = request.query_params.get("which")
     found = next((one for one in WHICH if one == asked), None)
     if asked is not None and found is None:
-        raise BadAdminRequest(f"`which` is one of {', '.join(WHICH)}")
+        raise BadAdminRequest(f"`which` must be one of {', '.join(WHICH)}")
     if found == "all" and not _is_admin(request):
         raise NotAllowed("/calls?which=all", [SCOPE])
     return found

@@ -128,7 +128,9 @@ def _checked(source: str | Path) -> str | Path:
         parts = urlsplit(source)
         local = parts.scheme == "http" and is_loopback(parts.hostname or "")
         if parts.scheme != "https" and not local:
-            raise ValueError(f"{source}: keys are read over https, as others could change them on the way")
+            raise ValueError(
+                f"{source}: keys are read over https, because others could change them on the way"
+            )
         return source
     return Path(source)
 

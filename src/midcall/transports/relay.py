@@ -189,7 +189,7 @@ class Relay:
                 answer = RelayMessage(letter.id, self._post.worker, kind, body=message.get("body", b""))
             if not await self._post.post(letter.sender, _encode(answer)):
                 gone.set()
-                raise OSError("The worker that has the client is gone")
+                raise OSError("The worker with the client is gone")
             if answer.kind == "end":
                 gone.set()
 

@@ -190,8 +190,8 @@ def test_an_authorization_server_with_a_path_is_found_in_all_its_places(places: 
     ("change", "message"),
     [
         ({"resource": "https://evil.example/mcp"}, "is about https://evil.example/mcp, not about"),
-        ({"resource": "http://127.0.0.1:99999/"}, "http://127.0.0.1:99999/ is no address"),
-        ({"resource": "http://[::1/"}, "is no address"),
+        ({"resource": "http://127.0.0.1:99999/"}, "http://127.0.0.1:99999/ is not an address"),
+        ({"resource": "http://[::1/"}, "is not an address"),
         ({"authorization_servers": ["http://auth.example.com"]}, "must be https, not http://auth.example.com"),
         ({"authorization_servers": ["ftp://auth.example.com"]}, "is not a URL"),
         ({"authorization_servers": ["https://user@auth.example.com"]}, "not a URL that can be used"),

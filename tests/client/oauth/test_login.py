@@ -694,7 +694,7 @@ async def test_a_client_that_the_server_has_forgotten_is_registered_anew(it: Wor
         ({"client_metadata_url": "http://agent.example.com/client.json"}, "must be https with a path"),
         ({"client_metadata_url": "https://agent.example.com"}, "must be https with a path"),
         ({"redirect_uri": "https://agent.example.com/back"}, "not on this machine"),
-        ({"private_key": "no key"}, "no private key"),
+        ({"private_key": "no key"}, "not a private key"),
     ],
 )
 def test_what_cannot_work_is_said_at_once(options: dict[str, Any], message: str) -> None:
@@ -703,7 +703,7 @@ def test_what_cannot_work_is_said_at_once(options: dict[str, Any], message: str)
 
 
 def test_scopes_are_a_list() -> None:
-    with pytest.raises(TypeError, match="a list of texts"):
+    with pytest.raises(TypeError, match="a list of strings"):
         OAuth(scopes="notes", store=MemoryStore())
 
 

@@ -162,7 +162,7 @@ def test_a_key_signs_in_a_way_that_the_server_accepts(
 
 
 def test_what_is_no_key_is_refused_at_once() -> None:
-    with pytest.raises(ValueError, match="no private key in PEM"):
+    with pytest.raises(ValueError, match="not a private key in PEM"):
         PrivateKeyJwt("robot", "secret")
     with pytest.raises(ValueError, match="cannot sign with RS256, only with ES256"):
         PrivateKeyJwt("robot", pem(ec.generate_private_key(ec.SECP256R1())), algorithm="RS256")

@@ -323,7 +323,7 @@ class Bash:
             sandbox = self._found_sandbox(config)
             now = judge(command, self._surroundings(config, sandbox, prepared.cwd), config, env).verdict
             if now == "deny":
-                raise ConfigError("a rule denies it by now")
+                raise ConfigError("a rule now denies it")
             if sandbox.shown not in prepared.circumstances:
                 raise ConfigError(f"it would run {sandbox.shown} by now")
             if prepared.plan.verdict == "allow":  # so nobody has seen it
@@ -363,7 +363,7 @@ def _check_variables(env: Mapping[str, str]) -> None:
         raise _BadArguments(f"There are more than {MOST_VARIABLES} variables")
     for name, value in env.items():
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            raise _BadArguments(f"{visible(name)!r} is no name of a variable")
+            raise _BadArguments(f"{visible(name)!r} is not the name of a variable")
         if name.startswith("MIDCALL_"):
             raise _BadArguments(f"{name} is a variable of the server")
         if "\0" in value or len(value) > MOST_VALUE:

@@ -165,7 +165,7 @@ class ClaudeSessions:
             raise TreeError(f"A system prompt has {MOST_PROMPT} bytes at most, and no NUL")
         about = replace(about, working_dir=str(self.check_folder(about.working_dir)))
         if len(await self.list(principal)) >= MOST_SESSIONS:
-            raise TreeError(f"There are {MOST_SESSIONS} sessions already: delete some")
+            raise TreeError(f"There are already {MOST_SESSIONS} sessions: delete some")
         note = SessionNote(about, claude_id or str(uuid.uuid4()), pending=pending)
         tree = await self._trees.create(
             principal,
@@ -264,7 +264,7 @@ class ClaudeSessions:
             return await self.change(principal, session, replace(note, worker=self._journal().worker))
         except Conflict:
             self._running.discard(session.id)
-            raise SessionBusy(f"Session {session.name} was changed in this moment: try again") from None
+            raise SessionBusy(f"Session {session.name} was changed at the same time: try again") from None
         except BaseException:
             await self.ends(session.id, self.drop(principal, session.id))
             raise
@@ -308,7 +308,7 @@ class ClaudeSessions:
         worker, journal = session.note.worker, self._journal()
         elsewhere = worker and worker != journal.worker and await Channel(journal, KIND).post(worker, b"")
         if elsewhere or session.id in self._running:  # the latter last: nothing happens until it is taken
-            raise SessionBusy(f"Claude Code runs for session {session.name} already")
+            raise SessionBusy(f"Claude Code is already running for session {session.name}")
 
 
 def session_key(session: ClaudeSession) -> Any:

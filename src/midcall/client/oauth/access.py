@@ -219,7 +219,7 @@ class Access(ABC):
         store: TokenStore | None = None,
     ) -> None:
         if isinstance(scopes, str):
-            raise TypeError("scopes is a list of texts, not a text")
+            raise TypeError("scopes must be a list of strings, not a string")
         self._identity = identity
         self._scopes = tuple(scopes or ())
         self._issuer = issuer

@@ -127,7 +127,7 @@ def origin_of(url: str) -> str:
         parts = urlsplit(url)
         host, number = (parts.hostname or "").lower(), parts.port
     except ValueError:
-        raise LoginFailed(f"{words(url)} is no address: refused") from None
+        raise LoginFailed(f"{words(url)} is not an address: refused") from None
     host = f"[{host}]" if ":" in host else host
     usual = {"https": 443, "http": 80}.get(parts.scheme)
     port = "" if number in (None, usual) else f":{number}"

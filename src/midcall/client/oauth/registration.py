@@ -243,7 +243,7 @@ def load_key(pem: str | bytes) -> PrivateKey:
     try:
         key = serialization.load_pem_private_key(data, password=None)
     except (ValueError, TypeError):
-        raise ValueError("This is no private key in PEM, or it has a password") from None
+        raise ValueError("This is not a private key in PEM, or it has a password") from None
     if not isinstance(key, PrivateKey):
         raise ValueError("A private key must be RSA, EC or Ed25519")  # noqa: TRY004  a value from outside
     return key

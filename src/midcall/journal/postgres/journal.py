@@ -623,7 +623,7 @@ class PostgresJournal:
             known = await self._load(connection, call.id)
             if known is not None:
                 mine = again and _same(known[0], call)
-                return None if mine else JournalError(f"There is a call {call.id} already")
+                return None if mine else JournalError(f"The call {call.id} already exists")
             columns = ((value,) for value in self._new_row(creation))  # what was in its way is forgotten
             if await connection.fetch(self._sql.create, *columns, *notice_columns(creation.notices)):
                 return None

@@ -67,7 +67,7 @@ class PostgresTrees:
             if not await connection.fetchval(self._sql.tree_exists, tree.id):
                 raise name_taken(tree)
             if not (again and (await self._find(connection, tree.id, tree.principal))[1].root == root.id):
-                raise TreeError(f"There is a tree {tree.id} already")
+                raise TreeError(f"The tree {tree.id} already exists")
 
         await self.reach.run(work)
 
@@ -394,7 +394,7 @@ class PostgresTrees:
             if parent is None:
                 raise UnknownNode(str(node.parent))
             if node.id in numbers:
-                raise TreeError(f"There is a node {node.id} already")
+                raise TreeError(f"The node {node.id} already exists")
             numbers[node.id] = number
             placed.append((node, parent, None))
         return placed

@@ -282,7 +282,7 @@ class SqliteJournal:
         else:
             call = replace(call, claims=0, updated=now)
         if not self._add(db, call, [entries] if entries else [], {} if outcome is None else {0: outcome}):
-            raise JournalError(f"There is a call {call.id} already")
+            raise JournalError(f"The call {call.id} already exists")
         _add_notices(db, notices)
         return None
 

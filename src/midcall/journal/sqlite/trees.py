@@ -128,7 +128,7 @@ class SqliteTrees:
         n = self._insert(db, tree, now, now)
         if n is None:
             if db.execute("SELECT 1 FROM trees WHERE id = ?", (tree.id,)).fetchone():
-                raise TreeError(f"There is a tree {tree.id} already")
+                raise TreeError(f"The tree {tree.id} already exists")
             raise name_taken(tree)
         self._add(db, n, tree.id, 0, [(root, None, now)], now)
 
@@ -412,7 +412,7 @@ class SqliteTrees:
             if node.parent is not None:
                 parent = numbers[node.parent] if node.parent in numbers else self._known(db, n, node.parent)
             if node.id in numbers or self._number(db, n, node.id) is not None:
-                raise TreeError(f"There is a node {node.id} already")
+                raise TreeError(f"The node {node.id} already exists")
             numbers[node.id] = number
             placed.append((node, parent, now))
         return placed
