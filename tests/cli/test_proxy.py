@@ -612,4 +612,4 @@ def test_a_variable_that_is_to_be_passed_on_must_be_there() -> None:
     words = command("proxy", "--env", "NOT_SET_ANYWHERE", "--", "true")
     ended = subprocess.run(words, capture_output=True, text=True, check=False)
     assert ended.returncode == 2
-    assert "this process has no variable NOT_SET_ANYWHERE" in ended.stderr
+    assert "this process has no environment variable NOT_SET_ANYWHERE" in ended.stderr

@@ -205,8 +205,8 @@ def browser(folder: Path) -> str:
 @pytest.mark.skipif(sys.platform != "linux", reason="how browsers are found differs")
 def test_dev_reloads_warns_and_opens_the_page(folder: Path) -> None:
     server = Reloaded(folder, "dev", "app:hub", BROWSER=browser(folder))
-    server.wait((folder / "opened").exists)
-    assert (folder / "opened").read_text().strip() == f"{server.url}/"
+    opened = folder / "opened"
+    server.wait(lambda: opened.exists() and opened.read_text() == f"{server.url}/\n")
     server.write(
         APP.format(version=2)
         .replace("return 2", "open('x', 'w').close(); return 2")
@@ -216,7 +216,7 @@ def test_dev_reloads_warns_and_opens_the_page(folder: Path) -> None:
     assert server.ask("version") == 2
     assert server.stop() == 0
     assert "outside a step" in server.log.read_text()
-    assert len((folder / "opened").read_text().splitlines()) == 1
+    assert len(opened.read_text().splitlines()) == 1
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="how browsers are found differs")

@@ -212,7 +212,7 @@ def test_callers_in_the_process_get_the_value_or_an_error() -> None:
             with pytest.raises(ToolError, match="Not on a Sunday") as refused:
                 await hub.call("b.refused")
             assert refused.value.code == "remote_error"
-            with pytest.raises(InvalidArguments, match="no object"):
+            with pytest.raises(InvalidArguments, match="not an object"):
                 await hub.call("b.odd", "text")
         async with mounted() as hub:
             assert await hub.call("b.give.word") == "hello"
