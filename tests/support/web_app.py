@@ -195,9 +195,23 @@ class Lab:
         answer = await ask(rate, "How was your visit?")
         return f"Thank you for {answer.stars} stars"
 
+    @method(elicits=[rate])
+    async def stay(self, ask: Ask) -> str:
+        """Ask how a stay was, with two components one after the other."""
+        answer = await ask(rate, "How was your stay?")
+        return f"Thank you for {answer.stars} stars"
+
 
 async def _show_rating(question: PluginQuestion, ctx: PluginContext) -> Any:
     return await ctx.render("Rating", message=question.message, most=5)
+
+
+async def _show_ratings(question: PluginQuestion, ctx: PluginContext) -> Any:
+    room = await ctx.render("Rating", message=question.message, most=5)
+    if room["stars"] == 1:
+        raise ValueError("One star is too few")
+    food = await ctx.render("Rating", message="And the food?", most=5)
+    return {"stars": room["stars"] + food["stars"]}
 
 
 SLOW = " ".join(f"word{n}" for n in range(1, 61))
@@ -303,7 +317,11 @@ def hub() -> Hub:
         made,
         Actor(),
         models=[Actor("understudy", images=True)],
-        plugins=[flights_plugin(), Plugin(Lab.visit).on(rate, _show_rating)],
+        plugins=[
+            flights_plugin(),
+            Plugin(Lab.visit).on(rate, _show_rating),
+            Plugin(Lab.stay).on(rate, _show_ratings),
+        ],
         suggestions=SUGGESTIONS,
     )
     return made
