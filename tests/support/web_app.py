@@ -79,6 +79,11 @@ class Parcel(BaseModel):
     insured: bool = False
 
 
+class Archive(BaseModel):
+    name: str
+    data: bytes
+
+
 class Trip(BaseModel):
     """Which trip?"""
 
@@ -176,6 +181,16 @@ class Lab:
         ]
 
     @method
+    async def scan(self) -> bytes:
+        """Give bytes."""
+        return PICTURE
+
+    @method
+    async def archive(self) -> Archive:
+        """Give bytes in a field."""
+        return Archive(name="May", data=PICTURE)
+
+    @method
     async def work(self, ask: Ask, steps: int = 4, pause: float = 0.2) -> AsyncIterator[str]:
         """Work for a while, and tell of it."""
         ask.log("It begins", level="warning", data={"steps": steps})
@@ -246,6 +261,7 @@ TOOLS: dict[str, list[str]] = {
     "hurry": ["lab__hurry"],
     "trip": ["lab__trip"],
     "picture": ["lab__picture"],
+    "bytes": ["lab__scan", "lab__archive"],
     "work": ["lab__work"],
     "broken": ["lab__fail"],
     "visit": ["lab__visit"],

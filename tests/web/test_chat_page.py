@@ -234,6 +234,25 @@ def test_pictures_sound_files_and_links_of_a_tool_are_shown(page: Page, site: Se
     assert "base64" not in page.locator(".transcript").inner_text()
 
 
+def test_bytes_of_a_tool_are_files_and_the_model_is_told_their_size(page: Page, site: Server) -> None:
+    begin(page, site, "bytes")
+    told = f"[a file of {len(PICTURE)} bytes]"
+    for _ in range(2):
+        scan, archive = page.locator(".tool").first, page.locator(".tool").last
+        expect(scan).to_contain_text(f"scan.bin, {len(PICTURE)} bytes")
+        expect(archive).to_contain_text(f"data.bin, {len(PICTURE)} bytes")
+        for tool in (scan, archive):
+            tool.locator("summary").first.click()
+            expect(tool.locator(".tool-inside")).to_contain_text(told)
+        expect(archive.locator(".tool-inside")).to_contain_text("May")
+        shoot(page, "chat-bytes")
+        assert "iVBOR" not in (page.locator(".transcript").text_content() or "")
+        page.reload()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save scan.bin").click()
+    assert download.value.path().read_bytes() == PICTURE
+
+
 def test_a_tool_call_shows_its_time_and_is_made_again_if_wanted(page: Page, site: Server) -> None:
     begin(page, site, "erase")
     page.get_by_role("button", name="Yes").click()

@@ -336,6 +336,8 @@ class TurnCalls:
         if outcome.is_error:
             self._failed(call, outcome.content, outcome.code)
             return
+        if tool := self._tools.find(call.name):
+            outcome = outcome.with_files(tool)
         self._conversation.pending.pop(call.id, None)
         self._conversation.say(Message("tool", outcome.content, tool_call_id=call.id))
         details = self._took(call)
