@@ -130,10 +130,13 @@ class CallsPage:
             found, next_page = await self._addressed(who, statuses, name, after)
         if which is None and who is not None and after is None:
             found += (await self._addressed(who, statuses, name))[0]
+        kept = {record.id for record in found}  # also since `here` was looked at
         shown = [
             _active(call, who)
             for call in here
-            if name in (None, call.name) and (which == "all" or call.principal == _name(request))
+            if call.id not in kept
+            and name in (None, call.name)
+            and (which == "all" or call.principal == _name(request))
         ]
         shown = [call for call in shown if _is_wanted(call, statuses)]
         shown += [self._shown(record, who) for record in found]
