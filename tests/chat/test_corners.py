@@ -498,7 +498,7 @@ def test_a_model_that_reads_only_text_is_not_asked_about_pictures() -> None:
         async with chat(model, Desk()) as person:
             events = await person.say("go")
             assert only(events, "tool_result")["content"] == "Cancelled"
-            assert "no text (image)" in only(events, "tool_progress")["message"]
+            assert "not text (image)" in only(events, "tool_progress")["message"]
 
     drive(main())
 
