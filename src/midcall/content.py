@@ -5,8 +5,9 @@ encoded as MCP's content blocks; bytes become base64. What another MCP server ga
 (`Passed`).
 """
 
+import base64
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 
@@ -83,3 +84,65 @@ class Passed(Struct, frozen=True):
     result: dict[str, Any] = {}
     """Of a tool, a resource, a prompt or a completion; its parts may be raw JSON."""
     error: PassedError | None = None
+
+
+# --- bytes in a value ---------------------------------------------------------------------------------------
+
+
+class TakenBytes(NamedTuple):
+    """Bytes that were taken out of a value."""
+
+    name: str
+    data: bytes
+
+
+def take_bytes(value: Any, schema: Any, name: str) -> tuple[Any, list[TakenBytes]]:
+    """A value as it stands in JSON, with how large they are in the place of bytes, and these.
+
+    What is bytes in it is said by its schema, as text looks the same; where MCP has `{"result": ...}` around
+    what is no object, the value is what is in it. `name` is for the value itself.
+    """
+    taken: list[TakenBytes] = []
+
+    def without(value: Any, schema: Any, name: str) -> Any:
+        match value, (forms := _forms(schema, root)):
+            case str(), _ if any(map(_is_bytes, forms)):
+                try:
+                    data = base64.b64decode(value, validate=True)
+                except ValueError:
+                    return value
+                taken.append(TakenBytes(name, data))
+                return f"[a file of {len(data)} bytes]" if len(data) != 1 else "[a file of 1 byte]"
+            case dict(), _ if fields := _of(forms, "properties"):
+                return {key: without(one, fields.get(key), str(key)) for key, one in value.items()}
+            case list(), _ if items := _of(forms, "items"):
+                return [without(one, items, f"{name}-{number}") for number, one in enumerate(value, 1)]
+        return value
+
+    root = schema
+    around = _of(_forms(schema, root), "properties")
+    is_wrapped = [*around] == ["result"] and not (isinstance(value, dict) and "result" in value)
+    return without(value, around["result"] if is_wrapped else schema, name), taken
+
+
+def _forms(schema: Any, root: Any) -> list[dict[str, Any]]:
+    """What a schema may stand for: itself, what it refers to, and its alternatives."""
+    if not isinstance(schema, dict):
+        return []
+    alternatives = schema.get("anyOf")
+    forms = [schema, *(alternatives if isinstance(alternatives, list) else ())]
+    return [_referred(one, root) for one in forms if isinstance(one, dict)]
+
+
+def _referred(schema: dict[str, Any], root: Any) -> dict[str, Any]:
+    definitions, name = root.get("$defs"), str(schema.get("$ref", "")).removeprefix("#/$defs/")
+    found = definitions.get(name) if isinstance(definitions, dict) else None
+    return found if isinstance(found, dict) else schema
+
+
+def _of(forms: Sequence[dict[str, Any]], what: str) -> dict[str, Any]:
+    return next((one[what] for one in forms if isinstance(one.get(what), dict)), {})
+
+
+def _is_bytes(schema: dict[str, Any]) -> bool:
+    return schema.get("contentEncoding") == "base64"  # `format: binary` alone may be any text

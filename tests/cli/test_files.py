@@ -1,6 +1,7 @@
 """Pictures, sound and files on the command line: shown, named or saved; and files that a method is given."""
 
 import base64
+import json
 import random
 import re
 import struct
@@ -69,6 +70,25 @@ async def give() -> list[Any]:
         {"a": 1},
         b"raw",
     ]
+
+
+class Scans(BaseModel):
+    title: str
+    page: bytes
+    back: bytes | None = None
+    more: list[Scan] = []
+
+
+@hub.method
+async def raw() -> bytes:
+    """Give bytes."""
+    return b"hello"
+
+
+@hub.method
+async def scans() -> Scans:
+    """Give bytes in fields."""
+    return Scans(title="aGk=", page=b"page", more=[Scan(page=b"1", others=[b"23"])])
 
 
 @hub.method
@@ -142,6 +162,43 @@ def test_content_is_saved_under_names_that_lead_nowhere_else_and_nothing_is_writ
     done = run("call", HUB, "give", "--json", "--output", str(folder))
     assert "sold-3.csv" in done.stderr
     assert base64.b64encode(b"a,b").decode() in done.stdout
+
+
+@pytest.mark.parametrize("target", [HUB, SERVER])
+def test_bytes_are_told_by_their_size_and_saved(target: str, tmp_path: Path) -> None:
+    folder = tmp_path / "saved"
+    assert run("call", target, "raw").stdout == "file-1.bin (application/octet-stream, 5 bytes)\n"
+    shown = run("call", target, "scans", "-o", str(folder)).stdout
+    value, _, saved = shown.partition("\nSaved")
+    assert json.loads(value) == {
+        "title": "aGk=",
+        "page": "[a file of 4 bytes]",
+        "back": None,
+        "more": [{"page": "[a file of 1 byte]", "others": ["[a file of 2 bytes]"], "note": None}],
+    }
+    assert saved.count("application/octet-stream") == 3
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == {
+        "page.bin": b"page",
+        "page-2.bin": b"1",
+        "others-1.bin": b"23",
+    }
+    assert json.loads(run("call", target, "raw", "--json").stdout.splitlines()[0])["content"] == "aGVsbG8="
+
+
+@pytest.mark.parametrize(
+    "returns",
+    [
+        None,
+        True,
+        {"type": "string", "contentEncoding": "base16"},
+        {"anyOf": 1, "$defs": []},
+        {"properties": {"a": {"$ref": "#/$defs/A"}}, "$defs": {"A": {"$ref": "#/$defs/A"}}},
+    ],
+)
+@pytest.mark.parametrize("content", ["no base64", {"a": "aGk="}, ["aGk="], 1])
+def test_what_is_not_said_to_be_bytes_or_is_none_is_shown_as_it_is(content: Any, returns: Any) -> None:
+    assert parts_of(content, returns) == [content]
+    assert parts_of("no base64", {"contentEncoding": "base64"}) == ["no base64"]
 
 
 def test_a_folder_that_cannot_be_had_is_refused_before_the_call(tmp_path: Path) -> None:

@@ -79,6 +79,11 @@ class Parcel(BaseModel):
     insured: bool = False
 
 
+class Archive(BaseModel):
+    name: str
+    data: bytes
+
+
 class Trip(BaseModel):
     """Which trip?"""
 
@@ -176,6 +181,16 @@ class Lab:
         ]
 
     @method
+    async def scan(self) -> bytes:
+        """Give bytes."""
+        return PICTURE
+
+    @method
+    async def archive(self) -> Archive:
+        """Give bytes in a field."""
+        return Archive(name="May", data=PICTURE)
+
+    @method
     async def work(self, ask: Ask, steps: int = 4, pause: float = 0.2) -> AsyncIterator[str]:
         """Work for a while, and tell of it."""
         ask.log("It begins", level="warning", data={"steps": steps})
@@ -195,9 +210,23 @@ class Lab:
         answer = await ask(rate, "How was your visit?")
         return f"Thank you for {answer.stars} stars"
 
+    @method(elicits=[rate])
+    async def stay(self, ask: Ask) -> str:
+        """Ask how a stay was, with two components one after the other."""
+        answer = await ask(rate, "How was your stay?")
+        return f"Thank you for {answer.stars} stars"
+
 
 async def _show_rating(question: PluginQuestion, ctx: PluginContext) -> Any:
     return await ctx.render("Rating", message=question.message, most=5)
+
+
+async def _show_ratings(question: PluginQuestion, ctx: PluginContext) -> Any:
+    room = await ctx.render("Rating", message=question.message, most=5)
+    if room["stars"] == 1:
+        raise ValueError("One star is too few")
+    food = await ctx.render("Rating", message="And the food?", most=5)
+    return {"stars": room["stars"] + food["stars"]}
 
 
 SLOW = " ".join(f"word{n}" for n in range(1, 61))
@@ -232,6 +261,7 @@ TOOLS: dict[str, list[str]] = {
     "hurry": ["lab__hurry"],
     "trip": ["lab__trip"],
     "picture": ["lab__picture"],
+    "bytes": ["lab__scan", "lab__archive"],
     "work": ["lab__work"],
     "broken": ["lab__fail"],
     "visit": ["lab__visit"],
@@ -303,7 +333,11 @@ def hub() -> Hub:
         made,
         Actor(),
         models=[Actor("understudy", images=True)],
-        plugins=[flights_plugin(), Plugin(Lab.visit).on(rate, _show_rating)],
+        plugins=[
+            flights_plugin(),
+            Plugin(Lab.visit).on(rate, _show_rating),
+            Plugin(Lab.stay).on(rate, _show_ratings),
+        ],
         suggestions=SUGGESTIONS,
     )
     return made

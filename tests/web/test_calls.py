@@ -199,3 +199,27 @@ def test_calls_fit_on_a_phone(open_page: Open, guarded: Server, scheme: str) -> 
     expect(phone.locator(".call-entry").first).to_be_visible()
     assert overflow(phone) <= 0
     shoot(phone, f"narrow-calls-{scheme}")
+
+
+def test_a_question_is_asked_with_its_component_and_answered_there(page: Page, tmp_path: Path) -> None:
+    with web_server(tmp_path) as server:
+        server.call("lab.visit")
+        page.goto(f"{server.url}/calls")
+        page.get_by_role("button", name="Answer: How was your visit?").click()
+        stars = page.get_by_role("group", name="How was your visit?")
+        expect(stars).to_be_visible()
+        shoot(page, "calls-component")
+        stars.get_by_role("button", name="4 stars").click()
+        expect(page.get_by_text("Nothing is running or waiting")).to_be_visible()
+        page.goto(server.url)
+        page.get_by_label("Message").fill("Book a flight from Paris to Rome")
+        page.keyboard.press("Enter")
+        expect(page.locator(".flight").first).to_be_visible()
+        page.get_by_role("link", name="Calls", exact=True).click()
+        page.get_by_role("button", name=re.compile("Answer: Pick your flight")).click()
+        page.get_by_role("button", name=re.compile("Select")).first.click()
+        page.get_by_role("button", name=re.compile("Answer: Pick your seat")).click()
+        expect(page.get_by_role("grid")).to_be_visible()
+        shoot(page, "calls-seats")
+        page.get_by_role("button", name="Cancel", exact=True).click()
+        expect(page.get_by_text("Nothing is running or waiting")).to_be_visible()

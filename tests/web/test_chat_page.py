@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from operating import Server
 from web_app import PICTURE
@@ -160,21 +160,55 @@ def test_a_form_with_dates_lists_and_nested_fields_is_filled_in(page: Page, site
         expect(result).to_contain_text(part)
 
 
-def test_a_limit_counts_down_and_an_answer_that_is_too_late_is_not_shown_as_one(
-    page: Page, site: Server
-) -> None:
+def test_a_limit_counts_down_and_then_the_conversation_goes_on_by_itself(page: Page, site: Server) -> None:
     begin(page, site, "hurry")
     expect(page.get_by_role("timer")).to_have_text(re.compile(r"9 min \d+ s left"))
     shoot(page, "chat-countdown")
     page.get_by_role("button", name="Yes").click()
     expect(said(page, "The tool said: Said True")).to_be_visible()
     say(page, 'hurry {"seconds": 1}')
+    for _ in range(2):
+        expect(said(page, "The tool said: Error: Nobody answered in time")).to_be_visible()
+        expect(page.locator(".tool-status").last).to_contain_text("not answered in time")
+        expect(page.locator(".question")).to_have_count(0)
+        shoot(page, "chat-not-in-time")
+        page.reload()
+
+
+def test_an_answer_that_is_too_late_is_not_shown_as_one(page: Page, site: Server) -> None:
+    def lose(route: Route) -> None:
+        if '"resume":true' in (route.request.post_data or ""):
+            route.abort()
+        else:
+            route.continue_()
+
+    page.route("**/chat", lose)
+    begin(page, site, 'hurry {"seconds": 1}')
     expect(page.get_by_role("timer")).to_have_text("Time is up")
     page.get_by_role("button", name="Yes").click()
     for _ in range(2):
         expect(said(page, "The tool said: Error: Nobody answered in time")).to_be_visible()
         expect(page.locator(".answered > li").last).to_contain_text("Not answered")
         page.reload()
+
+
+def test_who_answers_while_the_time_runs_out_is_told_that_it_was_too_late(page: Page, site: Server) -> None:
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        if '"resume":true' in (route.request.post_data or ""):
+            held.append(route)
+        else:
+            route.continue_()
+
+    page.route("**/chat", hold)
+    begin(page, site, 'hurry {"seconds": 1}')
+    with page.expect_request(lambda one: '"resume":true' in (one.post_data or "")):
+        expect(page.get_by_role("timer")).to_have_text("Time is up")
+    page.get_by_role("button", name="Yes").click()
+    held[0].continue_()
+    expect(said(page, "The tool said: Error: Nobody answered in time")).to_be_visible()
+    expect(said(page, "Your answer came too late")).to_be_visible()
 
 
 # --- tools ------------------------------------------------------------------------------------
@@ -198,6 +232,25 @@ def test_pictures_sound_files_and_links_of_a_tool_are_shown(page: Page, site: Se
         page.get_by_role("button", name="Save report.csv").click()
     assert download.value.path().read_text() == "a,b\n1,2\n"
     assert "base64" not in page.locator(".transcript").inner_text()
+
+
+def test_bytes_of_a_tool_are_files_and_the_model_is_told_their_size(page: Page, site: Server) -> None:
+    begin(page, site, "bytes")
+    told = f"[a file of {len(PICTURE)} bytes]"
+    for _ in range(2):
+        scan, archive = page.locator(".tool").first, page.locator(".tool").last
+        expect(scan).to_contain_text(f"scan.bin, {len(PICTURE)} bytes")
+        expect(archive).to_contain_text(f"data.bin, {len(PICTURE)} bytes")
+        for tool in (scan, archive):
+            tool.locator("summary").first.click()
+            expect(tool.locator(".tool-inside")).to_contain_text(told)
+        expect(archive.locator(".tool-inside")).to_contain_text("May")
+        shoot(page, "chat-bytes")
+        assert "iVBOR" not in (page.locator(".transcript").text_content() or "")
+        page.reload()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save scan.bin").click()
+    assert download.value.path().read_bytes() == PICTURE
 
 
 def test_a_tool_call_shows_its_time_and_is_made_again_if_wanted(page: Page, site: Server) -> None:

@@ -98,6 +98,21 @@ def test_who_comes_second_is_told_so(open_page: Open, tmp_path: Path) -> None:
         expect(second.get_by_role("heading", name="Nothing to answer here")).to_be_visible()
 
 
+def test_a_question_is_shown_with_its_component_step_by_step(open_page: Open, tmp_path: Path) -> None:
+    with web_server(tmp_path) as server:
+        asked = server.call("lab.stay")
+        page = phone(open_page)
+        page.goto(link_of(server))
+        page.get_by_role("button", name="1 star").tap()
+        expect(page.get_by_role("alert")).to_contain_text("One star is too few")
+        check(page, "question-component")
+        page.get_by_role("button", name="3 stars").tap()
+        expect(page.get_by_role("group", name="And the food?")).to_be_visible()
+        page.get_by_role("button", name="5 stars").tap()
+        expect(page.get_by_role("heading", name="Thank you")).to_be_visible()
+        assert text_of(server.call("lab.stay", None, asked)) == "Thank you for 8 stars"
+
+
 @pytest.mark.parametrize("mode", ["legacy", MODERN])
 def test_a_question_over_mcp_is_answered_by_somebody_else_who_is_told_through_an_outage(
     open_page: Open, tmp_path: Path, mode: str

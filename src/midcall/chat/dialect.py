@@ -15,10 +15,22 @@ from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from midcall.content import Document, Embedded, take_bytes
 from midcall.errors import JournalError, MethodNotFound, MidcallError, ToolError, UnknownQuestion, WrongAnswer
 from midcall.hub import Hub
-from midcall.items import Data, Done, Error, Item, Progress, Request, RequestCancelled
+from midcall.items import (
+    Data,
+    Done,
+    Error,
+    Item,
+    Progress,
+    Request,
+    RequestCancelled,
+    to_builtins,
+    to_json,
+)
 from midcall.journal.contract import (
     ENDED,
     WITH_OUTCOME,
@@ -83,6 +95,23 @@ class ToolEnded(Struct, frozen=True):
     """Of its error, if that has one of its own."""
     blocks: tuple[dict[str, Any], ...] = ()
     """What it gave beside text, as MCP says it."""
+    given: Any = None
+    """The structured result, also if it is a text."""
+
+    def with_files(self, tool: Tool) -> "ToolEnded":
+        """With the bytes in it as files, of which a model is told the size only."""
+        name = tool.found.name.rpartition(".")[2]
+        value, files = take_bytes(self.given, tool.shown.get("outputSchema"), name)
+        if not files:
+            return self
+        blocks = [to_builtins(Embedded(Document(f"{one.name}.bin", blob=one.data))) for one in files]
+        is_text = isinstance(value, str)
+        return replace(
+            self,
+            content=value if is_text else to_json(value).decode(),
+            structured=None if is_text else value,
+            blocks=(*self.blocks, *blocks),
+        )
 
 
 class ToolAsks(Struct, frozen=True):
@@ -290,7 +319,8 @@ def ended(outcome: bytes) -> ToolEnded:
     meta = result.get("_meta")
     code = meta.get(ERROR_CODE) if isinstance(meta, dict) else None
     blocks = tuple(one for one in objects_in(content) if one.get("type") != "text")
-    return ToolEnded(text, data, bool(result.get("isError")), code if isinstance(code, str) else "", blocks)
+    is_error = bool(result.get("isError"))
+    return ToolEnded(text, data, is_error, code if isinstance(code, str) else "", blocks, structured)
 
 
 def _described(content: Any) -> str:

@@ -26,19 +26,21 @@ from midcall.chat.conversation import (
 )
 from midcall.chat.dialect import ChatCalls
 from midcall.chat.history import SEARCHES, search
-from midcall.chat.plugins import Handler, Plugin, Sampling
+from midcall.chat.plugins import Plugin, PluginFailed, PluginQuestion, Sampling, Shown, show
 from midcall.chat.runs import DEAD_AFTER, LOST, FarRun, Run
 from midcall.chat.tools import NO_TOOLS, Tools
 from midcall.chat.turn import Turn
-from midcall.errors import MidcallError, RegistrationError, TooManyCalls
+from midcall.errors import MidcallError, RegistrationError, TooManyCalls, WrongAnswer
 from midcall.hub import Hub
 from midcall.journal.contract import Conversations, Journal
 from midcall.journal.durable import DurableCalls, durable_calls
 from midcall.logs import Trouble
 from midcall.mcp import mcp_of
+from midcall.mcp.elicitation import read_context, request_for, without_context
 from midcall.metrics import refused
 from midcall.models.base import Message, Model, takes_images
 from midcall.principal import Principal
+from midcall.questions import AnyQuestion
 
 if TYPE_CHECKING:
     from midcall.chat.ndjson import ChatPart
@@ -391,10 +393,40 @@ class ChatEngine:
         """Be ready to go on with calls of a journal."""
         self.calls.keep_with(durable)
 
-    def handler_for(self, tool: str, key: str) -> Handler | None:
-        """What shows a question of a tool, if a plugin does."""
-        plugin = self._plugins.get(tool)
-        return None if plugin is None else plugin.handler(key)
+    async def show(
+        self, question: PluginQuestion, answers: Sequence[Any], report: Callable[[str], None]
+    ) -> Shown | dict[str, Any] | None:
+        """What a plugin shows of a question after these answers, or the result that it gives; nothing if none
+        is for it. Raises `PluginFailed`."""
+        plugin = self._plugins.get(question.tool)
+        handler = None if plugin is None else plugin.handler(question.key)
+        if handler is None:
+            return None
+        try:
+            return await show(handler, question, answers, report)
+        except Exception as error:
+            log.exception("the plugin of %s failed", question.tool)
+            raise PluginFailed(f"The plugin of {question.tool} failed: {error}") from error
+
+    async def show_outside(
+        self, tool: str, call_id: str, key: str, asked: AnyQuestion, answers: Sequence[Any] = ()
+    ) -> dict[str, Any]:
+        """What a plugin makes of a question outside of a conversation: the `component` that it shows next, or
+        the `answer`; neither if there is no plugin for it. Raises `WrongAnswer`."""
+        _, params = request_for(asked)
+        text, schema = str(params["message"]), params.get("requestedSchema") or {}
+        question = PluginQuestion(
+            key, without_context(text), read_context(text, schema), schema, tool, call_id
+        )
+        try:
+            shown = await self.show(question, answers, lambda message: None)
+        except PluginFailed as error:
+            if answers:
+                raise WrongAnswer(f"another one ({error.__cause__})") from None
+            return {}  # then it is a form
+        if isinstance(shown, Shown):
+            return {"component": {"name": shown.component, "props": shown.props}}
+        return {} if shown is None else {"answer": shown}
 
     def sampling_for(self, tool: str) -> Sampling:
         """How a tool's questions to the model are handled."""

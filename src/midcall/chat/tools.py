@@ -39,7 +39,6 @@ from midcall.chat.plugins import (
     PluginQuestion,
     Shown,
     asked_again,
-    show,
     with_component,
     without_reason,
 )
@@ -337,6 +336,8 @@ class TurnCalls:
         if outcome.is_error:
             self._failed(call, outcome.content, outcome.code)
             return
+        if tool := self._tools.find(call.name):
+            outcome = outcome.with_files(tool)
         self._conversation.pending.pop(call.id, None)
         self._conversation.say(Message("tool", outcome.content, tool_call_id=call.id))
         details = self._took(call)
@@ -499,27 +500,25 @@ class TurnCalls:
 
     async def _show(self, pending: Pending, key: str, question: ElicitRequest) -> None:
         """Find out how a question is shown next, or that its handler needs nothing more."""
-        name = self._name(pending.call)
-        handler = self._engine.handler_for(name, key)
-        if handler is not None:
-            asked = PluginQuestion(
-                key, question.message, question.context or {}, question.schema or {}, name, pending.call.id
-            )
-            answers = pending.rendered.get(key, [])
-            try:
-                shown = await show(handler, asked, answers, partial(self._report, pending.call))
-            except Exception as error:
-                log.exception("the plugin of %s failed", name)
-                raise PluginFailed(f"The plugin of {name} failed: {error}") from error
-            if isinstance(shown, Shown):
-                question = with_component(question, shown, len(answers))
-            elif question.component is None:
-                pending.answers[key] = shown
-                return
-            else:
-                pending.questions[key] = question
-                self._take(pending, key, shown)
-                return
+        asked = PluginQuestion(
+            key,
+            question.message,
+            question.context or {},
+            question.schema or {},
+            self._name(pending.call),
+            pending.call.id,
+        )
+        answers = pending.rendered.get(key, [])
+        shown = await self._engine.show(asked, answers, partial(self._report, pending.call))
+        if isinstance(shown, Shown):
+            question = with_component(question, shown, len(answers))
+        elif shown is not None and question.component is None:
+            pending.answers[key] = shown
+            return
+        elif shown is not None:
+            pending.questions[key] = question
+            self._take(pending, key, shown)
+            return
         pending.questions[key] = question
 
     # --- what is told -------------------------------------------------------------------------

@@ -166,16 +166,16 @@ async def _call(hub: "Hub", args: argparse.Namespace, params: Any) -> Exit:
     default = None if person else ATTACHED_TIME_LIMIT
     time_limit = default if args.timeout is None else args.timeout or None
     supports = PERSON_KINDS if person else answers.kinds
-    screen = _screen(args, person)
+    screen = _screen(args, person, hub.schema(args.method)["returns"])
     invocation = hub.call(args.method, params, supports=supports, time_limit=time_limit)
     return await InteractiveCall(invocation, screen, answers, person=person).run()
 
 
-def _screen(args: argparse.Namespace, person: bool) -> "Screen":
+def _screen(args: argparse.Namespace, person: bool, returns: Any) -> "Screen":
     from midcall.cli.content import Folder
     from midcall.cli.output import JsonLines, Plain, Terminal
 
     folder = None if args.output is None else Folder(args.output)
     if args.json:
-        return JsonLines(folder)
-    return Terminal(folder) if person else Plain(folder)
+        return JsonLines(folder, returns)
+    return Terminal(folder, returns) if person else Plain(folder, returns)

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from midcall.cli.command import UsageError
-from midcall.content import Content
+from midcall.content import Content, take_bytes
 from midcall.items import to_builtins
 
 Protocol = Literal["kitty", "iterm2", ""]
@@ -27,6 +27,7 @@ MAX_PICTURE = 8 * 1024 * 1024
 
 _CHUNK = 4096
 _MAX_NAME = 100
+_BYTES = "application/octet-stream"
 _UNSAFE = re.compile(r"[^\w.+ -]+")
 _MAGIC = {b"\x89PNG\r\n\x1a\n": "png", b"\xff\xd8\xff": "jpeg", b"GIF8": "gif", b"RIFF": "webp"}
 _SHORT = {"audio/x-wav": ".wav", "audio/wav": ".wav", "image/jpeg": ".jpg", "text/markdown": ".md"}
@@ -45,17 +46,24 @@ class Block(NamedTuple):
         return f"{self.name} ({self.mime_type}, {size_text(len(self.data))})"
 
 
-def parts_of(content: Any) -> list[Any]:
-    """What a call gave, as blocks and values: one, unless it is a list with content in it."""
+def parts_of(content: Any, returns: Any = None) -> list[Any]:
+    """What a call gave, as blocks and values: one, unless there is content in it.
+
+    `returns` is its schema, which says what is bytes in it.
+    """
     listed = content if isinstance(content, list | tuple) else [content]
     parts = [_part(one, number) for number, one in enumerate(listed, 1)]
     is_plain = all(new is old for new, old in zip(parts, listed, strict=True))
-    return [content] if is_plain else parts
+    if not is_plain:
+        return parts
+    value, files = take_bytes(to_builtins(content), returns, "file-1")
+    blocks = [Block("file", file_name(f"{name}.bin", _BYTES), _BYTES, data) for name, data in files]
+    return [content] if not blocks else blocks if isinstance(value, str) else [value, *blocks]
 
 
 def _part(value: Any, number: int) -> Any:
     if isinstance(value, bytes):
-        return Block("file", f"file-{number}.bin", "application/octet-stream", value)
+        return Block("file", f"file-{number}.bin", _BYTES, value)
     match to_builtins(value) if isinstance(value, Content) else value:
         case {"type": "image" | "audio" as kind, "data": str(data), **more}:
             mime_type = _mime_type(more, "image/png" if kind == "image" else "audio/wav")
@@ -67,7 +75,7 @@ def _part(value: Any, number: int) -> Any:
             known = _decoded(blob) if isinstance(blob, str) else None
             decoded = text.encode(errors="replace") if isinstance(text, str) else known
             if decoded is not None:
-                mime_type = _mime_type(more, "application/octet-stream" if text is None else "text/plain")
+                mime_type = _mime_type(more, _BYTES if text is None else "text/plain")
                 return Block("file", file_name(uri, mime_type), mime_type, decoded)
         case {"type": "resource_link", "uri": str(uri), "name": str(name), **more}:
             texts = (more.get("title") or name, more.get("description"), uri)

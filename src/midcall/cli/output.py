@@ -55,14 +55,15 @@ def has_person() -> bool:
 class Plain:
     """Lines without colour or movement."""
 
-    def __init__(self, folder: Folder | None = None) -> None:
-        """`folder` is where pictures, sound and files are saved."""
+    def __init__(self, folder: Folder | None = None, returns: Any = None) -> None:
+        """`folder` is where pictures, sound and files are saved; `returns` is the schema of what is given."""
         self._folder = folder
+        self._returns = returns
 
     def show(self, item: Item) -> None:
         match item:
             case Data():
-                for part in parts_of(item.content):
+                for part in parts_of(item.content, self._returns):
                     write_part(part, self._folder)
             case Progress():
                 self.say(progress_line(item))
@@ -90,7 +91,7 @@ class JsonLines(Plain):
             self.say(log_line(item))
             return
         if isinstance(item, Data) and self._folder is not None:
-            for block in parts_of(item.content):
+            for block in parts_of(item.content, self._returns):
                 if isinstance(block, Block):
                     self.say(self._folder.save(block))
         write_out(encode_item(item).decode())
@@ -177,11 +178,12 @@ class Terminal:
     the other.
     """
 
-    def __init__(self, folder: Folder | None = None) -> None:
-        """`folder` is where pictures, sound and files are saved."""
+    def __init__(self, folder: Folder | None = None, returns: Any = None) -> None:
+        """`folder` is where pictures, sound and files are saved; `returns` is the schema of what is given."""
         from rich.console import Console
 
         self._folder = folder
+        self._returns = returns
         self._console = Console(stderr=True, highlight=False)
         self._bar: progress.Progress | None = None
         self._task: progress.TaskID | None = None
@@ -190,7 +192,7 @@ class Terminal:
     def show(self, item: Item) -> None:
         match item:
             case Data():
-                for part in parts_of(item.content):
+                for part in parts_of(item.content, self._returns):
                     self._show_part(part)
             case Progress() if self._paused:
                 self.say(progress_line(item), "quiet")

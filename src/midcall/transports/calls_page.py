@@ -11,8 +11,10 @@
     POST /calls/{id}/abort           {"reason": "..."}
     POST /calls/{id}/fork            {"at": 3}
 
-    GET  /q/{token}                  one open question: {"method", "key", "question", "message", ...}
-    POST /q/{token}                  {"answer": answer}
+    GET  /q/{token}                  one open question: {"method", "key", "question", "message", ...}, and
+                                     the "component" that a plugin of the chat shows it with
+    POST /q/{token}                  {"answer": answer}, or {"rendered": [...]}, what a person answered in the
+                                     components so far; perhaps the next "component" is what comes back
 
 A caller sees, ends and forks its own calls only, and answers what they ask it; of those of others, it sees
 and answers what is for it, and nothing else. Who has the scope `midcall:admin` sees, answers, ends and forks
@@ -79,7 +81,8 @@ class _OwnAbort(msgspec.Struct):
 
 
 class _LinkedAnswer(msgspec.Struct, forbid_unknown_fields=True):
-    answer: Any
+    answer: Any = msgspec.UNSET
+    rendered: list[Any] = []
 
 
 class CallsPage:
@@ -127,10 +130,13 @@ class CallsPage:
             found, next_page = await self._addressed(who, statuses, name, after)
         if which is None and who is not None and after is None:
             found += (await self._addressed(who, statuses, name))[0]
+        kept = {record.id for record in found}  # also since `here` was looked at
         shown = [
             _active(call, who)
             for call in here
-            if name in (None, call.name) and (which == "all" or call.principal == _name(request))
+            if call.id not in kept
+            and name in (None, call.name)
+            and (which == "all" or call.principal == _name(request))
         ]
         shown = [call for call in shown if _is_wanted(call, statuses)]
         shown += [self._shown(record, who) for record in found]
@@ -270,14 +276,39 @@ class CallsPage:
     async def _look(self, request: Request) -> Response:
         record, key, one = await self._admin.linked(request.path_params["token"], _principal(request))
         asked = self._question(record, key, one, _principal(request))
-        return _unlinked({**asked, "method": method_of(record), "caller": record.principal})
+        shown = await self._shown_with(record, key, one)
+        return _unlinked(
+            {
+                **asked,
+                "method": method_of(record),
+                "caller": record.principal,
+                "component": shown.get("component"),
+            }
+        )
 
     async def _answer_linked(self, request: Request) -> Response:
         given = await read_json(request, _LinkedAnswer)
         token, who = request.path_params["token"], _principal(request)
-        record = await self._admin.answer_linked(token, given.answer, who)
+        answer = given.answer
+        if answer is msgspec.UNSET:
+            shown = await self._shown_with(*await self._admin.linked(token, who), given.rendered)
+            if "component" in shown:
+                return _unlinked({"answered": False, **shown})
+            if "answer" not in shown:
+                raise BadAdminRequest("`answer` is missing")
+            answer = shown["answer"]
+        record = await self._admin.answer_linked(token, answer, who)
         note(request, "answered by its link", record.id)
         return _unlinked({"answered": True})
+
+    async def _shown_with(
+        self, record: CallRecord, key: str, one: Waiting, rendered: Sequence[Any] = ()
+    ) -> dict[str, Any]:
+        """The component that a question is shown with, or the answer that was given there."""
+        chat = self._extension.hub.chat
+        if chat is None:
+            return {}
+        return await chat.show_outside(method_of(record), record.id, key, one.question, rendered)
 
 
 def _which(request: Request) -> Which | None:

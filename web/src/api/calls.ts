@@ -1,6 +1,6 @@
 /** The calls of whoever uses this page. */
 import { get, request } from "./http";
-import type { CallDetails, CallList, CallSummary, LinkedQuestion } from "./types";
+import type { CallDetails, CallList, CallSummary, Given, LinkedQuestion, Shown } from "./types";
 
 /** Which calls are wanted: whose, how they stand, and of which method. */
 export interface CallFilter {
@@ -54,13 +54,16 @@ export const showCall = (id: string): Promise<CallDetails> =>
 export const forkCall = (id: string, at: number): Promise<CallDetails> =>
   get<CallDetails>(`calls/${encodeURIComponent(id)}/fork`, { method: "POST", body: { at } });
 
-/** The question that a link leads to. */
-export const linkedQuestion = (token: string): Promise<LinkedQuestion> =>
-  get<LinkedQuestion>(`q/${encodeURIComponent(token)}`);
+/** The question that a link leads to; the last part of it is enough. */
+export const linkedQuestion = (link: string): Promise<LinkedQuestion> => get<LinkedQuestion>(linked(link));
 
-export const answerLinked = async (token: string, answer: unknown): Promise<void> => {
-  await request(`q/${encodeURIComponent(token)}`, { method: "POST", body: { answer } });
+/** Answer it; gives the component that asks for more, if one does. */
+export const answerLinked = async (link: string, body: Given): Promise<Shown | null> => {
+  const { component } = await get<{ component?: Shown }>(linked(link), { method: "POST", body });
+  return component ?? null;
 };
+
+const linked = (link: string): string => `q/${encodeURIComponent(link.slice(link.lastIndexOf("/") + 1))}`;
 
 export const abortCall = async (id: string, reason: string): Promise<void> => {
   await request(`calls/${encodeURIComponent(id)}/abort`, { method: "POST", body: { reason } });

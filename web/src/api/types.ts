@@ -109,6 +109,12 @@ export interface Message {
   time?: number;
 }
 
+/** The component that a question is shown with. */
+export interface Shown {
+  name: string;
+  props: Record<string, unknown>;
+}
+
 export interface Elicit {
   type: "plugin_elicit_request";
   sessionId: string;
@@ -119,7 +125,7 @@ export interface Elicit {
   message: string;
   schema?: Schema | null;
   context?: Record<string, unknown> | null;
-  component?: { name: string; props: Record<string, unknown> } | null;
+  component?: Shown | null;
   mode?: string | null;
   url?: string | null;
   /** When it is too late. */
@@ -219,7 +225,12 @@ export interface AskedQuestion {
   to: string | null;
   /** Its address, if it is for whoever looks at it. */
   link?: string;
+  /** Known to whoever has looked there. */
+  component?: Shown | null;
 }
+
+/** An answer to it, or what was answered in its components so far. */
+export type Given = { answer: unknown } | { rendered: unknown[] };
 
 /** One question, as its link shows it. */
 export interface LinkedQuestion extends AskedQuestion {

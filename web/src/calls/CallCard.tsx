@@ -1,8 +1,8 @@
 /** One call: how it stands, what it asks, with the form to answer it, and what it has done. */
 import { type ReactNode, useEffect, useId, useState } from "react";
-import { answerCall, showCall } from "../api/calls";
+import { answerCall, answerLinked, linkedQuestion, showCall } from "../api/calls";
 import { readable } from "../api/http";
-import type { AskedQuestion, CallDetails, CallEntry, CallSummary } from "../api/types";
+import type { AskedQuestion, CallDetails, CallEntry, CallSummary, Given, Shown } from "../api/types";
 import { isObject } from "../forms/schema";
 import { shortened } from "../notices/waiting";
 import { OpenQuestion } from "../questions/OpenQuestion";
@@ -109,15 +109,28 @@ function AskedHere(props: {
   onAnswered: () => void;
 }): ReactNode {
   const { call, question } = props;
+  const { link } = question;
   const [isOpen, setOpen] = useState(false);
+  /** With its component, once that is known. */
+  const [asked, setAsked] = useState<AskedQuestion | null>(link === undefined ? question : null);
   const form = useId();
-  const isMine = question.link !== undefined;
-  const who = question.to === null ? (call.own ? "you" : (call.caller ?? "the caller")) : asked(question.to);
+  const isMine = link !== undefined;
+  const who = question.to === null ? (call.own ? "you" : (call.caller ?? "the caller")) : named(question.to);
   const action = isMine ? "Answer" : `Answer for ${who}`;
-  const send = async (answer: unknown): Promise<void> => {
-    await answerCall(call.id, question.key, answer);
+  const toggle = (): void => {
+    setOpen(!isOpen);
+    if (link === undefined || asked !== null) return;
+    // Without its component it is a form.
+    linkedQuestion(link).then(setAsked, () => setAsked(question));
+  };
+  const send = async (given: Given): Promise<Shown | null> => {
+    if (link !== undefined && "rendered" in given) {
+      const more = await answerLinked(link, given);
+      if (more !== null) return more;
+    } else if ("answer" in given) await answerCall(call.id, question.key, given.answer);
     announce("Your answer was taken");
     props.onAnswered();
+    return null;
   };
   return (
     <li>
@@ -133,14 +146,19 @@ function AskedHere(props: {
             aria-expanded={isOpen}
             aria-controls={form}
             aria-label={`${isOpen ? "Close" : action}: ${question.message}`}
-            onClick={() => setOpen(!isOpen)}
+            onClick={toggle}
           >
             {isOpen ? "Close" : action}
           </button>
         )}
       </Message>
       <div id={form} hidden={!isOpen}>
-        {isOpen && <OpenQuestion asked={question} id={`${call.id} ${question.place}`} send={send} />}
+        {isOpen &&
+          (asked === null ? (
+            <p className="muted">Loading…</p>
+          ) : (
+            <OpenQuestion asked={asked} id={`${call.id} ${question.place}`} send={send} />
+          ))}
       </div>
     </li>
   );
@@ -150,7 +168,7 @@ const isForPerson = ({ question }: AskedQuestion): boolean =>
   ["Confirm", "Prompt", "Select", "Custom"].some((kind) => kind in question);
 
 /** `scope:ops` is a group of people, all others are names. */
-const asked = (to: string): string => (to.startsWith("scope:") ? `anyone in ${to.slice(6)}` : to);
+const named = (to: string): string => (to.startsWith("scope:") ? `anyone in ${to.slice(6)}` : to);
 
 function Message(props: { message: string; age: number; who: string; children?: ReactNode }): ReactNode {
   return (

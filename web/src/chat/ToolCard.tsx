@@ -23,10 +23,12 @@ const STATUS: Record<CallStatus, { text: string; icon: IconName }> = {
   refused: { text: "not done", icon: "cross" },
 };
 
-const REFUSED: Record<string, string> = {
+/** How it ended, by its code. */
+const ENDED: Record<string, string> = {
   declined: "declined by you",
   cancelled: "cancelled by you",
   dropped: "dropped",
+  timed_out: "not answered in time",
 };
 
 type Answers = (readonly [Elicit, Reply])[];
@@ -50,7 +52,7 @@ export const ToolCard = memo(function ToolCard(props: {
           <Icon name={icon} className={call.status === "running" ? "tool-icon turning" : "tool-icon"} />
           <span className="tool-name">{dotted(call.name)}</span>
           <span className="tool-status">
-            {REFUSED[call.code] ?? text}
+            {ENDED[call.code] ?? text}
             {isOver && call.seconds ? `, ${took(call.seconds)}` : ""}
           </span>
           <Icon name="chevron" className="fold" />

@@ -71,6 +71,13 @@ const POLL = 4000;
 const CUT_OFF = new Set(["closing", "run_lost"]);
 const MOST_RESUMED = 3;
 
+const TOO_LATE: Entry = {
+  kind: "notice",
+  tone: "info",
+  text: "Your answer came too late: that question is no longer open.",
+  retry: false,
+};
+
 /** What tabs tell each other: something has happened in this conversation, or to the list. */
 interface Shared {
   conversationId: string | null;
@@ -111,6 +118,8 @@ export class ChatStore {
   #resumed = 0;
   /** Calls for which an answer came too late in this run. */
   #stale = new Set<string>();
+  /** Questions whose time was up, and when they are looked at again should the server still ask them. */
+  #late = new Map<string, number>();
   #frame: number | null = null;
   /** Whom the person has chosen to answer in the open conversation. */
   #chosen: string | null = null;
@@ -137,6 +146,7 @@ export class ChatStore {
       if (!document.hidden && !this.#state.noChat) void this.refreshList();
     };
     const timer = setInterval(look, POLL);
+    const clock = setInterval(() => void this.#timeIsUp(), 1000);
     document.addEventListener("visibilitychange", look);
     const fromTab = ({ data }: MessageEvent<Shared>): void => {
       void this.refreshList();
@@ -146,6 +156,7 @@ export class ChatStore {
     this.#tabs?.addEventListener("message", fromTab);
     return () => {
       clearInterval(timer);
+      clearInterval(clock);
       document.removeEventListener("visibilitychange", look);
       this.#tabs?.removeEventListener("message", fromTab);
     };
@@ -384,13 +395,14 @@ export class ChatStore {
   async #sendAnswers(): Promise<void> {
     const open = new Map(questionsOf(this.#state.transcript).map((elicit) => [elicit.elicitId, elicit]));
     const responses = [...this.#state.sending.values()].filter((one) => open.has(one.elicitId));
-    const { conversationId } = this.#state;
+    const { conversationId, sending, transcript } = this.#state;
     if (responses.length === 0 || conversationId === null) {
-      this.#set({ sending: new Map() });
+      const isLate = sending.size > 0 && conversationId !== null;
+      this.#set({ sending: new Map(), transcript: isLate ? [...transcript, TOO_LATE] : transcript });
       return;
     }
     this.#resumed = 0;
-    this.#set({ transcript: withoutNotices(this.#state.transcript), phase: "running", error: null });
+    this.#set({ transcript: withoutNotices(transcript), phase: "running", error: null });
     const ids = new Set(responses.map((one) => one.elicitId));
     const answer = (transcript: Transcript, { elicitId, result }: ElicitResponse): Transcript => {
       const elicit = open.get(elicitId);
@@ -411,6 +423,22 @@ export class ChatStore {
         this.#set({ refusals });
       },
     });
+  }
+
+  /** Nobody has answered in time: the tool is told so, and the conversation goes on. */
+  async #timeIsUp(): Promise<void> {
+    const { conversationId, transcript, phase } = this.#state;
+    const now = Date.now();
+    const late = questionsOf(transcript).filter(
+      ({ elicitId, until }) => until && Date.parse(until) <= now && (this.#late.get(elicitId) ?? 0) <= now,
+    );
+    if (phase !== "idle" || conversationId === null || late.length === 0) return;
+    // The clock of the server may be another one: it is asked again ever more seldom.
+    for (const { elicitId, until } of late)
+      this.#late.set(elicitId, 2 * now - Date.parse(until ?? "") + 1000);
+    this.#set({ transcript: withoutNotices(transcript), phase: "running" });
+    await this.#turn({ body: { conversationId, resume: true }, isThere: () => false, lost: () => {} });
+    if (this.#state.phase === "idle" && this.#state.sending.size > 0) await this.#sendAnswers();
   }
 
   /** Begin a turn and follow it to its end. */

@@ -3,7 +3,7 @@ import { type ReactNode, useCallback, useEffect, useState } from "react";
 import { answerLinked, linkedQuestion } from "../api/calls";
 import { Refused, readable } from "../api/http";
 import { keyring } from "../api/key";
-import type { LinkedQuestion } from "../api/types";
+import type { Given, LinkedQuestion, Shown } from "../api/types";
 import { ageText } from "../ui/age";
 import { Icon } from "../ui/Icon";
 import { OpenQuestion } from "./OpenQuestion";
@@ -37,13 +37,15 @@ export default function QuestionPage({ token }: { token: string }): ReactNode {
     void look();
   }, [look]);
 
-  const send = async (answer: unknown): Promise<void> => {
+  const send = async (given: Given): Promise<Shown | null> => {
     try {
-      await answerLinked(token, answer);
-      setState({ kind: "answered" });
+      const more = await answerLinked(token, given);
+      if (more === null) setState({ kind: "answered" });
+      return more;
     } catch (failure) {
       if (!(failure instanceof Refused && failure.code === "unknown_link")) throw failure;
       refuse(failure); // somebody else was faster, or the time was up
+      return null;
     }
   };
 

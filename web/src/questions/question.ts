@@ -2,7 +2,7 @@
  * A question as the page shows it, whichever way it came: from the chat as an elicitation, or from a method
  * that runs in Tools as an item of its stream. Both are told as a schema, so that one form shows them all.
  */
-import type { Elicit, Item, Reply, RequestType, Schema } from "../api/types";
+import type { Elicit, Item, Reply, RequestType, Schema, Shown } from "../api/types";
 import { isObject } from "../forms/schema";
 
 export interface QuestionView {
@@ -11,7 +11,7 @@ export interface QuestionView {
   /** Of the content of an answer. */
   schema: Schema;
   context: Record<string, unknown> | null;
-  component: { name: string; props: Record<string, unknown> } | null;
+  component: Shown | null;
   /** A page to visit; then there is no content. */
   url: string | null;
   /** When it is too late, in milliseconds of `performance.now()`. */

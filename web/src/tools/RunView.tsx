@@ -35,13 +35,20 @@ function refusalOf(run: Run): "declined" | "cancelled" | null {
   return code === "declined" || code === "cancelled" ? code : null;
 }
 
+/** What a method gives; of one elsewhere, without the object that MCP has around what is none. */
+function insideOf(returns: Schema): Schema {
+  const whole = resolve(returns, returns);
+  const { result, ...more } = whole.properties ?? {};
+  return result !== undefined && Object.keys(more).length === 0 ? resolve(result, returns) : whole;
+}
+
 export function RunView({ run, returns }: { run: Run; returns: Schema | null | undefined }): ReactNode {
   const [isRaw, setRaw] = useState(false);
   const card = useRef<HTMLElement>(null);
   useEffect(() => {
     card.current?.scrollIntoView({ block: "nearest" });
   }, []);
-  const file = returns && isFile(resolve(returns, returns)) ? (run.method.split(".").pop() ?? "file") : null;
+  const file = returns && isFile(insideOf(returns)) ? (run.method.split(".").pop() ?? "file") : null;
   const refusal = refusalOf(run);
   const seconds = run.ended === null ? null : (run.ended - run.started) / 1000;
   return (
@@ -104,6 +111,9 @@ export function RunView({ run, returns }: { run: Run; returns: Schema | null | u
               <ShownView key={shown.key} shown={shown} run={run} />
             ))}
           </ol>
+          {run.status === "done" && !run.items.some(({ type }) => type === "data") && (
+            <p className="muted">(no output)</p>
+          )}
           {run.progress !== null && run.ended === null && <Progress {...run.progress} />}
         </>
       )}
