@@ -99,8 +99,8 @@ class TakenBytes(NamedTuple):
 def take_bytes(value: Any, schema: Any, name: str) -> tuple[Any, list[TakenBytes]]:
     """A value as it stands in JSON, with how large they are in the place of bytes, and these.
 
-    What is bytes in it is said by its schema, as text looks the same; where MCP has `{"result": ...}` around
-    what is no object, the value is what is in it. `name` is for the value itself.
+    The schema tells what is bytes, as text looks the same. Where MCP has `{"result": ...}` around what is no
+    object, the value is what is in it. `name` is for the value itself.
     """
     taken: list[TakenBytes] = []
 
@@ -122,7 +122,10 @@ def take_bytes(value: Any, schema: Any, name: str) -> tuple[Any, list[TakenBytes
     root = schema
     around = _of(_forms(schema, root), "properties")
     is_wrapped = [*around] == ["result"] and not (isinstance(value, dict) and "result" in value)
-    return without(value, around["result"] if is_wrapped else schema, name), taken
+    try:
+        return without(value, around["result"] if is_wrapped else schema, name), taken
+    except RecursionError:  # nobody's file is that deep in a result
+        return value, []
 
 
 def _forms(schema: Any, root: Any) -> list[dict[str, Any]]:
