@@ -3,39 +3,41 @@
     MidcallError
     ├── RegistrationError      a method or namespace cannot be registered
     ├── LifespanError          the lifespan of a hub cannot be entered
-    ├── MethodNotFound         no method of that name
-    ├── InvalidArguments       arguments that do not fit the method
-    ├── UnknownResource        raised by an author: there is no such resource or prompt
-    ├── NotAllowed             the caller lacks a scope of the method
-    ├── TooLong                a name or an id is longer than any can be
+    ├── MethodNotFound         there is no method with that name
+    ├── InvalidArguments       the arguments do not match the method's parameters
+    ├── UnknownResource        raised by your code: there is no such resource or prompt
+    ├── NotAllowed             the caller lacks a scope that the method needs
+    ├── TooLong                a name or an id is longer than allowed
     ├── TooManyCalls           a limit on running calls is reached
-    ├── RateLimited            the caller starts calls faster than it may
-    ├── ToolError              raised by an author: the tool failed, with a message for the caller
-    ├── ProtocolError          raised by an author: the request failed, not the tool
+    ├── RateLimited            the caller exceeds its rate limit
+    ├── ToolError              raised by your code: the tool failed, with a message for the caller
+    ├── ProtocolError          raised by your code: the request failed, not the tool
     ├── Aborted                the call was stopped from outside
     ├── NotDurable             the server keeps no calls
     ├── UnknownCall            no such call is kept for this caller
-    ├── NotWaiting             the call does not wait for an answer (any more)
-    ├── AttachedElsewhere      a durable call is followed at another worker now
-    ├── AskError               what a tool sees when its question brings no answer
+    ├── BadFork                the call has not reached the point to fork at, or is not kept
+    ├── NotWaiting             the call is not waiting for an answer (any more)
+    ├── AttachedElsewhere      the durable call is now followed at another worker
+    ├── AskError               what a tool gets when its question is not answered
     │   ├── NotSupported       this caller cannot be asked
     │   ├── TimedOut           nobody answered in time
     │   ├── Cancelled          the person, or the tool itself, cancelled the question
     │   ├── Declined           the person declined to answer
-    │   ├── WrongType          the client answered with something else than was asked
-    │   └── TransportLost      the line to the caller broke
-    ├── BranchLimit            a conversation with the model is too deep, or has cost too much
-    ├── AnswerError            what the one who answers sees; the tool sees nothing
+    │   ├── WrongType          the client's answer does not match the question
+    │   └── TransportLost      the connection to the caller was lost
+    ├── BranchLimit            a conversation with the model is too deep, or over its token budget
+    ├── AnswerError            an answer is rejected; only the sender sees it, not the tool
+    │   ├── UnknownLink        a link is not valid: already used, expired, or for somebody else
     │   ├── UnknownQuestion    no such question is open
-    │   └── WrongAnswer        it does not fit; the question stays open
-    ├── StepInterrupted        the process died in the middle of a step: it may have happened, or not
-    ├── StepFailed             a step failed before, with an error that cannot be raised again as it was
-    ├── Diverged               a call that is run again does something else than before: its code has changed
+    │   └── WrongAnswer        the answer does not match; the question stays open
+    ├── StepInterrupted        the process died in the middle of a step, which may or may not have happened
+    ├── StepFailed             a step failed before, with an error that cannot be recreated
+    ├── Diverged               a replayed call does something else than before: its code has changed
     ├── JournalError           the journal cannot be read or written
-    │   ├── Fenced             another worker has taken the call over
-    │   ├── BadExport          what is to be imported is not an exported call
-    │   ├── BadPage            a list is asked for from a place where no page ends
-    │   └── JournalFull        the caller has as much in the journal as it may
+    │   ├── Fenced             another worker has taken over the call
+    │   ├── BadExport          the data to import is not an exported call
+    │   ├── BadPage            a list is requested from a position where no page ends
+    │   └── JournalFull        the caller has used up its share of the journal
     ├── Conflict               somebody else has changed a conversation or a tree, or written lines of a run
     ├── TreeError              a tree cannot be read or changed in this way
     │   ├── UnknownTree        the caller has no such tree
