@@ -278,7 +278,7 @@ def test_an_unknown_tool_is_refused_over_mcp_without_a_search(monkeypatch: pytes
 
 
 def test_a_long_text_that_is_no_url_is_refused_without_being_searched_again_and_again() -> None:
-    with pytest.raises(HttpError, match="is no URL"):
+    with pytest.raises(HttpError, match="is not a URL"):
         HttpUrl("http:" + "//" * 200_000)
     with pytest.raises(HttpError) as caught:
         HttpUrl("http://user:secret@a b@host name/")
