@@ -192,7 +192,7 @@ class HttpUrl:
 def _no_url(text: str, why: str) -> HttpError:
     scheme, slashes, rest = text.partition("?")[0].partition("//")
     public = scheme + slashes + rest.rpartition("@")[2]
-    return HttpError(f"{public!r} is not a URL: {why}", sent=False)
+    return HttpError(f"{public[:200]!r} is not a URL: {why}", sent=False)
 
 
 def _basic(user: str, password: str) -> str:
