@@ -46,8 +46,7 @@ from midcall.chat.runs import Run
 from midcall.client.toolbox import MOST_LETTERS, native_name
 from midcall.errors import Conflict, JournalError, MethodNotFound, MidcallError, NotAllowed, TooManyCalls
 from midcall.items import to_json
-from midcall.journal.admin import timestamp
-from midcall.journal.state import Waiting
+from midcall.journal.state import Waiting, timestamp
 from midcall.mcp.catalog import Tool
 from midcall.mcp.elicitation import read_context, request_for, without_context
 from midcall.models.base import Message, ModelError, ToolCall, ToolDefinition, Usage

@@ -7,7 +7,6 @@ they run the calls; without, there is only a journal to look into.
 
 import base64
 import contextlib
-import datetime as dt
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, get_args
@@ -57,6 +56,7 @@ from midcall.journal.state import (
     is_meant_for,
     kind_of,
     size_of_call,
+    timestamp,
 )
 from midcall.journal.trees import (
     ExportedNodes,
@@ -598,8 +598,3 @@ def _read(encoded: bytes) -> Any:
         return msgspec.json.decode(encoded)
     except msgspec.DecodeError:
         return encoded.decode(errors="replace")
-
-
-def timestamp(moment: float, precision: str = "seconds") -> str:
-    """A moment as JSON carries it."""
-    return dt.datetime.fromtimestamp(moment, dt.UTC).isoformat(timespec=precision).replace("+00:00", "Z")

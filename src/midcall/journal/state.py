@@ -44,6 +44,7 @@ Here is what can be said of a call from its record and entries alone; nothing he
 """
 
 import base64
+import datetime as dt
 import time
 from collections.abc import Container, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
@@ -291,3 +292,8 @@ def is_next(claimed: CallRecord, parked: CallRecord) -> bool:
     coroutine that is parked here knows nothing.
     """
     return claimed.segment == parked.segment and claimed.fence == parked.fence + 1
+
+
+def timestamp(moment: float, precision: str = "seconds") -> str:
+    """A moment as JSON carries it."""
+    return dt.datetime.fromtimestamp(moment, dt.UTC).isoformat(timespec=precision).replace("+00:00", "Z")

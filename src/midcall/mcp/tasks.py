@@ -9,11 +9,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from midcall.errors import UnknownQuestion
-from midcall.journal.admin import timestamp
 from midcall.journal.contract import WITH_OUTCOME, Busy, CallRecord, Gone, Settled
 from midcall.journal.dialect import Detached
 from midcall.journal.forward import Forwarded
-from midcall.journal.state import asked_of, for_caller, is_answered
+from midcall.journal.state import asked_of, for_caller, is_answered, timestamp
 from midcall.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS
 from midcall.mcp.dialects.input_required import InputRequired
 from midcall.mcp.elicitation import input_requests, read_answers

@@ -7,7 +7,7 @@ mentions and no formatting. The only link is the question's.
 import datetime as dt
 from typing import Any
 
-from midcall.journal.admin import timestamp
+from midcall.journal.state import timestamp
 from midcall.journal.notices import QuestionNotice
 from midcall.principal import addressee
 

@@ -38,10 +38,10 @@ from starlette.routing import Route
 from midcall.call import Call
 from midcall.call import Status as CallStatus
 from midcall.errors import NotAllowed, UnknownCall
-from midcall.journal.admin import ASKING, Admin, is_journaled, open_questions, timestamp
+from midcall.journal.admin import ASKING, Admin, is_journaled, open_questions
 from midcall.journal.contract import ENDED, CallRecord, Page, Status
 from midcall.journal.kept_questions import method_of
-from midcall.journal.state import Waiting, is_meant_for, kind_of
+from midcall.journal.state import Waiting, is_meant_for, kind_of, timestamp
 from midcall.mcp import CALL_KINDS, McpExtension
 from midcall.mcp.resume import CHAT
 from midcall.principal import Principal
