@@ -9,13 +9,15 @@ same with the server killed (`kill -9`) between the two; a chat turn that asks, 
 a server that is mounted, over MRTR with its retry; and `call_tools` of a client over HTTP. Each runs in
 `midcall serve` with SQLite, the last in the client. The functions are observed from the arrival of the
 request until nothing happens any more; imports and start-up do not count. A *hop* is a pair of files of which
-one calls into the other. Each walk is taken three times, and what all three have in common is counted: a
-timer that happens to run meanwhile is no part of it.
+one calls into the other. Each walk is taken until five more take nothing away from what all have in common,
+and that is counted: a timer that happens to run meanwhile is no part of it, nor what a walk passes through
+only where the machine is busy.
 
 It knows midcall only from outside, so that it can compare checkouts.
 """
 
 import argparse
+import functools
 import http.client
 import json
 import os
@@ -33,11 +35,12 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple, TypeVar
 
 HERE = Path(__file__).parent.parent
-TIMES = 3
+TIMES = 5
+"""How many walks in a row are to take nothing away from what all have in common."""
 QUIET = 0.3
 """Seconds without a call of a function after which a walk is over."""
-IDLE = 2.0
-"""Seconds in which a server that has nothing to do is observed: what runs then is ignored."""
+IDLE = 0.5, 0.7, 0.9
+"""For so many seconds a server that has nothing to do is observed: what runs each time is ignored."""
 LIMIT = 60.0
 EVENT_LOOP = ("asyncio/runners.py", "asyncio/base_events.py")
 
@@ -109,6 +112,7 @@ class Observer:
         self._files: dict[str, None] = {}
         self._hops: dict[tuple[str, str], None] = {}
         self._functions: set[CodeType] = set()
+        self._idle: list[set[CodeType]] = []
         self._ignored: set[CodeType] = set()
 
     def profile(self, frame: FrameType, event: str, arg: object) -> None:
@@ -149,8 +153,10 @@ class Observer:
             case "off":
                 self._on = False
                 return [list(self._files), list(self._hops)]
-            case "ignore":  # what has run since it is on
-                self._ignored |= self._functions
+            case "idle":  # there was nothing to do since it is on
+                self._idle.append(self._functions)
+            case "ignore":
+                self._ignored = set.intersection(*self._idle)
             case "count":
                 return self._calls
         return None
@@ -204,10 +210,12 @@ class Observed:
     def warm_up(self) -> None:
         """Do it once, and see what runs although nothing is to be done."""
         self.do()
-        self._order("on")
-        time.sleep(IDLE)
+        for seconds in IDLE:
+            self._order("on")
+            time.sleep(seconds)
+            self._order("idle")
+            self._order("off")
         self._order("ignore")
-        self._order("off")
 
     def kill(self) -> None:
         self.process.kill()
@@ -356,7 +364,7 @@ def walks(tree: Path) -> dict[str, Walk]:
             plain = _common(server, once)
             asking = _common(server, mrtr)
             turn = _common(server, chat)
-            asked = [_new_walk() for _ in range(TIMES)]
+            asked = [_new_walk() for _ in range(2 * TIMES)]
             answers = []
             for walk in asked:
                 with server.observed(walk):
@@ -373,7 +381,7 @@ def walks(tree: Path) -> dict[str, Walk]:
     return {
         "a plain call over HTTP": plain,
         "MRTR: a question with its retry": asking,
-        "the same, killed between the two": _intersection(asked),
+        "the same, killed between the two": functools.reduce(_shared, asked),
         "a chat turn that asks, with its answer": turn,
         "a mounted server's question, with its retry": mounted,
         "a client's call_tools over HTTP": calling,
@@ -390,17 +398,21 @@ def _running(program: Program) -> Iterator[Program]:
 
 
 def _common(program: Program, take: Callable[[Program, Walk], None]) -> Walk:
-    taken = [_new_walk() for _ in range(TIMES + 1)]
-    for walk in taken:
+    take(program, _new_walk())  # in the first one, things are loaded and opened
+    common, same = _new_walk(), 0
+    take(program, common)
+    while same < TIMES:
+        walk = _new_walk()
         take(program, walk)
-    return _intersection(taken[1:])  # in the first one, things are loaded and opened
+        before, common = common, _shared(common, walk)
+        same = same + 1 if common == before else 0
+    return common
 
 
-def _intersection(taken: list[Walk]) -> Walk:
-    first, *others = taken
+def _shared(one: Walk, other: Walk) -> Walk:
     return Walk(
-        {file: None for file in first.files if all(file in walk.files for walk in others)},
-        {hop: None for hop in first.hops if all(hop in walk.hops for walk in others)},
+        {file: None for file in one.files if file in other.files},
+        {hop: None for hop in one.hops if hop in other.hops},
     )
 
 
