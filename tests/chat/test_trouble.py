@@ -665,7 +665,7 @@ def test_a_call_that_was_written_down_and_never_started_is_started_by_whoever_co
                 await asyncio.sleep(0.01)
         (waiting,) = hub.durable.live
         ended = await engine.calls.current(waiting.record.id, lambda *_: None)
-        assert ended == ToolEnded("plain")
+        assert ended == ToolEnded("plain", given="plain")
         events = [json.loads(line)["event"] async for line in run.lines()]
         assert only(events, "tool_result")["content"] == "plain"
         await engine.close()

@@ -70,6 +70,7 @@ def test_a_link_is_answered_by_whoever_is_meant_and_by_nobody_else(tmp_path: Pat
             "link": link,
             "method": "people.own",
             "caller": "ada",
+            "component": None,
         }
         assert answer(server, link, "Ada", CALLER).json == {"answered": True}
         assert_refused(answer(server, link, "Ada", CALLER), server.get(link, CALLER))

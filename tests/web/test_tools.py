@@ -257,7 +257,7 @@ def test_tools_and_calls_fit_on_a_narrow_screen(open_page: Open, site: Server) -
     assert overflow(page) == 0
     shoot(page, "narrow-tools-question")
     page.get_by_role("link", name="Calls").click()
-    expect(page.locator(".call")).to_be_visible()
+    expect(page.locator(".call", has_text="lab.asks")).to_be_visible()
     assert overflow(page) == 0
     shoot(page, "narrow-calls")
 
