@@ -7,8 +7,8 @@ mentions and no formatting. The only link is the question's.
 import datetime as dt
 from typing import Any
 
-from midcall.journal.state import timestamp
 from midcall.journal.notices import QuestionNotice
+from midcall.journal.state import timestamp
 from midcall.principal import addressee
 
 MAX_SUBJECT = 120
