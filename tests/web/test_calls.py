@@ -9,6 +9,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from operating import Server, text_of
 from people_app import CALLER, KEYS, OPS, ROOT
+from web_app import PICTURE
 from web_browser import Open, overflow, shoot, web_server
 
 pytest_plugins = ("web_fixtures",)
@@ -122,6 +123,28 @@ def test_an_outcome_shows_pictures_and_a_refusal_is_no_failure(page: Page, tmp_p
         refused.get_by_role("button", name=re.compile("Details")).click()
         expect(refused.get_by_text("The question was cancelled")).to_be_visible()
         expect(refused.locator(".question-error")).to_have_count(0)
+
+
+def test_bytes_are_files_under_tools_and_calls(page: Page, tmp_path: Path) -> None:
+    with web_server(tmp_path) as server:
+        for method, name in (("lab.scan", "scan.bin"), ("lab.archive", "data.bin")):
+            page.goto(f"{server.url}/tools?method={method}")
+            page.get_by_role("button", name="Run", exact=True).click()
+            run = page.locator(".run").first
+            expect(run.locator(".file-name")).to_have_text(name)
+            expect(run.locator(".file")).to_contain_text(f"{len(PICTURE)} bytes")
+            assert "iVBOR" not in run.inner_text()
+            page.goto(f"{server.url}/calls")
+            page.get_by_label("Status").select_option("Finished")
+            call = card(page, method)
+            call.get_by_role("button", name=re.compile("Details")).click()
+            expect(call.locator(".file-name")).to_have_text(name)
+            expect(call.locator(".file")).to_contain_text(f"{len(PICTURE)} bytes")
+            assert "iVBOR" not in call.inner_text()
+            with page.expect_download() as download:
+                call.get_by_role("button", name=f"Download {name}").click()
+            assert download.value.path().read_bytes() == PICTURE
+        shoot(page, "calls-bytes")
 
 
 def test_calls_are_filtered_by_whose_they_are_status_and_method(page: Page, guarded: Server) -> None:

@@ -6,7 +6,8 @@
                                      "mine", "asked" (what others' calls ask of me), "all" (of everybody), or
                                      without it mine and what is asked of me; `after` is the `next` of the
                                      page before
-    GET  /calls/{id}                 all that is known of one, as for an administrator with `values=true`
+    GET  /calls/{id}                 all that is known of one, as for an administrator with `values=true`, and
+                                     "returns", the schema of what its method gives
     POST /calls/{id}/answers         {"answers": {key: answer}}
     POST /calls/{id}/abort           {"reason": "..."}
     POST /calls/{id}/fork            {"at": 3}
@@ -190,7 +191,11 @@ class CallsPage:
         return found, after
 
     async def _show(self, request: Request) -> Response:
-        return json_reply(await self._admin.show(await self._mine(request), values=True))
+        shown = await self._admin.show(await self._mine(request), values=True)
+        found = self._extension.hub.find(shown["method"])
+        return json_reply(
+            {**shown, "returns": None if found is None else found.method.schema().get("returns")}
+        )
 
     async def _answer(self, request: Request) -> Response:
         given = await read_json(request, CallAnswers)

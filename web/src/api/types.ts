@@ -283,8 +283,11 @@ export interface CallDetails {
     error?: { message?: string; code?: string };
     contents?: unknown[];
     content?: unknown[];
-    result?: { content?: unknown[] };
+    structuredContent?: unknown;
+    result?: { content?: unknown[]; structuredContent?: unknown };
   } | null;
+  /** The schema of what the method gives, where it is known. */
+  returns?: Schema | null;
 }
 
 // --- the hub's own protocol -------------------------------------------------------------------

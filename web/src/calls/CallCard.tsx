@@ -2,14 +2,14 @@
 import { type ReactNode, useEffect, useId, useState } from "react";
 import { answerCall, answerLinked, linkedQuestion, showCall } from "../api/calls";
 import { readable } from "../api/http";
-import type { AskedQuestion, CallDetails, CallEntry, CallSummary, Given, Shown } from "../api/types";
+import type { AskedQuestion, CallDetails, CallEntry, CallSummary, Given, Schema, Shown } from "../api/types";
 import { isObject } from "../forms/schema";
 import { shortened } from "../notices/waiting";
 import { OpenQuestion } from "../questions/OpenQuestion";
 import { Link } from "../router";
 import { announce } from "../ui/Announcer";
 import { ageText } from "../ui/age";
-import { ContentView, contentsOf } from "../ui/ContentView";
+import { type Content, ContentView, contentsOf, resultsOf } from "../ui/ContentView";
 import { Icon, type IconName } from "../ui/Icon";
 import { Json } from "../ui/Json";
 
@@ -204,8 +204,9 @@ function Details({ call }: { call: CallSummary }): ReactNode {
   }, [call.id, stands]);
   if (error !== null) return <p className="question-error">{error}</p>;
   if (found === null) return <p className="muted">Loading…</p>;
-  const { error: failure, contents, content, result } = found.outcome ?? {};
-  const given = contents ?? content ?? result?.content;
+  const { outcome, returns } = found;
+  const failure = outcome?.error;
+  const shown = outcome == null ? null : contentsIn(outcome, returns, call.method.split(".").pop() ?? "file");
   return (
     <div className="call-details">
       {found.arguments !== undefined && (
@@ -232,8 +233,8 @@ function Details({ call }: { call: CallSummary }): ReactNode {
             <p className={REFUSED.has(failure.code ?? "") ? "muted" : "question-error"}>
               <Icon name="alert" /> {failure.message}
             </p>
-          ) : Array.isArray(given) ? (
-            given.flatMap(contentsOf).map((content, n) => (
+          ) : shown !== null ? (
+            shown.map((content, n) => (
               // biome-ignore lint/suspicious/noArrayIndexKey: results have no other name
               <ContentView key={n} content={content} />
             ))
@@ -244,6 +245,19 @@ function Details({ call }: { call: CallSummary }): ReactNode {
       )}
     </div>
   );
+}
+
+/** What a call gave, as each protocol keeps it; of MCP, the structured result where that has bytes in it. */
+function contentsIn(
+  outcome: NonNullable<CallDetails["outcome"]>,
+  returns: Schema | null | undefined,
+  name: string,
+): Content[] | null {
+  const { contents, content, structuredContent, result = { content, structuredContent } } = outcome;
+  if (Array.isArray(contents)) return contents.flatMap((one) => resultsOf(one, returns, name));
+  if (!Array.isArray(result.content)) return null;
+  const structured = resultsOf(result.structuredContent, returns, name);
+  return structured.some(({ kind }) => kind === "file") ? structured : result.content.flatMap(contentsOf);
 }
 
 /** Whoever does not want to answer has not made it fail. */

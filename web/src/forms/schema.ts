@@ -126,9 +126,13 @@ export function kindOf(schema: Schema, root: Schema): Kind {
 
 const BYTES = new Set(["binary", "byte", "base64", "base64url"]);
 
-/** Whether a value is a file: bytes, which JSON has as base64. */
-export const isFile = ({ type, format, contentEncoding }: Schema): boolean =>
-  type === "string" && (BYTES.has(format ?? "") || /^base64(url)?$/.test(contentEncoding ?? ""));
+/** Whether a value is a file to choose: bytes, which JSON has as base64. */
+export const isFile = (schema: Schema): boolean =>
+  isBytes(schema) || (schema.type === "string" && BYTES.has(schema.format ?? ""));
+
+/** Whether a value is certainly bytes; one of `format: binary` alone may be any text. */
+export const isBytes = ({ type, contentEncoding }: Schema): boolean =>
+  type === "string" && /^base64(url)?$/.test(contentEncoding ?? "");
 
 function guessed(schema: Schema): string | undefined {
   if (schema.properties !== undefined) return "object";

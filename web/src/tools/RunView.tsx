@@ -3,7 +3,6 @@ import { memo, type ReactNode, useEffect, useRef, useState } from "react";
 import { readable } from "../api/http";
 import type { Received } from "../api/socket";
 import type { Reply, Schema } from "../api/types";
-import { isFile, resolve } from "../forms/schema";
 import { QuestionCard } from "../questions/QuestionCard";
 import { isPlain, QuestionGroup } from "../questions/QuestionGroup";
 import { fromRequest, type QuestionView } from "../questions/question";
@@ -35,20 +34,12 @@ function refusalOf(run: Run): "declined" | "cancelled" | null {
   return code === "declined" || code === "cancelled" ? code : null;
 }
 
-/** What a method gives; of one elsewhere, without the object that MCP has around what is none. */
-function insideOf(returns: Schema): Schema {
-  const whole = resolve(returns, returns);
-  const { result, ...more } = whole.properties ?? {};
-  return result !== undefined && Object.keys(more).length === 0 ? resolve(result, returns) : whole;
-}
-
 export function RunView({ run, returns }: { run: Run; returns: Schema | null | undefined }): ReactNode {
   const [isRaw, setRaw] = useState(false);
   const card = useRef<HTMLElement>(null);
   useEffect(() => {
     card.current?.scrollIntoView({ block: "nearest" });
   }, []);
-  const file = returns && isFile(insideOf(returns)) ? (run.method.split(".").pop() ?? "file") : null;
   const refusal = refusalOf(run);
   const seconds = run.ended === null ? null : (run.ended - run.started) / 1000;
   return (
@@ -107,7 +98,7 @@ export function RunView({ run, returns }: { run: Run; returns: Schema | null | u
       ) : (
         <>
           <ol className="items">
-            {shownOf(run.items, file).map((shown) => (
+            {shownOf(run.items, returns, run.method.split(".").pop()).map((shown) => (
               <ShownView key={shown.key} shown={shown} run={run} />
             ))}
           </ol>

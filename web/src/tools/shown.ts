@@ -1,7 +1,8 @@
 /** What a run shows of its items: lines of a program as a terminal, pieces of a text as one text, a tree as a drawing. */
 import type { Received } from "../api/socket";
+import type { Schema } from "../api/types";
 import { isObject } from "../forms/schema";
-import { type Content, contentsOf, fileOf, hasContent } from "../ui/ContentView";
+import { type Content, resultsOf } from "../ui/ContentView";
 import { type Tree, treeIn } from "./tree";
 
 export interface TerminalLine {
@@ -20,8 +21,8 @@ export type Shown = { key: number } & (
 /** The names of events that are a piece of a text, and of the field that it is in. */
 const PIECES: Record<string, string> = { chat_content: "content", content: "text" };
 
-/** `file` is the name of what is given, where that is said to be a file. */
-export function shownOf(items: readonly Received[], file: string | null = null): Shown[] {
+/** `returns` is the schema of what is given, which says what is bytes in it, and `name` is for these. */
+export function shownOf(items: readonly Received[], returns?: Schema | null, name = "file"): Shown[] {
   const shown: Shown[] = [];
   items.forEach((item, key) => {
     const content = item.type === "data" && isObject(item.content) ? item.content : {};
@@ -37,9 +38,10 @@ export function shownOf(items: readonly Received[], file: string | null = null):
       if (last?.kind === "text") last.text += piece;
       else shown.push({ key, kind: "text", text: piece });
     } else if (tree !== null) shown.push({ key, kind: "tree", tree });
-    else if (item.type === "data" && (file !== null || hasContent(item.content))) {
-      const contents = file === null ? contentsOf(item.content) : fileOf(item.content, file);
-      shown.push({ key, kind: "content", contents });
+    else if (item.type === "data") {
+      const contents = resultsOf(item.content, returns, name);
+      const isJson = contents.every((one) => one.kind === "json");
+      shown.push(isJson ? { key, kind: "item", item } : { key, kind: "content", contents });
     } else if (item.type !== "progress" && item.type !== "done") shown.push({ key, kind: "item", item });
   });
   return shown;

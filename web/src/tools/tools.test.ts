@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { base64url, type Received } from "../api/socket";
-import type { HubSchema, MethodSchema } from "../api/types";
+import type { HubSchema, MethodSchema, Schema } from "../api/types";
 import { ageText } from "../ui/age";
 import { namespacesOf, search } from "./methods";
 import { newRun, type Run, replied, taken } from "./runs";
@@ -146,6 +146,35 @@ describe("what a run shows", () => {
       null,
     ];
     expect(shownOf(odd.map(data)).map((one) => one.kind)).toEqual(odd.map(() => "item"));
+  });
+
+  it("shows bytes as files, wherever the schema says that they are", () => {
+    const bytes = { type: "string", contentEncoding: "base64" };
+    const returns: Schema = {
+      type: "object",
+      properties: {
+        name: { type: "string" },
+        pages: { type: "array", items: { anyOf: [bytes, { type: "null" }] } },
+        inside: { $ref: "#/$defs/Inside" },
+      },
+      $defs: { Inside: { type: "object", additionalProperties: bytes } },
+    };
+    const given = { name: "AAAA", pages: ["AAAA", null], inside: { cover: "AAE=" }, more: "AAAA" };
+    const [shown] = shownOf([data(given)], returns);
+    expect(shown).toMatchObject({
+      kind: "content",
+      contents: [
+        { kind: "json", value: { name: "AAAA", pages: ["[a file of 3 bytes]", null], more: "AAAA" } },
+        { kind: "file", name: "pages-1.bin", data: "AAAA" },
+        { kind: "file", name: "cover.bin", data: "AAE=" },
+      ],
+    });
+    const wrapped: Schema = { type: "object", properties: { result: bytes } };
+    for (const schema of [bytes, wrapped])
+      expect(shownOf([data("AAAA")], schema, "scan")).toMatchObject([
+        { contents: [{ kind: "file", name: "scan.bin" }] },
+      ]);
+    expect(shownOf([data("no base64!")], bytes)).toMatchObject([{ kind: "item" }]);
   });
 });
 

@@ -5,7 +5,8 @@
  * an e-mail address, and a file is only ever saved.
  */
 import { type ReactNode, useMemo } from "react";
-import { isObject } from "../forms/schema";
+import type { Schema } from "../api/types";
+import { isBytes, isObject, resolve, withoutNull } from "../forms/schema";
 import { Icon } from "./Icon";
 import { Json } from "./Json";
 import { SafeLink } from "./Markdown";
@@ -30,9 +31,38 @@ export function contentsOf(value: unknown): Content[] {
   return value.some(isBlock) ? value.map(contentOf) : [{ kind: "json", value }];
 }
 
-/** A value that is said to be bytes. */
-export const fileOf = (value: unknown, name: string): Content[] =>
-  isBase64(value) ? [{ kind: "file", name: `${name}.bin`, type: "", data: value }] : contentsOf(value);
+/** The same of a result, with the bytes in it as files: its schema says what is bytes, as text looks the same. */
+export function resultsOf(value: unknown, returns: Schema | null | undefined, name: string): Content[] {
+  if (hasContent(value) || returns == null) return contentsOf(value);
+  const files: Content[] = [];
+  const without = (part: unknown, schema: Schema, called: string): unknown => {
+    const own = withoutNull(schema, returns).schema;
+    if (isBytes(own) && isBase64(part)) {
+      const file: Content = { kind: "file", name: `${called}.bin`, type: "", data: part };
+      files.push(file);
+      return `[a file of ${sizeText(bytesIn(part))}]`;
+    }
+    if (Array.isArray(part) && isObject(own.items))
+      return part.map((one, n) => without(one, own.items as Schema, `${called}-${n + 1}`));
+    if (!isObject(part)) return part;
+    const { properties = {}, additionalProperties: others } = own;
+    const inside = Object.entries(part).map(([key, one]) => {
+      const about = Object.hasOwn(properties, key) ? properties[key] : others;
+      return [key, isObject(about) ? without(one, about as Schema, key) : one];
+    });
+    return Object.fromEntries(inside);
+  };
+  const whole = without(value, insideOf(returns, value), name);
+  if (files.length === 0) return contentsOf(value);
+  return typeof whole === "string" ? files : [{ kind: "json", value: whole }, ...files];
+}
+
+/** What a method gives; of one elsewhere, without the object that MCP has around what is none. */
+function insideOf(returns: Schema, value: unknown): Schema {
+  const { result, ...more } = resolve(returns, returns).properties ?? {};
+  const isAround = result !== undefined && Object.keys(more).length === 0;
+  return isAround && !(isObject(value) && "result" in value) ? result : returns;
+}
 
 /** Whether there is something in it to be shown otherwise than as JSON. */
 export const hasContent = (value: unknown): boolean =>
@@ -141,7 +171,7 @@ export function ContentView({ content }: { content: Content }): ReactNode {
 
 /** The name, kind and size of a file, and the way to save it. */
 function Save({ name, data, type }: { name: string; data: string; type: string }): ReactNode {
-  const size = useMemo(() => Math.floor((data.replace(/=+$/, "").length * 3) / 4), [data]);
+  const size = useMemo(() => bytesIn(data), [data]);
   const save = (): void => {
     // Of no kind that a browser would show: it is saved, whatever it says that it is.
     const url = URL.createObjectURL(new Blob([bytesOf(data)], { type: "application/octet-stream" }));
@@ -165,6 +195,8 @@ function Save({ name, data, type }: { name: string; data: string; type: string }
     </span>
   );
 }
+
+const bytesIn = (data: string): number => Math.floor((data.replace(/=+$/, "").length * 3) / 4);
 
 const standard = (data: string): string => data.replaceAll("-", "+").replaceAll("_", "/");
 
