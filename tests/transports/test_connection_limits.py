@@ -526,10 +526,10 @@ def test_pings_of_a_peer_that_does_not_read_are_not_answered_without_end(loop: A
         await until(lambda: any(hasattr(one, "conn") for one in place.http.server_state.connections))
         (one,) = place.http.server_state.connections
         loop = asyncio.get_running_loop()
-        for _ in range(100):
-            await loop.sock_sendall(peer, ping * 1000)
-        assert one.transport.get_write_buffer_size() < 1_000_000
-        peer.close()
+        with peer:
+            for _ in range(100):
+                await loop.sock_sendall(peer, ping * 1000)
+                assert one.transport.get_write_buffer_size() < 1_000_000
 
     run(loop, main)
 

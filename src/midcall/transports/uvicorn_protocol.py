@@ -379,7 +379,7 @@ class BufferedTransport(asyncio.Transport):
 
     def write(self, data: Any) -> None:
         if not self._parts:
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.flush)
         self._parts.append(data)
 
     def writelines(self, list_of_data: Iterable[Any]) -> None:
@@ -400,7 +400,8 @@ class BufferedTransport(asyncio.Transport):
         self._parts.clear()
         return self._transport, data
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write what there is now, and not at the end of the turn."""
         if self._parts:
             data = b"".join(self._parts)
             self._parts.clear()
@@ -408,13 +409,13 @@ class BufferedTransport(asyncio.Transport):
                 self._transport.write(data)
 
     def close(self) -> None:
-        self._flush()
+        self.flush()
         self._transport.close()
         if self._transport.get_write_buffer_size():  # it stays until that is read
             self.fell_behind()
 
     def write_eof(self) -> None:
-        self._flush()
+        self.flush()
         self._transport.write_eof()
 
     def get_write_buffer_size(self) -> int:
@@ -652,6 +653,8 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
+        # More may be read in this very turn: it is to be known by then whether the peer reads, too.
+        cast("BufferedTransport", self.transport).flush()
         if self.conn.handshake_exc is not None and not self.transport.is_closing():
             self.transport.write(b"".join(self.conn.data_to_send()))
             self.transport.close()
