@@ -22,6 +22,17 @@ def midcall(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+def completions(line: str, folder: Path) -> set[str]:
+    """What a shell is told when somebody presses Tab at the end of a line."""
+    told = folder / "told"
+    ran = midcall(
+        _ARGCOMPLETE="1", _ARGCOMPLETE_STDOUT_FILENAME=str(told), _ARGCOMPLETE_IFS="\n",
+        COMP_LINE=line, COMP_POINT=str(len(line)),
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    return {word.strip() for word in told.read_text().splitlines()}
+
+
 def test_all_that_a_hub_offers_is_shown_with_schemas() -> None:
     shown = json.loads(midcall("inspect", "offering_app:hub", "--json").stdout)
     assert {part: [one["name"] for one in listed] for part, listed in shown.items()} == {
@@ -54,14 +65,20 @@ def test_a_shell_is_given_its_script(shell: str) -> None:
 
 
 def test_a_shell_that_asks_is_told_what_could_come_next(tmp_path: Path) -> None:
-    line = "midcall in"
-    told = tmp_path / "told"
-    ran = midcall(
-        _ARGCOMPLETE="1", _ARGCOMPLETE_STDOUT_FILENAME=str(told), _ARGCOMPLETE_IFS="\n",
-        COMP_LINE=line, COMP_POINT=str(len(line)),
-    )  # fmt: skip
-    assert ran.returncode == 0, ran.stderr
-    assert {word.strip() for word in told.read_text().splitlines()} == {"inspect", "install"}
+    assert completions("midcall in", tmp_path) == {"inspect", "install"}
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        ("midcall call offering_app:hub d", {"double"}),
+        ("midcall tools offering_app:hub s", {"stumble"}),
+        ("midcall call nowhere:hub n", set()),
+        (r"midcall call npx\ -y\ server n", set()),
+    ],
+)
+def test_a_shell_that_asks_is_told_the_methods_of_a_hub(line: str, names: set[str], tmp_path: Path) -> None:
+    assert completions(line, tmp_path) == names
 
 
 def test_bash_completes_with_the_script_that_it_is_given() -> None:

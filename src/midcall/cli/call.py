@@ -15,6 +15,7 @@ from midcall.cli.command import (
     restrict,
     seconds,
 )
+from midcall.cli.completion import add_method
 
 if TYPE_CHECKING:
     from midcall.cli.output import Screen
@@ -52,7 +53,7 @@ def add_parser(commands: Any) -> None:
         epilog=_EXAMPLES + EXIT_CODES_HELP,
     )
     parser.add_argument("target", metavar="TARGET", help=TARGET_HELP)
-    parser.add_argument("method", metavar="METHOD", help="name of the method, such as files.delete")
+    add_method(parser, help="name of the method, such as files.delete")
     add_selection(parser)
     parser.add_argument("flags", metavar="...", nargs=argparse.REMAINDER, help="parameters and options")
     _add_options(parser)

@@ -22,7 +22,8 @@ def add_parser(commands: Any) -> None:
         "completion",
         run,
         help="print a completion script for bash, zsh or fish",
-        description="Print a script that makes a shell complete the commands and options of midcall.",
+        description="Print a script that makes a shell complete the commands and options of midcall, and the "
+        "names of a hub's methods.",
         epilog=_EXAMPLES,
     )
     parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help="bash, zsh or fish")
@@ -43,3 +44,22 @@ def complete(parser: argparse.ArgumentParser) -> None:
     from argcomplete import autocomplete
 
     autocomplete(parser, always_complete_options="long")
+
+
+def add_method(parser: argparse.ArgumentParser, **how: Any) -> None:
+    """Add the argument METHOD, which a shell completes with the names of the methods of TARGET."""
+    argument: Any = parser.add_argument("method", metavar="METHOD", **how)
+    argument.completer = _methods
+
+
+def _methods(parsed_args: argparse.Namespace, **_: Any) -> list[str]:
+    """The names of a hub's methods. No MCP server is started or called for this."""
+    from midcall.cli.command import UsageError
+    from midcall.cli.load_target import is_server, load_hub
+
+    if is_server(parsed_args.target):
+        return []
+    try:
+        return [name for name, _ in load_hub(parsed_args.target).methods()]
+    except UsageError:  # there is no place to say it: whoever runs the command is told
+        return []

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from midcall.cli.command import TARGET_HELP, Exit, UsageError, add_command, add_selection, restrict
+from midcall.cli.completion import add_method
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,7 +34,7 @@ def add_parser(commands: Any) -> None:
         epilog=_EXAMPLES,
     )
     parser.add_argument("target", metavar="TARGET", help=TARGET_HELP)
-    parser.add_argument("method", metavar="METHOD", nargs="?", help="show this method")
+    add_method(parser, nargs="?", help="show this method")
     add_selection(parser)
     parser.add_argument("--json", action="store_true", help="print the schema as JSON")
 
