@@ -18,7 +18,7 @@ import re
 import types
 import typing
 import uuid
-from collections.abc import AsyncIterator, Callable, Collection, Container, Generator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Container, Generator, Mapping, Sequence
 from typing import Any, Self
 
 import msgspec
@@ -38,6 +38,11 @@ from midcall.steps import in_thread
 log = logging.getLogger("midcall.activation")
 
 _NAMESPACE = re.compile(r"^[A-Za-z][A-Za-z0-9_-]*$")
+_METHOD_NAME = re.compile(r"[\w./-]{1,128}")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:.+", re.DOTALL)
+PART = re.compile(r"\{(\w+)\}")
+"""In the URI of a resource, or the name of a prompt: what differs, and is a parameter of the function."""
+
 _STREAMS = (
     collections.abc.AsyncIterator,
     collections.abc.AsyncIterable,
@@ -82,11 +87,17 @@ class Method:
     )
 
     def __init__(self, function: Callable[..., Any], mark: Mark, *, hidden: bool = False) -> None:
+        if not _is_function(function):
+            raise RegistrationError(f"{function!r} is not a function: write one that calls it")
         self._function = function
         self.home: Home | None = None
         """The hub that it belongs to."""
         self.kind: Kind = mark.kind
         self.name = mark.name or function.__name__
+        if self.kind == "method" and not _METHOD_NAME.fullmatch(self.name):
+            raise RegistrationError(
+                f"{self.name!r} is not a name for a method: up to 128 letters, digits, '_', '-', '.' and '/'"
+            )
         self.hidden = hidden
         self.elicits = {question.key: question for question in mark.elicits}
         self.extras = mark.extras
@@ -103,6 +114,7 @@ class Method:
         self._caller_parameter = next((name for name, one in filled.items() if one.what is CALLER), None)
         self._filled = filled if any(one.what not in (Ask, CALLER) for one in filled.values()) else None
         self._names = [name for name, *_ in fields]
+        _check_sent(function, mark, {name: default is ... for name, _, default in fields})
         self._run, self.streaming = _runner(function, interactive=self._ask_parameter is not None)
         self._read_types(function, fields, hints.get("return", Any))
         self.hash = digest(self._schema())
@@ -139,13 +151,14 @@ class Method:
     def _read_types(self, function: Callable[..., Any], fields: Any, returns: Any) -> None:
         from midcall.schema import (  # noqa: PLC0415  slow to import: only when a method is read
             arguments_shape,
+            misfit,
             output_schema,
         )
 
         try:
             self._shape = arguments_shape(function.__name__, fields)
         except TypeError as error:
-            raise RegistrationError(f"{name_of(function)}: {error}") from error
+            raise RegistrationError(f"{name_of(function)}: {misfit(fields) or error}") from error
         self.params = {"properties": {}, **self._shape.schema}
         given = _element_type(returns) if self.streaming else returns
         self.gives_content = _may_be_content(given)
@@ -598,6 +611,39 @@ def _parameters(
     return filled, fields
 
 
+_SENT = {"listing": ("after",), "completion": ("value", "arguments", "argument")}
+
+
+def _check_sent(function: Callable[..., Any], mark: Mark, parameters: Mapping[str, bool]) -> None:
+    """Raise `RegistrationError` if a function does not take what it is sent, or needs what never is.
+
+    `parameters` says of each whether it is required.
+    """
+    if mark.kind == "method":
+        return
+    where, template = name_of(function), mark.extras.get("uri", "")
+    if mark.kind == "prompt":
+        template = mark.name or ""
+    elif mark.kind == "resource":
+        if not _SCHEME.fullmatch(template):
+            raise RegistrationError(f"{where}: {template!r} is not a URI, as in 'notes://{{name}}'")
+        if not {"{", "}"}.isdisjoint(PART.sub("", template)):
+            raise RegistrationError(f"{where}: in {template!r}, write parts as {{name}}; they have no slash")
+    parts: Sequence[str] = PART.findall(template)
+    for part in parts:
+        if part not in parameters:
+            raise RegistrationError(
+                f"{where} has no parameter {part}, for the part {{{part}}} of {template!r}"
+            )
+    sent = _SENT.get(mark.kind, parts)
+    for name, required in parameters.items():
+        if required and name not in sent and mark.kind != "prompt":
+            raise RegistrationError(
+                f"{where}: nothing is given for the parameter {name}; a {mark.kind} is given "
+                + (", ".join(sent) or f"the parts of its URI, and {template!r} has none, as in {{name}}")
+            )
+
+
 def _field(parameter: inspect.Parameter, annotation: Any, description: str | None) -> tuple[str, Any, Any]:
     """Name, type and default, for the model of the arguments."""
     from pydantic import Field  # noqa: PLC0415  slow to import: only when a method is read
@@ -629,6 +675,11 @@ def _element_type(annotation: Any) -> Any:
     if typing.get_origin(annotation) in _STREAMS:
         return typing.get_args(annotation)[0]
     return Any
+
+
+def _is_function(function: Any) -> bool:
+    """Whether it has the signature and the annotations of a function itself."""
+    return inspect.isroutine(function) and not isinstance(function, functools.partial)
 
 
 def _runner(function: Callable[..., Any], *, interactive: bool) -> tuple[Callable[..., Any], bool]:

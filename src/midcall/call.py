@@ -97,8 +97,19 @@ class Runnable(Protocol):
         """Start the body with arguments as the method has read them."""
 
 
-_SOURCE, _SOURCE_PLACE = "source", "0/source"
+_SOURCE, SOURCE_PLACE = "source", "0/source"
 """How the source of a call is kept: at a place that its code never comes to, whether it takes it or not."""
+
+
+def source_entry(source: CallSource) -> Entry:
+    """The entry by which the source of a call is kept."""
+    return Entry(SOURCE_PLACE, _SOURCE, "done", msgspec.json.encode(source))
+
+
+def source_in(entry: Entry) -> CallSource:
+    """The source that is kept by an entry."""
+    return msgspec.json.decode(entry.value, type=CallSource)
+
 
 HELD_LIMIT = 100
 """How many reports are held for a reader who does not keep up."""
@@ -246,18 +257,22 @@ class Call(Struct, eq=False):
 
     @property
     def own_trace(self) -> Trace:
-        """Where it writes down what it does, from now on."""
+        """Where it writes down what it does, from now on.
+
+        Its name goes outside with the keys of steps: no other call has it, in this process or any other, also
+        of those that are not listed and so have no number.
+        """
         if self.trace is None:
-            self.trace = Trace(self.id)
+            self.trace = Trace(uuid.uuid4().hex)
         return self.trace
 
     def keep_source(self) -> None:
         """Have the same source whenever it is run again: that of the request that has begun it."""
-        before = self.own_trace.recall(_SOURCE_PLACE, _SOURCE)
+        before = self.own_trace.recall(SOURCE_PLACE, _SOURCE)
         if before is not None:
-            self.source = msgspec.json.decode(before.value, type=CallSource)
+            self.source = source_in(before)
         elif self.source is not None:
-            self.own_trace.note(Entry(_SOURCE_PLACE, _SOURCE, "done", msgspec.json.encode(self.source)))
+            self.own_trace.note(source_entry(self.source))
 
     @property
     def known_source(self) -> CallSource:

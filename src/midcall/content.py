@@ -23,6 +23,9 @@ class Image(Content, tag_field="type", tag="image", frozen=True):
     mime_type: str = field(default_factory=lambda: "image/png")  # always written, unlike the optionals
     annotations: dict[str, Any] | None = None
 
+    def __post_init__(self) -> None:
+        _check_bytes(self)
+
 
 class Audio(Content, tag_field="type", tag="audio", frozen=True):
     """Sound."""
@@ -30,6 +33,9 @@ class Audio(Content, tag_field="type", tag="audio", frozen=True):
     data: bytes
     mime_type: str = field(default_factory=lambda: "audio/wav")
     annotations: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        _check_bytes(self)
 
 
 class Link(Content, tag_field="type", tag="resource_link", frozen=True):
@@ -84,6 +90,16 @@ class Passed(Struct, frozen=True):
     result: dict[str, Any] = {}
     """Of a tool, a resource, a prompt or a completion; its parts may be raw JSON."""
     error: PassedError | None = None
+
+
+def _check_bytes(content: Image | Audio) -> None:
+    """Raise `TypeError` for a path, base64 or the like: it would go out as if it were base64 of the bytes."""
+    given: Any = content.data
+    if not isinstance(given, bytes | bytearray | memoryview):
+        kind = type(content).__name__
+        raise TypeError(
+            f"{kind} takes bytes, and got {type(given).__name__}; of a file, Path(...).read_bytes()"
+        )
 
 
 # --- bytes in a value ---------------------------------------------------------------------------------------

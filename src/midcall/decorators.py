@@ -191,10 +191,16 @@ def _mark(kind: Kind, name: str | None, options: Mapping[str, Any], **more: Any)
     for key in more.keys() & {"uri", "of", "argument"}:
         if not isinstance(more[key], str):  # as of a decorator that is used bare
             raise TypeError(f"{kind}() takes {key} as text, and got {more[key]!r}")
-    extras: dict[str, Any] = {
-        key: tuple(one) if key in _TUPLES else one for key, one in {**options, **more}.items() if one
-    }
+    given = {key: one for key, one in {**options, **more}.items() if one}
+    for key in given.keys() & _TUPLES:
+        if isinstance(given[key], str | Question):  # the letters of a scope would be scopes
+            raise TypeError(f"{kind}(): {key} takes several, as in {key}=[{given[key]!r}]")
+        given[key] = tuple(given[key])
+    extras: dict[str, Any] = given
     if "tags" in extras:
         extras["tags"] = checked_tags(extras["tags"])
     description, elicits = extras.pop("description", None), extras.pop("elicits", ())
+    for one in elicits:
+        if not isinstance(one, Question):
+            raise TypeError(f'{kind}(): elicits takes questions, as in Question("pickDay", int); got {one!r}')
     return Mark(kind, extras.pop("name", name), description, elicits, extras)

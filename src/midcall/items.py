@@ -7,6 +7,8 @@ transport.
 """
 
 import weakref
+from collections import deque
+from collections.abc import Awaitable, Iterator
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
@@ -121,9 +123,9 @@ _serializers: weakref.WeakKeyDictionary[type, Any] = weakref.WeakKeyDictionary()
 def _encode_foreign(value: Any) -> Any:
     """Encode what msgspec does not know: pydantic models by their serializer, with bytes as base64."""
     kind = type(value)
-    own = getattr(kind, "__pydantic_serializer__", None)
-    if own is None:
-        raise TypeError(f"A value of type {kind.__name__} cannot be sent as JSON")
+    if not hasattr(kind, "__pydantic_core_schema__"):
+        return list(value) if isinstance(value, deque) else _plain(value)
+    own = kind.__pydantic_serializer__
     if kind not in _serializers:
         from midcall.binary import bytes_serializer  # noqa: PLC0415  slow to import: only where a model is
 
@@ -131,10 +133,29 @@ def _encode_foreign(value: Any) -> Any:
     return msgspec.Raw((_serializers[kind] or own).to_json(value, by_alias=True))
 
 
+def _plain(value: Any) -> Any:
+    """A path, an address, a URL, a secret and the like, as pydantic writes them."""
+    from pydantic_core import PydanticSerializationError, to_jsonable_python  # noqa: PLC0415  slow to import
+
+    try:
+        if not isinstance(value, Iterator):  # what can be read but once, and a result is written twice
+            return to_jsonable_python(value)
+    except PydanticSerializationError:
+        pass
+    hint = ": is an `await` missing?" if isinstance(value, Awaitable) else ""
+    raise TypeError(f"A value of type {type(value).__name__} cannot be sent as JSON{hint}")
+
+
 _encoder = msgspec.json.Encoder(enc_hook=_encode_foreign)
 _decoder: msgspec.json.Decoder[WireItem | _WireRequest] = msgspec.json.Decoder(WireItem | _WireRequest)
 
-to_json = _encoder.encode
+
+def to_json(value: Any) -> bytes:
+    """A value as JSON. Raises `TypeError` or `ValueError` for what JSON cannot carry."""
+    try:
+        return _encoder.encode(value)
+    except RecursionError:
+        raise ValueError("A value that contains itself, or is nested too deeply, cannot be sent") from None
 
 
 def to_builtins(value: Any) -> Any:

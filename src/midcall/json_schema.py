@@ -521,6 +521,14 @@ def choices(schema: Schema) -> list[Any] | None:
     return [one["const"] for one in found] if found and all("const" in one for one in found) else None
 
 
+def without_decimal(schema: Schema) -> Schema:
+    """A decimal, which may come as text too, as a number; any other schema as it is."""
+    match variants(schema):
+        case [{"type": "number"} as number, {"type": "string", "pattern": _}]:
+            return {**number, **{key: one for key, one in schema.items() if key not in ("anyOf", "oneOf")}}
+    return schema
+
+
 def is_file(schema: Schema) -> bool:
     """Whether it is of bytes, which JSON has as base64."""
     said = schema.get("format") in ("binary", "byte", "base64") or schema.get("contentEncoding") == "base64"

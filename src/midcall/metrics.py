@@ -45,7 +45,7 @@ REFUSALS = (
 )
 
 
-NEEDS = "metrics need `pip install midcall[metrics]`"
+NEEDS = "metrics need `pip install 'midcall[metrics]'`"
 
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 """Names the folder of the figures, in the environment of processes that serve together."""

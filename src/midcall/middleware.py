@@ -70,6 +70,9 @@ class CallContext(Struct, frozen=True, eq=False):
     """Whether the method is given the request too."""
     rebuilt: bool = False
     """Whether it has begun before, in another process or in this one, and is run again from its journal."""
+    about: str = ""
+    """What others of the same name have not: of a resource its URI or template, of a completion its argument,
+    of a listing what it lists."""
 
     def with_arguments(self, arguments: Mapping[str, Any]) -> "CallContext":
         """The same call with other arguments, for `next`: they are validated there."""
@@ -160,6 +163,7 @@ class GuardedMethod:
             method.interactive,
             method.wants_request,
             trace is not None and trace.rebuilt,
+            _about(method),
         )
         if self._uses.before:
             given = _with(given, msgspec.json.decode(self._json), self._json)
@@ -194,6 +198,13 @@ class GuardedMethod:
     def validates_at(self) -> int:
         """Before which level the arguments are read."""
         return len(self._uses.before)
+
+
+def _about(method: Method) -> str:
+    if method.kind in ("method", "prompt"):
+        return ""
+    extras = method.extras
+    return str(extras.get("argument") or extras.get("of") or extras.get("uri") or "")
 
 
 def _with(given: CallContext, arguments: dict[str, Any], encoded: bytes) -> CallContext:
@@ -443,7 +454,7 @@ class ResponseCache:
             arguments = msgspec.json.encode(msgspec.json.decode(call.arguments_json), order="sorted")
         except (ValueError, OverflowError, RecursionError):  # numbers that only Python's own types take
             arguments = call.arguments_json
-        of = msgspec.json.encode([call.kind, call.name, who])
+        of = msgspec.json.encode([call.kind, call.name, call.about, who])
         return hashlib.sha256(of + b"\n" + arguments).digest()
 
     def _keep(self, key: bytes, result: Any) -> None:

@@ -451,7 +451,10 @@ class Registry:
 
 def _placed(mark: Mark, function: Callable[..., Any]) -> tuple[str, Mark]:
     """The namespace that a function goes to, as the name before the last dot says, and its mark there."""
-    name = mark.name or str(getattr(function, "__name__", ""))
+    if not callable(function):
+        raise RegistrationError(f"@hub.{mark.kind} takes a name or a function, and got {function!r}")
+    own = str(getattr(function, "__name__", ""))
+    name = mark.name or ("" if own == "<lambda>" else own)
     if inspect.isclass(function) or next(iter(inspect.signature(function).parameters), "") == "self":
         raise RegistrationError(
             f"{name} is {'a class' if inspect.isclass(function) else 'a function of a class'}: "

@@ -37,7 +37,7 @@ from midcall.errors import (
 )
 from midcall.items import to_json
 from midcall.open_questions import MISSING, SILENT, Wanted, timed_out
-from midcall.questions import AnyQuestion, question_to_wire
+from midcall.questions import KINDS, AnyQuestion, question_to_wire
 
 State: TypeAlias = Literal["begun", "given", "done", "failed"]
 """Where an entry stands. An answer that is `given` is in the journal, and not read yet."""
@@ -342,7 +342,14 @@ def fingerprint(question: AnyQuestion, to: str | None = None) -> str:
     wire = to_json(question_to_wire(question)) + (b"" if to is None else f"\n{to}".encode())
     exact = hashlib.sha256(wire).hexdigest()[:12]
     message = question.message if len(question.message) <= _SHOWN else f"{question.message[:_SHOWN]}..."
-    return f"{question.kind} {message!r} ({exact})"
+    whom = "" if to is None else f"to {to!r}: "
+    return f"{question.kind} {whom}{message!r} ({exact})"
+
+
+def is_to_another(fingerprint: str) -> bool:
+    """Whether this was a question for somebody else than the caller."""
+    kind, _, asked = fingerprint.partition(" ")
+    return kind in KINDS and asked.startswith("to ")
 
 
 def recall_answers(trace: Trace, wanted: Sequence[Wanted]) -> list[Any]:

@@ -77,6 +77,19 @@ def arguments_shape(name: str, fields: Sequence[tuple[str, Any, Any]]) -> Shape:
     return shape
 
 
+def misfit(fields: Sequence[tuple[str, Any, Any]]) -> str:
+    """Which of these has a type that JSON cannot describe, and why; nothing if that is none alone."""
+    for field in fields:
+        try:
+            arguments_shape("one", [field])
+        except TypeError as error:
+            return (
+                f"parameter {field[0]}: {str(error).rstrip('.')}. "
+                "For what callers do not send, write Annotated[..., Depends(function)]"
+            )
+    return ""
+
+
 def _dict_validator(model: type[BaseModel], names: Mapping[str, str]) -> Callable[[bytes], dict[str, Any]]:
     """What reads the fields of a model into a dict: half as much work as making the model itself."""
     core: Any = model.__pydantic_core_schema__
@@ -336,4 +349,4 @@ def _reporting(python_type: Any, validate_json: Callable[[bytes], Any]) -> Calla
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
+    return str(error).partition("\n")[0].partition(" Set `arbitrary_types_allowed")[0]

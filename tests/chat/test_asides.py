@@ -4,11 +4,15 @@ what the conversation keeps of it."""
 import base64
 from typing import Any
 
+import pytest
+
 from chatting import Puppet, call, chat, kinds, only, questions, text
 from driving import drive
 from midcall import Ask, method
+from midcall.chat.dialect import ChatCalls
 from midcall.chat.turn import LATE, NOTHING_SAID, WAITS, for_model
 from midcall.content import Audio, Document, Embedded, Image, Link
+from midcall.errors import JournalError
 from midcall.models.base import Message, ModelError, ToolCall
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"dots" * 10
@@ -289,6 +293,33 @@ def test_a_question_in_what_was_cut_off_is_ended_and_its_id_is_not_used_again() 
             assert only(events, "plugin_session_error")["error"] == "SESSION_NOT_FOUND"
             await person.answer(new, confirmed=True)
             assert desk.erased == 1
+            status, _, data = await person.request("GET", "/calls?status=waiting")
+            assert (status, b'"desk.erase"' in data) == (200, False)
+
+    drive(main())
+
+
+def test_a_call_that_was_cut_off_is_ended_later_if_that_fails_at_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    away = True
+    abort = ChatCalls.abort
+
+    async def may_fail(calls: ChatCalls, principal: str | None, key: str, reason: str) -> None:
+        if away:
+            raise JournalError("The journal is away")
+        await abort(calls, principal, key, reason)
+
+    async def main() -> None:
+        nonlocal away
+        async with chat(Puppet(call("desk__erase"), "Done."), Desk()) as person:
+            await person.say("erase")
+            count = len((await person.shown())["messages"])
+            monkeypatch.setattr(ChatCalls, "abort", may_fail)
+            failed = await person.post(message="never mind", edit={"message": 0, "of": count})
+            assert only(failed, "error")["recoverable"]
+            away = False
+            assert text(await person.post(resume=True)) == "Done."
             status, _, data = await person.request("GET", "/calls?status=waiting")
             assert (status, b'"desk.erase"' in data) == (200, False)
 

@@ -1,6 +1,7 @@
 """Flags that are made from a JSON Schema: what is typed, and what the method gets."""
 
 import argparse
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -113,6 +114,19 @@ def test_every_parameter_of_a_real_method_gets_a_flag() -> None:
     schema = Hub().register(Shapes()).schema("shapes.draw")["params"]
     given = parse(schema["properties"], "--sides", "3", "--filled", "--names", "a")
     assert given == {"sides": 3, "filled": True, "names": ["a"]}
+
+
+def test_a_decimal_keeps_the_digits_that_were_typed() -> None:
+    class Shop:
+        @method
+        def pay(self, price: Decimal, tip: Decimal | None = None) -> None:
+            """Pay."""
+
+    schema = Hub().register(Shop()).schema("shop.pay")["params"]
+    given = parse(schema["properties"], "--price", "1.50", "--tip", "0.12345678901234567890")
+    assert given == {"price": "1.50", "tip": "0.12345678901234567890"}
+    assert parse(schema["properties"], "--price=1", "--tip=null") == {"price": "1", "tip": None}
+    assert type_text(schema["properties"]["price"]) == "number"
 
 
 # --- schemas of strangers ---------------------------------------------------------------------------

@@ -140,6 +140,12 @@ def test_what_is_no_port_is_refused(port: str) -> None:
     assert (ran.returncode, "is not a port" in ran.stderr) == (2, True)
 
 
+@pytest.mark.parametrize("url", ["https://a b", "https://tools.example.com:99999", "tools.example.com"])
+def test_what_is_no_public_url_is_refused(url: str) -> None:
+    ran = midcall("serve", "offering_app:hub", "--port", "0", "--journal", "memory", "--public-url", url)
+    assert (ran.returncode, "is not an http:// or https:// URL" in ran.stderr) == (2, True)
+
+
 def test_a_journal_in_a_folder_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     ran = midcall(
         "serve", "offering_app:hub", "--port", "0", "--journal", str(tmp_path / "none" / "calls.db")

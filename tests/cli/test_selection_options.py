@@ -42,6 +42,13 @@ def test_a_pattern_that_matches_nothing_is_refused_with_what_there_is(words: tup
     assert refused.stderr.startswith("midcall: --without: 'tag:admn' matches nothing. Tags: admin, danger,")
 
 
+@pytest.mark.parametrize("option", ["--only", "--without"])
+def test_an_option_without_a_pattern_is_refused_and_does_not_serve_everything(option: str) -> None:
+    refused = midcall("serve", APP, "--port", "0", option, " , ")
+    assert refused.returncode == USAGE
+    assert refused.stderr.startswith(f"midcall: {option}: '' is not a pattern")
+
+
 def test_a_server_neither_lists_nor_calls_it_over_mcp_or_its_websocket() -> None:
     async def tried() -> None:
         async with http_server(APP, options=("--without", "tag:admin", "--journal", "memory")) as url:

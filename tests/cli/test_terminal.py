@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from command_line import CANCELLED, NOT_ANSWERED, SUCCESS
+from driving import LIMIT
 from terminals import CTRL_C, CTRL_D, DOWN, ENTER, Session, midcall, terminal
 
 # Python 3.12 and later warn of a fork beside threads; the child does nothing but start Python.
@@ -95,17 +96,24 @@ def test_what_may_be_left_out_of_a_form_is_left_out_with_a_key() -> None:
         session.types(ENTER)
         session.sees("plates", "integer or null, may be empty")
         session.types(ENTER)
-        session.sees("first", "ham", "egg", "(leave out)")
-        session.types(DOWN + DOWN + ENTER)
+        session.sees("first", "ham", "egg", "» (leave out)")
+        session.types(ENTER)
         session.sees("toppings", "ham", "egg")
         session.types(" " + ENTER)
-        session.sees("gift", "yes", "no", "(leave out)")
+        session.sees("gift", "yes", "no", "» (leave out)")
+        session.types(ENTER)
+        session.sees("urgent", "yes", "no", "» (leave out)")
         session.types(DOWN + DOWN + ENTER)
-        session.sees("urgent", "yes", "no", "(leave out)")
-        session.types(DOWN + ENTER)
+        session.sees("at", "time, as in 16:30")
+        session.types("26:30" + ENTER)
+        session.sees("This is not a time")
+        session.types("\b" * 5 + "16:30" + ENTER)
+        session.sees("price", "number or null")
+        session.types("1.50" + ENTER)
         session.sees(
             '"note": null', '"plates": null', '"first": null', '"ham"', '"gift": null', '"urgent": false'
         )
+        session.sees('"at": "16:30:00"', '"price": "1.50"')
         assert session.ends() == SUCCESS
 
 
@@ -225,6 +233,27 @@ def test_a_person_has_as_long_as_it_takes_unless_the_tool_says_otherwise() -> No
             assert ("timeout_ms" in session.text) is limited
             session.types(CTRL_C)
             session.ends()
+
+
+@pytest.mark.parametrize("method", ["talk.prompt", "talk.select", "talk.gentle"])
+def test_a_limit_counts_down_below_the_question_until_it_is_answered(method: str) -> None:
+    with call(method, "--timeout", "3000") as session:
+        session.sees("? ", "?", "49m ", "s left")
+        drawn = len(session.text)
+        while len(session.text) == drawn:  # nobody types
+            session.written += session.process.read_nonblocking(4096, timeout=LIMIT)
+        session.types(ENTER)
+        assert session.ends() == SUCCESS
+        assert "left" not in session.text.splitlines()[-1]
+
+
+def test_without_a_limit_nothing_counts_down() -> None:
+    with call("talk.prompt") as session:
+        session.sees("Your name?")
+        session.types("Bo" + ENTER)
+        session.sees("Hello AdaBo")
+        assert session.ends() == SUCCESS
+        assert "left" not in session.text
 
 
 def test_a_question_that_the_tool_withdraws_closes_and_progress_is_told_meanwhile() -> None:

@@ -577,7 +577,7 @@ def sync_generator_asks(self, ask: Ask):
         (positional, "positional: parameter a cannot be given by name"),
         (two_asks, "two_asks has two parameters of type Ask"),
         (unknown_annotation, "unknown_annotation: an annotation cannot be read .*Nowhere"),
-        (no_json, "no_json: .*Thread"),
+        (no_json, r"no_json: parameter a: .*Thread.*, write Annotated\[\.\.\., Depends\(function\)\]"),
         (sync_asks, "sync_asks asks, so it must be `async def`"),
         (sync_generator_asks, "sync_generator_asks asks, so it must be `async def`"),
     ],

@@ -1,8 +1,10 @@
-"""Bytes that are taken out of a result."""
+"""Content, and bytes that are taken out of a result."""
 
 from typing import Any
 
-from midcall.content import take_bytes
+import pytest
+
+from midcall.content import Audio, Image, take_bytes
 
 LISTS = {"$ref": "#/$defs/Lists", "$defs": {"Lists": {"type": "array", "items": {"$ref": "#/$defs/Lists"}}}}
 
@@ -21,3 +23,9 @@ def test_a_result_that_is_nested_too_deeply_stays_as_it_is() -> None:
     value, files = take_bytes(deep, LISTS, "result")
     assert value is deep
     assert files == []
+
+
+@pytest.mark.parametrize("kind", [Image, Audio])
+def test_content_of_a_path_in_the_place_of_bytes_is_refused_with_what_to_do(kind: Any) -> None:
+    with pytest.raises(TypeError, match=rf"{kind.__name__} takes bytes, and got str; of a file, Path"):
+        kind("picture.png")

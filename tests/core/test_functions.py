@@ -79,6 +79,21 @@ def test_what_is_bound_or_has_no_name_of_its_own_can_be_added_too() -> None:
     assert counter.count == 2
     with pytest.raises(RegistrationError, match="needs a name"):
         hub.method(functools.partial(counter.add, by=1))
+    with pytest.raises(RegistrationError, match="needs a name"):
+        hub.method(lambda: 1)
+
+
+def test_what_is_no_function_is_refused_with_what_to_do() -> None:
+    class Adder:
+        def __call__(self, number: int) -> int:
+            return number + 1
+
+    number: Any = 5
+    with pytest.raises(RegistrationError, match=r"@hub.method takes a name or a function, and got 5"):
+        Hub().method(number)
+    for one in (functools.partial(Adder(), 1), Adder()):
+        with pytest.raises(RegistrationError, match="is not a function: write one that calls it"):
+            Hub().method("add")(one)
 
 
 def test_functions_and_classes_share_a_hub() -> None:
@@ -107,6 +122,10 @@ def test_functions_and_classes_share_a_hub() -> None:
         ("a.b.c", "'a.b' is not a namespace"),
         ("9.c", "'9' is not a namespace"),
         ("files.", "needs a name"),
+        ("", "needs a name"),
+        ("delete all", "'delete all' is not a name for a method"),
+        ("files.delete\n", r"'delete\\n' is not a name for a method"),
+        ("a" * 129, "is not a name for a method: up to 128 letters"),
         ("plexus.c", "is taken by hub 'plexus' itself"),
     ],
 )
@@ -148,6 +167,47 @@ def test_what_is_read_at_no_uri_or_completes_no_name_is_refused() -> None:
     completes: Any = Hub().completion
     with pytest.raises(TypeError, match=r"completion\(\) takes of as text, and got <function"):
         completes(names, "code")
+
+
+@pytest.mark.parametrize(
+    ("uri", "why"),
+    [
+        ("", "'' is not a URI, as in 'notes://{name}'"),
+        ("notes", "'notes' is not a URI"),
+        ("notes://all", r"nothing is given for the parameter name; a resource is given the parts of its URI"),
+        ("notes://{name}/{day}", r"note has no parameter day, for the part \{day\} of 'notes://"),
+        ("notes://{name*}", r"in 'notes://\{name\*\}', write parts as \{name\}; they have no slash"),
+        ("notes://{?name}", "they have no slash"),
+    ],
+)
+def test_a_resource_whose_function_does_not_fit_its_uri_is_refused(uri: str, why: str) -> None:
+    def note(name: str) -> str:
+        return name
+
+    with pytest.raises(RegistrationError, match=why):
+        Hub().resource(uri)(note)
+
+
+def test_a_function_that_needs_what_it_is_never_given_is_refused() -> None:
+    def suggest(text: str) -> list[str]:
+        return [text]
+
+    with pytest.raises(RegistrationError, match="the parameter text; a completion is given value, arguments"):
+        Hub().completion("review", "language")(suggest)
+    with pytest.raises(RegistrationError, match=r"suggest has no parameter language, for the part"):
+        Hub().prompt("review-{language}")(suggest)
+
+
+def test_an_option_that_takes_several_refuses_one_text() -> None:
+    one: Any = "admin"
+    with pytest.raises(TypeError, match=r"method\(\): scopes takes several, as in scopes=\['admin'\]"):
+        Hub().method("x", scopes=one)
+    with pytest.raises(TypeError, match=r"method\(\): elicits takes several"):
+        Hub().method("x", elicits=one)
+    with pytest.raises(
+        TypeError, match=r"elicits takes questions, as in Question\(.pickDay., int\); got 'a'"
+    ):
+        Hub().method("x", elicits=["a"])  # type: ignore[list-item]
 
 
 def test_an_option_that_means_nothing_is_refused() -> None:

@@ -16,6 +16,7 @@ from midcall import (
     CallerName,
     Hub,
     InvalidArguments,
+    Listing,
     MidcallError,
     Next,
     Principal,
@@ -26,8 +27,10 @@ from midcall import (
     connect,
 )
 from midcall.client.targets import HubWire, Target
+from midcall.journal.admin import Admin
 from midcall.journal.durable import DurableCalls
 from midcall.journal.sqlite import SqliteJournal
+from midcall.mcp import CALL_KINDS
 from midcall.middleware import ResponseCache, rate_limit
 from midcall.testing import run
 
@@ -439,6 +442,30 @@ def test_a_durable_call_that_is_rebuilt_passes_it_again_and_is_told(tmp_path: Pa
     drive(main())
 
 
+def test_a_fork_is_a_call_of_its_own_that_counts() -> None:
+    async def main() -> None:
+        hub = Watched().use(rate_limit(2, per=1000))
+        seen: list[Any] = []
+
+        async def look(call: CallContext, next: Next) -> Any:
+            seen.append((call.rebuilt, call.principal))
+            return await next(call)
+
+        hub.use(look)
+        hub.durable = durable = DurableCalls(hub)
+        async with hub, connect(Target("hub", lambda: HubWire(hub, ADA)), answer=lambda _: "Ada") as client:
+            assert (await client.call("name")).value == "Hello Ada"
+            admin = Admin(durable.journal, CALL_KINDS, durable=durable)
+            (first,) = (await admin.list())["calls"]
+            less = Principal("ada")
+            for status in ("waiting", "failed"):
+                fork = await admin.fork(first["id"], 0, less, by_caller=True)
+                assert (await admin.settled(fork["id"]))["status"] == status
+        assert seen == [(False, ADA), (False, less)]
+
+    drive(main())
+
+
 def test_a_call_that_waits_live_is_not_seen_again(tmp_path: Path) -> None:
     async def main() -> None:
         hub = watched()
@@ -579,6 +606,54 @@ def test_no_principal_gets_what_another_was_given() -> None:
         shared = Reading(shared=True)
         assert await shared.ran(("echo", None, ada), ("echo", None, "bob")) == 1
 
+    drive(main())
+
+
+def test_what_has_the_same_name_does_not_get_what_another_gave() -> None:
+    """Functions of one name may be read at several URIs, and complete several arguments."""
+
+    def read(uri: str) -> None:
+        @hub.resource(uri)
+        async def text() -> str:
+            return uri
+
+    def suggest(argument: str) -> None:
+        @hub.completion("greet", argument)
+        async def suggested(value: str) -> list[str]:
+            return [f"{argument} {value}"]
+
+    def list_of(uri: str) -> None:
+        @hub.resource(f"{uri}{{name}}")
+        async def one(name: str) -> str:
+            return name
+
+        @hub.listing(f"{uri}{{name}}")
+        async def all_of(after: str | None) -> Listing:
+            return Listing([{"uri": f"{uri}x", "name": "x"}])
+
+    async def main() -> None:
+        hub.use(ResponseCache("*", ttl=60))
+        read("text://one")
+        read("text://two")
+        list_of("a://")
+        list_of("b://")
+
+        @hub.prompt
+        async def greet(word: str, name: str) -> str:
+            return f"{word} {name}"
+
+        suggest("word")
+        suggest("name")
+        async with connect(hub) as client:
+            for uri in ("text://one", "text://two") * 2:
+                assert [one["text"] for one in await client.read(uri)] == [uri]
+            greeting = {"type": "ref/prompt", "name": "greet"}
+            for argument in ("word", "name") * 2:
+                assert await client.complete(greeting, argument, "a") == [f"{argument} a"]
+            listed = [one["uri"] for one in await client.resources()]
+            assert sorted(listed) == ["a://x", "b://x", "text://one", "text://two"]
+
+    hub = Hub("library")
     drive(main())
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from driving import drive
-from midcall import Hub, connect, method
+from midcall import Hub, completion, connect, method
 from midcall.cli.inspect import offers
 from midcall.errors import MethodNotFound, RegistrationError, RemoteError
 from midcall.fsm import MachineBuilder
@@ -89,6 +89,40 @@ def test_resources_prompts_listings_and_completions_go_too() -> None:
                     await refused
 
     drive(tried())
+
+
+class Suggestions:
+    """Completes what others have."""
+
+    @completion("files://secret/{name}", "name")
+    def secret_names(self, value: str) -> list[str]:
+        return ["a"]
+
+    @completion("files.clean", "how")
+    def ways(self, value: str) -> list[str]:
+        return ["hot"]
+
+    @method
+    def other(self) -> None:
+        """There is something else too."""
+
+
+def test_nobody_else_completes_what_is_left_out() -> None:
+    async def tried(hub: Hub) -> list[list[str] | None]:
+        found: list[list[str] | None] = []
+        async with connect(hub.register(Suggestions())) as client:
+            for of, argument in (
+                ({"type": "ref/resource", "uri": "files://secret/{name}"}, "name"),
+                ({"type": "ref/prompt", "name": "files.clean"}, "how"),
+            ):
+                try:
+                    found.append(await client.complete(of, argument, ""))
+                except RemoteError:
+                    found.append(None)
+        return found
+
+    assert drive(tried(make())) == [["a"], ["hot"]]
+    assert drive(tried(make().restrict(without="tag:admin"))) == [None, None]
 
 
 def test_a_resource_is_meant_by_its_uri_as_well() -> None:

@@ -130,6 +130,24 @@ def test_a_header_that_would_change_the_request_is_refused(name: str, value: str
     assert caught.value.sent is False
 
 
+@pytest.mark.parametrize("verb", ["GET", "POST", "PUT", "PATCH", "DELETE"])
+def test_what_may_change_something_is_not_sent_twice_though_its_connection_is_lost(
+    drive: Run, verb: str
+) -> None:
+    async def main() -> None:
+        async with playing([b""], [OK, STAY]) as server, HttpClient() as client:
+            sending = client.request(verb, server.url, body=b"" if verb in ("GET", "DELETE") else b"{}")
+            if verb == "GET":
+                assert await (await sending).read() == b"ok"
+            else:
+                with pytest.raises(HttpError, match="gave no answer") as lost:
+                    await sending
+                assert lost.value.sent
+            assert len(server.requests) == 1 + (verb == "GET")
+
+    drive(main())
+
+
 def test_a_request_goes_out_as_it_was_meant(drive: Run) -> None:
     async def main() -> None:
         async with playing([OK, OK, STAY]) as server, HttpClient() as client:

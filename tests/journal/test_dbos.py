@@ -307,4 +307,4 @@ def test_the_engine_needs_the_package(tmp_path: Path) -> None:
     code = f"import sys; sys.modules['dbos'] = None; from midcall.cli import main; sys.exit(main({line}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=HERE, check=False)
     assert done.returncode == 2
-    assert "pip install midcall[dbos]" in done.stderr
+    assert "pip install 'midcall[dbos]'" in done.stderr

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from mcp_types import _v2025_11_25
@@ -13,12 +13,12 @@ from pydantic import BaseModel
 
 from driving import drive
 from mcp_peers import FORMS, LATEST, MODERN, HttpServer, http_server, text
-from midcall import Ask, Hub, Question
+from midcall import Ask, Hub, Question, connect
 from midcall.errors import WrongAnswer
 from midcall.mcp import McpExtension
 from midcall.mcp.elicitation import response_for, rounds_for
 from midcall.mcp.forms import MAX_ROUNDS, NotFlat, form_rounds, from_rounds
-from midcall.questions import Form
+from midcall.questions import Form, Prompt
 from midcall.schema import shape_of
 
 
@@ -185,12 +185,84 @@ def test_of_a_modern_client_a_refusal_of_one_round_refuses_the_question() -> Non
         response_for(question, "who", {"who/home": {"action": "accept", "content": 5}})
 
 
+def test_a_slash_in_a_key_is_not_a_round_of_another_question() -> None:
+    hub = Hub()
+
+    @hub.method
+    async def trip(ask: Ask) -> list[str]:
+        return list(await ask.all(ask.prompt("Flight?", key="trip"), ask.prompt("Seat?", key="trip/seat")))
+
+    async def main() -> None:
+        async with connect(hub, era="modern", answer=lambda asked: asked.request_type.message) as client:
+            assert (await client.call("trip")).value == ["Flight?", "Seat?"]
+
+    drive(main())
+    flat, nested = Prompt("Flight?"), Form("Who comes?", shape_of(Visitor).schema)
+    accepted = {"action": "accept", "content": {}}
+    for question in (flat, nested):
+        assert response_for(question, "who", {"who/elsewhere": accepted}) is None
+
+
 def test_what_was_filled_in_is_put_together() -> None:
     schema = shape_of(Visitor).schema
     work = {"work": {"street": "Side"}, "work.geo": {"lat": 1, "long": 2}}
     made = from_rounds(schema, {**CONTENTS, **work, "unknown.path": {"x": 1}})
     assert made["work"] == {"street": "Side", "geo": {"lat": 1, "long": 2}}
     assert shape_of(Visitor).validate(made).work == Address(street="Side", geo=Geo(lat=1, long=2))
+
+
+class Town(BaseModel):
+    name: str
+    geo: Geo | None = None
+
+
+class House(BaseModel):
+    street: str
+    colour: Literal["red", "blue"] = "blue"
+    town: Town
+
+
+class Move(BaseModel):
+    old: House
+    new: House | None = None
+
+
+OLD = {"old": {"street": "Main", "colour": "blue"}, "old.town": {"name": "Oslo"}}
+MOVED = {"street": "Main", "colour": "blue", "town": {"name": "Oslo", "geo": None}}
+
+
+def test_an_optional_object_with_others_inside_can_be_left_out() -> None:
+    """Also by a client that checks what is required, and sends what it was told to propose."""
+    schema = shape_of(Move).schema
+    rounds = form_rounds(schema, "")
+    assert rounds["old.town"].schema["required"] == ["name"]
+    assert not any("required" in one.schema for path, one in rounds.items() if path.startswith("new"))
+    for proposed in ({"colour": "blue"}, {"colour": "blue", "street": ""}, {}):
+        assert from_rounds(schema, {**OLD, "new": proposed}) == {"old": MOVED, "new": None}
+
+
+def test_an_optional_object_that_was_begun_is_not_left_out() -> None:
+    schema = shape_of(Move).schema
+    for begun in ({"new": {"colour": "red"}}, {"new": {"colour": "blue"}, "new.town": {"name": "Bergen"}}):
+        made = from_rounds(schema, {**OLD, **begun})
+        with pytest.raises(ValueError, match="street"):
+            shape_of(Move).validate(made)
+    whole = {"new": {"street": "Side", "colour": "blue"}, "new.town": {"name": "Bergen"}}
+    assert shape_of(Move).validate(from_rounds(schema, {**OLD, **whole})).new.town.name == "Bergen"
+
+
+def test_two_objects_of_one_type_are_told_apart_and_so_are_two_choices() -> None:
+    class Paint(BaseModel):
+        door: Tag
+        back_wall: Tag
+
+    about = [one.about for path, one in form_rounds(shape_of(Move).schema, "").items() if "town" in path]
+    assert about == ["old.town: Town", "old.town.geo: Geo", "new.town: Town", "new.town.geo: Geo"]
+    asked = form_rounds(shape_of(Paint).schema, "")[""].schema["properties"]
+    assert {name: field["title"] for name, field in asked.items()} == {
+        "door": "Door",
+        "back_wall": "Back wall",
+    }
 
 
 def test_what_has_itself_inside_and_lists_of_numbers_have_no_rounds() -> None:

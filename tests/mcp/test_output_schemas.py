@@ -1,13 +1,18 @@
 """What tools give as structured content, and the schemas that say so: what official clients check."""
 
+import asyncio
 import datetime as dt
+import re
+from collections import deque
 from collections.abc import AsyncIterator, Iterator
+from ipaddress import IPv4Address
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 from jsonschema_rs import validator_for
 from msgspec import Struct
-from pydantic import BaseModel
+from pydantic import AnyUrl, BaseModel, SecretStr, computed_field
 
 from driving import drive
 from mcp_peers import LEGACY, MODERN, HttpServer, http_server
@@ -22,6 +27,13 @@ class Point(Struct):
 
 class Tree(BaseModel):
     branches: list["Tree"] = []
+
+
+class Failing(BaseModel):
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def share(self) -> float:
+        return 1 / 0
 
 
 class Give:
@@ -71,6 +83,64 @@ class Give:
     async def point(self) -> Point:
         """An object."""
         return Point(1)
+
+    @method
+    async def path(self) -> Path:
+        """A path."""
+        return Path("/tmp")
+
+    @method
+    async def address(self) -> IPv4Address:
+        """An address."""
+        return IPv4Address("127.0.0.1")
+
+    @method
+    async def url(self) -> AnyUrl:
+        """A URL."""
+        return AnyUrl("https://example.com/a")
+
+    @method
+    async def secret(self) -> SecretStr:
+        """A text that is not shown."""
+        return SecretStr("word")
+
+    @method
+    async def row(self) -> deque[bytes]:
+        """Files in a row."""
+        return deque([b"\xff"])
+
+    @method
+    async def own(self) -> str:
+        """A text of a type of its own."""
+
+        class Own(str):
+            __slots__ = ()
+
+        return Own("text")
+
+    @method
+    async def itself(self) -> Any:
+        """A list that contains itself."""
+        endless: list[Any] = []
+        endless.append(endless)
+        return endless
+
+    @method
+    async def failing(self) -> Failing:
+        """What cannot be written."""
+        return Failing()
+
+    @method
+    async def opaque(self) -> Any:
+        """An object of Python."""
+        return object()
+
+    @method
+    async def forgotten(self) -> Any:
+        """A coroutine that nobody has awaited."""
+        forgotten = asyncio.sleep(0)
+        forgotten.close()
+        return forgotten
 
     @method
     async def asked(self, ask: Ask) -> int:
@@ -142,6 +212,12 @@ GIVEN = [
     ("points", {}, [{"x": 1}, {"x": 2}]),
     ("trees", {}, [{"branches": [{"branches": []}]}]),
     ("either", {}, {"x": 1}),
+    ("path", {}, "/tmp"),
+    ("address", {}, "127.0.0.1"),
+    ("url", {}, "https://example.com/a"),
+    ("secret", {}, "**********"),
+    ("row", {}, ["/w=="]),
+    ("own", {}, "text"),
     ("asked", {}, 7),
     ("words", {"count": 3}, "0 1 2 "),
     ("words", {"count": 1}, "0 "),
@@ -150,6 +226,14 @@ GIVEN = [
     ("events", {"count": 3}, ["0", {"x": 1}, "2"]),
     ("events", {"count": 1}, ["0"]),
     ("events", {"count": 0}, []),
+]
+
+
+REFUSED = [
+    ("itself", "A value that contains itself, or is nested too deeply, cannot be sent"),
+    ("failing", "Error serializing to JSON: ZeroDivisionError: division by zero"),
+    ("opaque", "A value of type object cannot be sent as JSON"),
+    ("forgotten", r"A value of type coroutine cannot be sent as JSON: is an `await` missing\?"),
 ]
 
 
@@ -172,6 +256,19 @@ def test_what_is_no_object_is_wrapped_and_fits_its_schema(server: HttpServer, re
                 validator_for(schema).validate(result["structuredContent"])
             result = await client.result("tools/call", {"name": "give.point"})
             assert result["structuredContent"] == {"x": 1}
+
+    drive(main())
+
+
+@pytest.mark.parametrize("revision", ["2025-06-18", MODERN])
+@pytest.mark.parametrize(("name", "why"), REFUSED)
+def test_a_result_that_cannot_be_sent_is_an_error_that_says_why(
+    server: HttpServer, revision: str, name: str, why: str
+) -> None:
+    async def main() -> None:
+        async with server.client(revision) as client:
+            answer = await client.request("tools/call", {"name": f"give.{name}", "arguments": {}})
+            assert re.fullmatch(why, answer["error"]["message"])
 
     drive(main())
 

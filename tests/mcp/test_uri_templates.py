@@ -37,6 +37,10 @@ def expected(template: str, uri: str) -> dict[str, str] | None:
         ("x://plain", "x://plain/", None),
         ("x://{a}/{a}", "x://1/1", {"a": "1"}),
         ("x://{a}/{a}", "x://1/2", None),
+        ("notes://{name}", "notes://caf%C3%A9%20%31", {"name": "café 1"}),
+        ("notes://{name}", "notes://..%2Fpasswords", None),
+        ("notes://{name}", "notes://%ff", None),
+        ("x://{a}/{a}", "x://%31/1", {"a": "1"}),
         ("x://{not a part}/{a}", "x://{not a part}/1", {"a": "1"}),
     ],
 )

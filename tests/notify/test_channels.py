@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -278,6 +279,28 @@ def test_a_mail_server_that_says_a_bit_at_a_time_is_left_when_it_has_had_its_tim
         drive(main(server))
 
 
+def test_plain_methods_run_while_a_mail_server_says_nothing() -> None:
+    async def main(port: int) -> None:
+        mail = Email("127.0.0.1", port=port, security="none", **MAIL)  # type: ignore[arg-type]
+        hub = Hub()
+
+        @hub.method
+        def plain_one() -> str:
+            return "ran"
+
+        telling = [asyncio.create_task(mail.tell(notice(), "all@example.com")) for _ in range(40)]
+        await asyncio.sleep(0)  # they have begun
+        assert await hub.call("plain_one") == "ran"
+        assert not any(task.done() for task in telling)
+        for task in telling:
+            task.cancel()
+        await asyncio.wait(telling)
+        await mail.close()
+
+    with socket.create_server(("127.0.0.1", 0), backlog=100) as silent:
+        drive(main(silent.getsockname()[1]))
+
+
 def test_who_is_asked_is_found_by_name_by_scope_or_among_all_others() -> None:
     to = {"bob": "bob@example.com", "scope:ops": ["a@example.com", "b@example.com", "a@example.com"]}
     some = Email("localhost", sender="m@example.com", to=to)
@@ -309,6 +332,7 @@ TO = '[to]\n"*" = "x@example.com"\n'
         (f'{SMTP}ca_file = "/nowhere"\n{TO}', "ca_file"),
         (f'{SMTP}[to]\n"*" = "x"\n', "'x' is not an e-mail address"),
         (f'{SMTP}[to]\n"*" = "x@y\\r\\nBcc: z@y"\n', "is not an e-mail address"),
+        (f'{SMTP}[to]\n"*" = "x@y.com, z@y.com"\n', "is not an e-mail address .several are a list"),
         (f'{SMTP}[to]\n"*" = []\n', "needs from 1 to 100 addresses"),
         (SMTP.replace("smtp.example.com", "smtp example") + TO, "not the host"),
         ("#" * 2_000_000, "too large"),

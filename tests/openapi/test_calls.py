@@ -92,6 +92,20 @@ def test_bodies_are_json_forms_or_text(side: Side) -> None:
     assert side.last["body"] == "hé"
 
 
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+def test_each_call_has_an_idempotency_key_of_its_own(side: Side, era: Any) -> None:
+    made = {"name": "Saw", "price": {"amount": "1.00", "currency": "EUR"}, "cost": 3}
+
+    async def main() -> None:
+        hub = side.hub()
+        async with hub, connect(hub, era=era) as client:
+            for _ in range(3):
+                await client.call("shop.createProduct", made)
+
+    drive(main())
+    assert len({one["headers"]["idempotency-key"] for one in side.shop.seen}) == 3
+
+
 def test_what_comes_back_is_data_text_or_a_file(side: Side) -> None:
     assert side.call("get_categories_tree").result["children"][0]["name"] == "tools"
     assert side.call("deleteProduct", {"productId": "1"}).result is None

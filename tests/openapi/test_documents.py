@@ -134,6 +134,17 @@ def test_the_author_sees_where_requests_go(caplog: pytest.LogCaptureFixture) -> 
             hub_of(document(), base_url=url)
 
 
+def test_an_operation_whose_optional_body_cannot_be_sent_is_left_out(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    upload = {"requestBody": {"content": {"application/octet-stream": {"schema": {"type": "string"}}}}}
+    path = {verb: {"operationId": f"{verb}File", **upload} for verb in ("get", "post", "put", "delete")}
+    hub = hub_of(document({"/file": path}))
+    assert names(hub) == ["api.getFile", "api.deleteFile"]
+    assert "postFile (POST /file) is left out: its body is application/octet-stream" in caplog.text
+    assert names(hub_of(document({"/file": {"post": {"requestBody": {}}}}))) == ["api.post_file"]
+
+
 def test_references_that_are_rings_are_definitions() -> None:
     ring = {
         "A": {"type": "object", "properties": {"b": {"$ref": "#/components/schemas/B"}}},
@@ -223,6 +234,7 @@ def test_what_is_no_document_is_refused(given: Any, fault: str) -> None:
         ("- a", "it is not an object"),
         ("a: [", "neither JSON nor YAML"),
         ("a: &a [x,x]\n" + "".join(f"{chr(98 + n)}: &{chr(98 + n)} [{','.join(['*' + chr(97 + n)] * 10)}]\n" for n in range(9)), "too many values"),
+        ("a: &a {x: 1, y: 2}\n" + "".join(f"{chr(98 + n)}: &{chr(98 + n)} {{<<: [{','.join(['*' + chr(97 + n)] * 10)}]}}\n" for n in range(9)), "too many values"),
         ("!!python/object/apply:os.system ['true']", "neither JSON nor YAML"),
         ("[" * 100_000, "neither JSON nor YAML|too deeply"),
         ('{"a":' * 150 + "1" + "}" * 150, "nested too deeply"),
@@ -271,6 +283,21 @@ def test_many_operations_over_many_schemas_do_not_multiply(monkeypatch: pytest.M
     monkeypatch.setattr(documents, "MAX_USED", 5000)
     with pytest.raises(RegistrationError, match="choose some with `only`"):
         hub_of({**document(paths), "components": {"schemas": schemas}})
+
+
+def test_parts_of_parts_do_not_multiply() -> None:
+    schemas: dict[str, Any] = {
+        f"S{n}": {"allOf": [{"$ref": f"#/components/schemas/S{n + 1}"}] * 10} for n in range(9)
+    }
+    given = operation(**body({"$ref": "#/components/schemas/S0"}))
+    began = time.process_time()
+    schemas["S9"] = {"type": "object", "properties": {"a": {"type": "string"}}}
+    made = hub_of({**given, "components": {"schemas": schemas}})
+    assert set(made.schema("api.x")["params"]["properties"]) == {"id", "a"}
+    schemas["S9"] = {"allOf": []}
+    with pytest.raises(RegistrationError, match="too large"):
+        hub_of({**given, "components": {"schemas": schemas}})
+    assert time.process_time() - began < 60
 
 
 def test_parameters_that_cannot_be_written_leave_out_their_operation_if_they_are_needed() -> None:

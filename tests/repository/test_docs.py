@@ -73,6 +73,11 @@ def test_every_link_leads_to_a_file_and_a_heading(path: Path) -> None:
             assert anchor in anchors(file), f"{link}: no such heading"
 
 
+@pytest.mark.parametrize("path", CHECKED, ids=name_of)
+def test_no_page_has_the_markers_of_an_unfinished_merge(path: Path) -> None:
+    assert not re.search(r"^(<{7}|={7}|>{7})", path.read_text(), re.MULTILINE)
+
+
 def test_the_navigation_has_every_page_once() -> None:
     config = tomllib.loads((ROOT / "zensical.toml").read_text())
     listed = list(pages_of(config["project"]["nav"]))
@@ -85,9 +90,9 @@ def test_every_page_is_linked_from_the_first_one() -> None:
 
 
 COMMANDS = [
-    ["serve"], ["proxy"], ["call"], ["tools"], ["install"], ["demo"],
+    ["serve"], ["dev"], ["proxy"], ["call"], ["tools"], ["inspect"], ["install"], ["demo"], ["completion"],
     *(["fsm", action] for action in ("list", "show", "check", "draw", "run")),
-    *(["calls", action] for action in ("list", "show", "answer", "abort", "export", "import")),
+    *(["calls", action] for action in ("list", "show", "answer", "abort", "fork", "export", "import")),
 ]  # fmt: skip
 
 

@@ -1,9 +1,11 @@
 """The hub that the tests of the command line call: `cli_app:hub`."""
 
 import asyncio
+import datetime as dt
 import sys
 import time
 from collections.abc import AsyncIterator
+from decimal import Decimal
 from enum import Enum
 from typing import Annotated, Any, Literal
 
@@ -35,6 +37,8 @@ class Order(BaseModel):
     toppings: list[Topping]
     gift: bool | None = None
     urgent: bool | None = None
+    at: dt.time | None = None
+    price: Decimal | None = None
 
 
 pick_row = Question("pickRow", int)

@@ -306,6 +306,8 @@ class Actor:
             yield ThinkingPart("First this, ")
             yield ThinkingPart("then that.")
             yield TextPart("I have thought.")
+        elif word == "long":
+            yield TextPart("One sentence of very many. " * 2000)
         elif word == "stumble" and not self._failed:
             self._failed = True
             yield TextPart("Well, ")

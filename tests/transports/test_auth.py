@@ -192,6 +192,16 @@ class Papers:
         """Names again."""
         return [value]
 
+    @prompt("review-{name}", scopes=["files:write"])
+    def review(self, name: str) -> str:
+        """Review a paper."""
+        return f"Review {name}"
+
+    @completion("review-{name}", "name")
+    def reviewed(self, value: str) -> list[str]:
+        """Names of papers."""
+        return [value]
+
 
 scoped_hub = Hub().register(Files()).register(Papers())
 
@@ -712,6 +722,8 @@ def test_resources_prompts_and_completions_have_scopes_too() -> None:
         ("completion/complete", completing("resource", uri="papers://{name}"), both),
         ("completion/complete", completing("prompt", name="papers.summary"), both),
         ("completion/complete", completing("prompt", name="summary"), both),
+        ("completion/complete", completing("prompt", name="papers.review-{name}"), ["files:write"]),
+        ("completion/complete", completing("prompt", name="review-{name}"), ["files:write"]),
     ]
     only_old = ("resources/subscribe", {"uri": "papers://a"}, both)
     only_new = ("subscriptions/listen", {"notifications": {"resourceSubscriptions": ["papers://a"]}}, both)

@@ -79,6 +79,23 @@ def test_an_administrator_sees_answers_and_ends_the_calls_of_everybody(tmp_path:
         assert ended == {own: "completed", deploy: "aborted"}
 
 
+def test_what_somebody_else_has_allowed_is_not_allowed_to_a_fork_of_the_caller(tmp_path: Path) -> None:
+    with guarded(tmp_path) as server:
+        server.call("people.deploy", CALLER)
+        (call,) = calls(server, CALLER)
+        path = f"/calls/{call['id']}"
+        assert server.post(f"{path}/answers", {"answers": {"sure": True}}, OPS).status == 200
+        assert server.effects() == ["build", "deploy True"]
+        for at in (2, 3, None):
+            forked = server.post(f"{path}/fork", {"at": at}, CALLER).json
+            assert [one["to"] for one in forked["questions"]] == ["scope:ops"], at
+            refused = server.post(f"/calls/{forked['id']}/answers", {"answers": {"sure": True}}, CALLER)
+            assert refused.status == 422
+        assert server.effects() == ["build", "deploy True"]
+        assert server.post(f"{path}/fork", {"at": 2}, ROOT).json["status"] == "completed"
+        assert server.effects() == ["build", "deploy True", "deploy True"]
+
+
 def test_others_are_refused_the_calls_of_everybody(tmp_path: Path) -> None:
     with guarded(tmp_path) as server:
         server.call("people.own", CALLER)
@@ -128,17 +145,33 @@ def test_more_calls_than_fit_on_a_page_come_page_by_page(tmp_path: Path) -> None
         assert page_by_page(server, OPS, "asked") == page_by_page(server, OTHER, "asked") == 5
 
 
-def page_by_page(server: Server, token: str, which: str) -> int:
+def test_older_questions_of_others_are_on_later_pages_without_a_filter_too(tmp_path: Path) -> None:
+    with Server(tmp_path, target="few_calls_app:hub", MIDCALL_TOKENS=KEYS) as server:
+        for _ in range(5):
+            server.call("people.deploy", CALLER)
+        assert page_by_page(server, OPS) == 5
+        for _ in range(3):
+            server.call("people.own", OPS)
+        assert page_by_page(server, OPS) == 8
+        for _ in range(4):
+            server.call("people.own", OPS)
+        assert page_by_page(server, OPS) == 12
+        for after in ("1", "|x", "1 a|1 a|1 a"):
+            assert server.get(f"/calls?after={after.replace(' ', '%20')}", OPS).status == 400
+
+
+def page_by_page(server: Server, token: str, which: str = "") -> int:
     """How many calls there are on all pages."""
     seen = list[str]()
+    wanted = f"which={which}&" if which else ""
     after = ""
     while True:
-        page = server.get(f"/calls?which={which}{after}", token).json
+        page = server.get(f"/calls?{wanted}{after}", token).json
         seen += [call["id"] for call in page["calls"]]
         if page["next"] is None:
             assert len(seen) == len(set(seen))
             return len(seen)
-        after = f"&after={page['next'].replace(' ', '%20')}"
+        after = f"after={page['next'].replace(' ', '%20')}"
 
 
 def test_a_call_of_a_chat_names_its_conversation(tmp_path: Path) -> None:

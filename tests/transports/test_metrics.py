@@ -193,7 +193,7 @@ def test_without_the_library_it_is_said_what_to_install() -> None:
         command, env=environment(), capture_output=True, text=True, timeout=LIMIT, check=False
     )
     assert ran.returncode == 2
-    assert "pip install midcall[metrics]" in ran.stderr
+    assert "pip install 'midcall[metrics]'" in ran.stderr
 
 
 # --- readiness ------------------------------------------------------------------------------------

@@ -119,6 +119,27 @@ def test_of_two_workers_that_get_an_answer_in_the_same_moment_one_takes_it(
         assert len(said) == 4
 
 
+def test_the_first_answer_to_a_call_whose_code_has_changed_is_the_one_that_counts(tmp_path: Path) -> None:
+    with Server(tmp_path) as server:
+        asked = server.call("shop.order", item="tea")
+        link = links(server)["address"]
+        server.stop()
+        server.start(TWIST="1")
+        kept, late = answer(server, link, "the harbour"), answer(server, link, "the hill")
+        assert (kept.status, kept.error) == (409, "not_waiting")
+        assert "It is kept, with the answer" in kept.text
+        assert late.status in (404, 409)
+        assert "with the answer" not in late.text
+        server.stop()
+        server.start()
+        assert answer(server, link, "the hill").status in (404, 409)  # but now it goes on
+        until(lambda: set(links(server)) not in (set(), {"address"}))
+        assert_refused(answer(server, link, "the hill"))
+        (charge,) = links(server).values()
+        assert answer(server, charge, True).status == 200
+        assert text_of(server.call("shop.order", None, asked, item="tea")) == "tea to the harbour, paid"
+
+
 def test_looking_at_a_link_does_not_use_it_up(tmp_path: Path) -> None:
     with Server(tmp_path, target="people_app:hub") as server:
         server.call("people.own")
@@ -258,3 +279,12 @@ def test_the_public_url_is_a_name_of_the_server(tmp_path: Path) -> None:
             server.get("/calls", host="tools.example.com", origin="https://tools.example.com").status == 200
         )
         assert server.get("/calls", host="other.example.com").status == 403
+
+
+def test_a_page_at_the_public_url_answers_through_a_proxy_that_sends_its_own_host(tmp_path: Path) -> None:
+    with Server(tmp_path, "--public-url", "https://tools.example.com", target="people_app:hub") as server:
+        server.call("people.own")
+        link = links(server)["name"]
+        for origin in ("http://tools.example.com", "https://example.com", "https://tools.example.com:8443"):
+            assert server.post(link, {"answer": "Eve"}, origin=origin).status == 403
+        assert server.post(link, {"answer": "Ada"}, origin="https://tools.example.com").status == 200

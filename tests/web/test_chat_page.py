@@ -323,7 +323,94 @@ def test_messages_are_copied_and_have_their_time(open_page: Open, site: Server) 
     expect(page.locator(".transcript time")).to_have_count(2)
 
 
+def test_a_page_without_a_clipboard_copies_all_the_same(page: Page, site: Server) -> None:
+    page.add_init_script("delete Navigator.prototype.clipboard")  # as over plain HTTP from another machine
+    begin(page, site, "think")
+    expect(said(page, "I have thought.")).to_be_visible()
+    page.get_by_role("button", name="Copy what was said").click()
+    page.get_by_label("Message").focus()
+    page.keyboard.press("Control+V")
+    expect(page.get_by_label("Message")).to_have_value("I have thought.")
+
+
+def test_editing_begins_at_the_end_and_gives_the_focus_back(page: Page, site: Server) -> None:
+    begin(page, site, "think")
+    expect(said(page, "I have thought.")).to_be_visible()
+    page.get_by_role("button", name="Edit what you said").click()
+    page.keyboard.type(" more")
+    expect(page.get_by_label("What you say instead")).to_have_value("think more")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("button", name="Edit what you said")).to_be_focused()
+
+
+def test_what_can_be_done_with_the_last_answer_is_seen_without_a_mouse_over_it(
+    page: Page, site: Server
+) -> None:
+    begin(page, site, "think")
+    expect(said(page, "I have thought.")).to_be_visible()
+    page.mouse.move(0, 0)
+    for name in ("Copy what was said", "Regenerate"):
+        expect(page.get_by_role("button", name=name)).to_have_css("opacity", "1")
+
+
+def test_who_scrolls_up_a_little_is_left_there(page: Page, site: Server) -> None:
+    page.set_viewport_size({"width": 360, "height": 420})
+    begin(page, site, "markdown")
+    expect(page.get_by_role("button", name="Regenerate")).to_be_visible()
+    say(page, "slow")
+    expect(said(page, "word9 ")).to_be_visible()
+    box = page.get_by_role("region", name="Conversation")
+    left = box.evaluate("box => { box.scrollTop -= 40; return box.scrollTop; }")
+    expect(said(page, "word60")).to_be_attached()
+    assert box.evaluate("box => box.scrollTop") == left
+
+
+def test_a_long_answer_wraps(page: Page, site: Server) -> None:
+    begin(page, site, "long")
+    text = page.locator("pre.prose")
+    expect(text).to_be_visible()
+    assert text.evaluate("e => e.scrollWidth - e.clientWidth") == 0
+
+
 # --- conversations ----------------------------------------------------------------------------
+
+
+def test_an_address_of_no_conversation_leads_to_a_new_one(page: Page, site: Server) -> None:
+    page.goto(f"{site.url}/c/00000000-0000-4000-8000-000000000000")
+    expect(page.get_by_role("heading", name="There is no such conversation")).to_be_visible()
+    expect(page.get_by_label("Message", exact=True)).to_have_count(0)
+    shoot(page, "chat-no-conversation")
+    page.get_by_role("main").get_by_role("link", name="New conversation").click()
+    expect(page.get_by_label("Message", exact=True)).to_be_visible()
+
+
+def test_what_another_tab_says_ends_a_notice_of_the_turn_before(open_page: Open, site: Server) -> None:
+    first = open_page()
+    begin(first, site, "slow")
+    expect(said(first, "word3 ")).to_be_visible()
+    first.get_by_role("button", name="Stop").click()
+    expect(said(first, "Stopped.")).to_be_visible()
+    second = first.context.new_page()
+    second.goto(first.url)
+    say(second, "think")
+    expect(said(first, "I have thought.")).to_be_visible()
+    expect(said(first, "Stopped.")).to_have_count(0)
+
+
+def test_a_picture_goes_along_when_its_message_is_sent_again(page: Page, site: Server) -> None:
+    page.goto(site.url)
+    page.get_by_label("Model:").select_option("understudy")
+    page.locator("input[type=file]").set_input_files(
+        {"name": "dot.png", "mimeType": "image/png", "buffer": PICTURE}
+    )
+    expect(page.get_by_role("list", name="Attached pictures").get_by_role("img")).to_be_visible()
+    page.context.set_offline(True)
+    say(page, "model")
+    expect(page.get_by_text("Not sent")).to_be_visible()
+    expect(page.locator(".entry-user").get_by_role("img", name="dot.png")).to_be_visible()
+    page.context.set_offline(False)
+    page.get_by_role("button", name="Retry").click()
+    expect(said(page, f"I am understudy. dot.png of {len(PICTURE)} bytes")).to_be_visible()
 
 
 def test_conversations_are_found_renamed_and_taken_along(page: Page, site: Server, tmp_path: Path) -> None:

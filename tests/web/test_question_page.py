@@ -98,6 +98,33 @@ def test_who_comes_second_is_told_so(open_page: Open, tmp_path: Path) -> None:
         expect(second.get_by_role("heading", name="Nothing to answer here")).to_be_visible()
 
 
+def test_a_link_below_a_path_that_a_proxy_takes_off_is_answered(open_page: Open, tmp_path: Path) -> None:
+    public = "https://tools.example.com/mid"
+    with web_server(tmp_path, "--public-url", public, target="people_app:hub") as server:
+        asked = server.call("people.own")
+        link = link_of(server).replace(server.url, public)
+        page = open_page(width=360)
+        page.route(
+            f"{public}/**",
+            lambda route: route.fulfill(
+                response=route.fetch(url=route.request.url.replace(public, server.url))
+            ),
+        )
+        page.goto(link)
+        page.get_by_role("textbox", name="Your name?").fill("Ada")
+        page.get_by_role("button", name="Answer").click()
+        expect(page.get_by_role("heading", name="Thank you")).to_be_visible()
+        assert text_of(server.call("people.own", None, asked)) == "Hello Ada"
+        page.get_by_role("link", name="midcall").click()
+        page.get_by_role("link", name="Calls").click()
+        expect(page).to_have_url(f"{public}/calls")
+        expect(page.get_by_text("Nothing is running or waiting")).to_be_visible()
+        page.goto(f"{public}/nothing/here")
+        expect(page.get_by_role("heading", name="Page not found")).to_be_visible()
+        page.goto(server.url + "/calls")  # without the proxy
+        expect(page.get_by_text("Nothing is running or waiting")).to_be_visible()
+
+
 def test_a_question_is_shown_with_its_component_step_by_step(open_page: Open, tmp_path: Path) -> None:
     with web_server(tmp_path) as server:
         asked = server.call("lab.stay")

@@ -58,6 +58,19 @@ def test_a_run_is_still_there_after_a_visit_to_another_page_and_after_a_reload(
     expect(page.locator(".run")).to_have_count(0)
 
 
+def test_who_comes_back_to_tools_finds_the_method_that_was_open(page: Page, site: Server) -> None:
+    start(page, site, "runs.slow")
+    expect(page.get_by_role("button", name="Yes")).to_be_visible()
+    page.get_by_role("link", name="Chat", exact=True).click()
+    page.get_by_role("link", name="Tools", exact=True).click()
+    expect(page.get_by_role("button", name="Yes")).to_be_visible()
+    page.get_by_role("link", name="Tools", exact=True).click()
+    expect(page.get_by_text("Choose a method")).to_be_visible()
+    expect(page.get_by_role("link", name=re.compile("runs.slow"))).to_contain_text("asks you")
+    page.get_by_role("link", name=re.compile("runs.slow")).click()
+    stop(page)
+
+
 def test_a_run_survives_a_restart_of_the_server_and_repeats_no_step(page: Page, site: Server) -> None:
     before = len(site.effects())
     start(page, site, "runs.slow")
@@ -73,6 +86,20 @@ def test_a_run_survives_a_restart_of_the_server_and_repeats_no_step(page: Page, 
     expect(page.locator(".run-status")).to_contain_text("done after")
     expect(page.locator(".items").get_by_text(re.compile(r"step \d done"))).to_have_count(3)
     assert site.effects()[before:] == ["step 1", "step 2", "step 3"]
+
+
+def test_lists_that_could_not_be_read_are_read_when_the_server_is_there(page: Page, site: Server) -> None:
+    page.goto(f"{site.url}/resources")
+    page.get_by_role("link", name="Tools", exact=True).click()
+    expect(page.get_by_role("link", name=re.compile("runs.slow"))).to_be_visible()
+    page.get_by_role("link", name="Chat", exact=True).click()
+    site.kill()
+    for name in ("Resources", "Tools"):
+        page.get_by_role("link", name=name, exact=True).click()
+        expect(page.get_by_role("alert")).to_contain_text("The server cannot be reached")
+    site.start()
+    expect(page.get_by_role("link", name=re.compile("runs.slow"))).to_be_visible()
+    expect(page.get_by_role("alert")).to_have_count(0)
 
 
 def test_a_run_that_never_asks_goes_on_behind_a_reload(page: Page, site: Server) -> None:

@@ -1,5 +1,6 @@
 /** The frame around the pages: where to go, and how it looks. The chat is there at once, the others when they are wanted. */
 import { Component, lazy, type ReactNode, Suspense, useCallback, useEffect, useRef, useState } from "react";
+import { Unreachable } from "./api/http";
 import { hasPage } from "./base";
 import { ChatPage } from "./chat/ChatPage";
 import { KeyDialog } from "./KeyDialog";
@@ -8,12 +9,20 @@ import { Announcer } from "./ui/Announcer";
 import { Icon, type IconName, Sign } from "./ui/Icon";
 import { type Theme, useTheme } from "./ui/theme";
 
-const ToolsPage = lazy(() => import("./tools/ToolsPage"));
-const CallsPage = lazy(() => import("./calls/CallsPage"));
-const ResourcesPage = lazy(() => import("./resources/ResourcesPage"));
-const Notices = lazy(() => import("./notices/Notices"));
-const QuestionPage = lazy(() => import("./questions/QuestionPage"));
-const MachinesPage = lazy(() => import("./machines/MachinesPage"));
+/** A page that is loaded when it is wanted; a browser only says of it that a module has failed. */
+const paged: typeof lazy = (load) =>
+  lazy(() =>
+    load().catch(() => {
+      throw new Unreachable();
+    }),
+  );
+
+const ToolsPage = paged(() => import("./tools/ToolsPage"));
+const CallsPage = paged(() => import("./calls/CallsPage"));
+const ResourcesPage = paged(() => import("./resources/ResourcesPage"));
+const Notices = lazy(() => import("./notices/Notices").catch(() => ({ default: () => null })));
+const QuestionPage = paged(() => import("./questions/QuestionPage"));
+const MachinesPage = paged(() => import("./machines/MachinesPage"));
 
 const THEMES: Record<Theme, { icon: IconName; text: string }> = {
   system: { icon: "system", text: "as the system" },
@@ -26,12 +35,13 @@ export function App(): ReactNode {
   const [drawer, setDrawer] = useState(false);
   const closeDrawer = useCallback(() => setDrawer(false), []);
   const { theme, next, change } = useTheme();
-  // Whoever comes back from another page finds the conversation that was open.
-  const chat = useRef<Place>({ page: "chat", conversation: null });
+  // Whoever comes back from another page finds what was open: the conversation, the method with its runs.
+  const last = useRef<Partial<Record<Place["page"], Place>>>({});
   useEffect(() => {
-    if (place.page === "chat") chat.current = place;
+    last.current[place.page] = place;
   });
-  const toChat = place.page === "chat" ? place : chat.current;
+  const to = (root: Place): Place => (place.page === root.page ? root : (last.current[root.page] ?? root));
+  const toChat = place.page === "chat" ? place : to({ page: "chat", conversation: null });
   return (
     <div className="app">
       <a className="skip" href="#main">
@@ -56,7 +66,7 @@ export function App(): ReactNode {
         </Link>
         {place.page !== "question" && (
           <>
-            <Pages place={place} toChat={toChat} />
+            <Pages place={place} toChat={toChat} to={to} />
             <Suspense fallback={null}>
               <Notices />
             </Suspense>
@@ -107,20 +117,26 @@ function NotFound(): ReactNode {
   );
 }
 
-function Pages({ place, toChat }: { place: Place; toChat: Place }): ReactNode {
+function Pages(props: { place: Place; toChat: Place; to: (root: Place) => Place }): ReactNode {
+  const { place, toChat, to } = props;
   return (
     <nav className="top-nav" aria-label="Pages">
       <Page to={toChat} current={place.page === "chat"} icon="chat" name="Chat" />
-      <Page to={{ page: "tools", method: null }} current={place.page === "tools"} icon="tool" name="Tools" />
       <Page
-        to={{ page: "resources", uri: null, template: null, prompt: null }}
+        to={to({ page: "tools", method: null })}
+        current={place.page === "tools"}
+        icon="tool"
+        name="Tools"
+      />
+      <Page
+        to={to({ page: "resources", uri: null, template: null, prompt: null })}
         current={place.page === "resources"}
         icon="book"
         name="Resources"
       />
       {hasPage("machines") && (
         <Page
-          to={{ page: "machines", machine: null, run: null }}
+          to={to({ page: "machines", machine: null, run: null })}
           current={place.page === "machines"}
           icon="machine"
           name="Machines"

@@ -253,11 +253,11 @@ class Arbor:
     async def tree_create(
         self, metadata: Object | None = None, *, owner_id: Owner, caller: CallerName
     ) -> TreeCreated:
-        """Make a tree, with an empty node as its root.
+        """Create a tree with an empty root node.
 
         Args:
-            metadata: whatever is to be known of it
-            owner_id: who needs it; it has the first reference
+            metadata: any data to store with it
+            owner_id: the name of the first reference's owner
         """
         tree = await self._store.create(caller, owner_id, metadata=metadata)
         self._relisted(caller)
@@ -272,12 +272,12 @@ class Arbor:
         *,
         caller: CallerName,
     ) -> TreeData:
-        """A tree with its nodes. One that is too large to be read at once is read by pages.
+        """Get a tree with its nodes. A tree that is too large to be read at once comes in pages.
 
         Args:
             tree_id: which tree
-            limit: how many nodes at most, in the order in which they were added
-            after: the `next` of the page before
+            limit: maximum number of nodes, in the order in which they were added
+            after: the `next` of the previous page
         """
         return TreeData(await self._tree(caller, tree_id, limit, after))
 
@@ -290,12 +290,12 @@ class Arbor:
         *,
         caller: CallerName,
     ) -> TreeSkeletonData:
-        """The shape of a tree: its nodes without what is in them.
+        """Get the shape of a tree: its nodes without their content.
 
         Args:
             tree_id: which tree
-            limit: how many nodes at most, in the order in which they were added
-            after: the `next` of the page before
+            limit: maximum number of nodes, in the order in which they were added
+            after: the `next` of the previous page
         """
         tree = await self._store.load(caller, tree_id)
         found, more = await self._store.nodes(
@@ -310,11 +310,11 @@ class Arbor:
     async def tree_list(
         self, limit: Limit = LISTED, after: After | None = None, *, caller: CallerName
     ) -> TreeList:
-        """The active trees of the caller, the newest first.
+        """List the caller's active trees, newest first.
 
         Args:
-            limit: how many at most
-            after: the `next` of the page before
+            limit: maximum number of them
+            after: the `next` of the previous page
         """
         return TreeList(*await self._ids(caller, "active", limit, after))
 
@@ -322,11 +322,11 @@ class Arbor:
     async def tree_update_metadata(
         self, tree_id: Id, metadata: Object | None, *, caller: CallerName
     ) -> TreeUpdated:
-        """Put other metadata in the place of those of a tree.
+        """Replace the metadata of a tree.
 
         Args:
             tree_id: which tree
-            metadata: the new ones
+            metadata: the new metadata
         """
         await self._store.set_metadata(caller, tree_id, metadata)
         return TreeUpdated(tree_id)
@@ -335,11 +335,11 @@ class Arbor:
     async def tree_claim(
         self, tree_id: Id, owner_id: Owner, count: Count = 1, *, caller: CallerName
     ) -> TreeClaimed:
-        """Add references to a tree. One that is scheduled for deletion is active again.
+        """Add references to a tree. A tree that is scheduled for deletion becomes active again.
 
         Args:
             tree_id: which tree
-            owner_id: who needs it
+            owner_id: the name of their owner
             count: how many references
         """
         new = await self._store.claim(caller, tree_id, owner_id, count)
@@ -350,11 +350,11 @@ class Arbor:
     async def tree_release(
         self, tree_id: Id, owner_id: Owner, count: Count = 1, *, caller: CallerName
     ) -> TreeReleased:
-        """Take references away. Without any, a tree is archived after 7 days, and deleted 30 days later.
+        """Release references. A tree without any is archived after 7 days, and deleted 30 days later.
 
         Args:
             tree_id: which tree
-            owner_id: who does not need it any more
+            owner_id: the name of their owner
             count: how many references
         """
         left = await self._store.release(caller, tree_id, owner_id, count)
@@ -365,11 +365,11 @@ class Arbor:
     async def tree_list_scheduled(
         self, limit: Limit = LISTED, after: After | None = None, *, caller: CallerName
     ) -> TreesScheduled:
-        """The trees of the caller that nobody has a reference to; a claim brings one back.
+        """List the caller's trees that have no references; a claim makes one active again.
 
         Args:
-            limit: how many at most
-            after: the `next` of the page before
+            limit: maximum number of them
+            after: the `next` of the previous page
         """
         return TreesScheduled(*await self._ids(caller, "scheduled_delete", limit, after))
 
@@ -377,21 +377,21 @@ class Arbor:
     async def tree_list_archived(
         self, limit: Limit = LISTED, after: After | None = None, *, caller: CallerName
     ) -> TreesArchived:
-        """The trees of the caller that can only be read until they are deleted.
+        """List the caller's archived trees, which can only be read until they are deleted.
 
         Args:
-            limit: how many at most
-            after: the `next` of the page before
+            limit: maximum number of them
+            after: the `next` of the previous page
         """
         return TreesArchived(*await self._ids(caller, "archived", limit, after))
 
     @method(annotations=_READ_ONLY)
     async def tree_render(self, tree_id: Id, node_id: Id | None = None, *, caller: CallerName) -> TreeRender:
-        """A drawing of a tree, or of a branch, in text. An ellipsis marks what is not drawn of a large one.
+        """Draw a tree, or a branch of it, as text. An ellipsis marks what is left out.
 
         Args:
             tree_id: which tree
-            node_id: where the branch begins (default: the root)
+            node_id: the node at the top of the branch (default: the root)
         """
         nodes = await self._store.branch(caller, tree_id, node_id, depth=DRAWN_DEPTH, limit=DRAWN)
         return TreeRender(tree_id, draw(nodes))
@@ -410,9 +410,9 @@ class Arbor:
 
         Args:
             tree_id: which tree
-            parent: the node that it is below (default: the root)
+            parent: the node above it (default: the root)
             content: the text
-            metadata: whatever is to be known of it
+            metadata: any data to store with it
         """
         return await self._add(caller, tree_id, NewNode(content, parent, metadata))
 
@@ -426,19 +426,19 @@ class Arbor:
         *,
         caller: CallerName,
     ) -> NodeCreated:
-        """Add something to a tree that is kept elsewhere.
+        """Add a node for data that is stored elsewhere.
 
         Args:
             tree_id: which tree
-            handle: how it is found there: text or an object, which is not read here
-            parent: the node that it is below (default: the root)
-            metadata: whatever is to be known of it
+            handle: where the data are: text or an object, stored unchanged
+            parent: the node above it (default: the root)
+            metadata: any data to store with it
         """
         return await self._add(caller, tree_id, NewNode(parent=parent, metadata=metadata, handle=handle))
 
     @method(annotations=_READ_ONLY)
     async def node_get(self, tree_id: Id, node_id: Id, *, caller: CallerName) -> NodeData:
-        """A node.
+        """Get a node.
 
         Args:
             tree_id: its tree
@@ -456,20 +456,20 @@ class Arbor:
         *,
         caller: CallerName,
     ) -> NodeChildren:
-        """The children of a node, in their order.
+        """List the children of a node, in order.
 
         Args:
             tree_id: its tree
             node_id: which node
-            limit: how many at most
-            after: the `next` of the page before
+            limit: maximum number of them
+            after: the `next` of the previous page
         """
         page = await self._store.children(caller, tree_id, node_id, after=after, limit=limit)
         return NodeChildren(tree_id, node_id, page.ids, _given(page.next))
 
     @method(annotations=_READ_ONLY)
     async def node_get_parent(self, tree_id: Id, node_id: Id, *, caller: CallerName) -> NodeParent:
-        """The parent of a node; the root has none.
+        """Get the parent of a node; the root has none.
 
         Args:
             tree_id: its tree
@@ -482,12 +482,12 @@ class Arbor:
     async def node_get_path(
         self, tree_id: Id, node_id: Id, limit: Limit | None = None, *, caller: CallerName
     ) -> ContextPath:
-        """The way from the root to a node, as ids.
+        """Get the path from the root to a node, as ids.
 
         Args:
             tree_id: its tree
-            node_id: where it ends
-            limit: only so many of the last nodes
+            node_id: the last node of the path
+            limit: only this many nodes, from the end of the path
         """
         found = await self._store.path(caller, tree_id, node_id, limit=limit, bare=True)
         return ContextPath(tree_id, [one.id for one in found], above=_given(found[0].parent))
@@ -501,12 +501,12 @@ class Arbor:
         *,
         caller: CallerName,
     ) -> ContextLeaves:
-        """The nodes that have no children: where each branch ends.
+        """List the leaves of a tree: the nodes without children.
 
         Args:
             tree_id: which tree
-            limit: how many at most
-            after: the `next` of the page before
+            limit: maximum number of them
+            after: the `next` of the previous page
         """
         page = await self._store.leaves(caller, tree_id, after=after, limit=limit)
         return ContextLeaves(tree_id, page.ids, _given(page.next))
@@ -515,12 +515,12 @@ class Arbor:
     async def context_get_path(
         self, tree_id: Id, node_id: Id, limit: Limit | None = None, *, caller: CallerName
     ) -> ContextPath:
-        """The way from the root to a node, with the nodes: a conversation up to there.
+        """Get the path from the root to a node, with its nodes: a conversation up to there.
 
         Args:
             tree_id: its tree
-            node_id: where it ends
-            limit: only so many of the last nodes
+            node_id: the last node of the path
+            limit: only this many nodes, from the end of the path
         """
         found = await self._store.path(caller, tree_id, node_id, limit=limit)
         ids, nodes = [one.id for one in found], [_node(one) for one in found]
@@ -528,11 +528,11 @@ class Arbor:
 
     @method(annotations=_READ_ONLY)
     async def context_get_handles(self, tree_id: Id, node_id: Id, *, caller: CallerName) -> ContextHandles:
-        """The handles on the way from the root to a node.
+        """List the handles on the path from the root to a node.
 
         Args:
             tree_id: its tree
-            node_id: where it ends
+            node_id: the last node of the path
         """
         found = await self._store.path(caller, tree_id, node_id)
         return ContextHandles(tree_id, [one.handle for one in found if one.external])
@@ -541,7 +541,7 @@ class Arbor:
 
     @resource(TREE_URI, name="tree", mime_type="application/json", changes=True)
     async def read_tree(self, tree_id: str, caller: CallerName) -> Tree:
-        """A tree with its nodes; of one that is too large to be read at once, with the first of them."""
+        """A tree with its nodes, or with the first of them if it is too large to be read at once."""
         try:
             return await self._tree(caller, tree_id, MOST_NODES, None)
         except UnknownTree as error:

@@ -202,13 +202,13 @@ class Cone:
         *,
         caller: CallerName,
     ) -> ConeCreated:
-        """Make a cone, with a tree of its own.
+        """Create a cone with a tree of its own.
 
         Args:
-            name: a name that no other cone of the caller has
-            model_id: the model that answers; `registry` says which there are
-            system_prompt: what the model is to know or to be
-            metadata: whatever is to be known of it
+            name: a name, unique among the caller's cones
+            model_id: the model that answers; `registry` lists them
+            system_prompt: instructions for the model
+            metadata: any data to store with it
         """
         self._models.find(model_id)
         root = new_id()
@@ -221,7 +221,7 @@ class Cone:
 
     @method(annotations=_READ_ONLY)
     async def get(self, identifier: Identifier, *, caller: CallerName) -> ConeData:
-        """A cone, and where its conversation has come to.
+        """Get a cone and the current node of its conversation.
 
         Args:
             identifier: its name, `{"type": "by_name", "name": ..}` or `{"type": "by_id", "id": ..}`
@@ -236,11 +236,11 @@ class Cone:
         *,
         caller: CallerName,
     ) -> ConeList:
-        """The cones of the caller, the newest first.
+        """List the caller's cones, newest first.
 
         Args:
-            limit: how many at most
-            after: the `next` of the page before
+            limit: maximum number of them
+            after: the `next` of the previous page
         """
         found, more = await self._store.list(caller, kind=KIND, after=after, limit=limit)
         cones = [_info(tree, settings) for tree in found if (settings := _settings(tree)) is not None]
@@ -248,7 +248,7 @@ class Cone:
 
     @method
     async def delete(self, identifier: Identifier, *, caller: CallerName) -> ConeDeleted:
-        """Delete a cone. Its tree goes the way of trees that nobody needs: it is archived after 7 days.
+        """Delete a cone. If nothing else refers to its tree, that is archived after 7 days.
 
         Args:
             identifier: its name, `{"type": "by_name", "name": ..}` or `{"type": "by_id", "id": ..}`
@@ -263,7 +263,7 @@ class Cone:
 
     @method
     async def set_head(self, identifier: Identifier, node_id: Id, *, caller: CallerName) -> HeadUpdated:
-        """Go on from another node: the next chat begins a branch there.
+        """Continue from another node: the next chat starts a branch there.
 
         Args:
             identifier: its name, `{"type": "by_name", "name": ..}` or `{"type": "by_id", "id": ..}`
@@ -289,12 +289,12 @@ class Cone:
         *,
         caller: CallerName,
     ) -> AsyncIterator[ChatEvent]:
-        """Say something to the model, and hear its answer.
+        """Say something to the model and get its answer.
 
         Args:
             identifier: the cone's name, `{"type": "by_name", "name": ..}` or `{"type": "by_id", "id": ..}`
             prompt: what to say
-            ephemeral: leave no trace in the tree
+            ephemeral: store nothing in the tree
         """
         tree, settings = await self._find(caller, identifier)
         model = self._models.find(settings.model_id)
@@ -334,16 +334,16 @@ class Cone:
 
     @method(annotations=_READ_ONLY)
     async def registry(self) -> ModelRegistry:
-        """The models that a cone can have."""
+        """List the models that a cone can have."""
         return ModelRegistry(self._models.entries())
 
     # --- prompts -----------------------------------------------------------------------------
 
-    @prompt("{name}", description="A conversation with a model, up to where it has come.")
+    @prompt("{name}", description="A conversation with a model, up to its current node.")
     async def conversation_of(
         self, name: str, caller: CallerName, prompt: str | None = None
     ) -> Sequence[Mapping[str, str]]:
-        """A conversation with a model, up to where it has come.
+        """A conversation with a model, up to its current node.
 
         Args:
             prompt: what to say next

@@ -79,7 +79,7 @@ class ConeModels:
             _needing("openai", openai.KEY, openai.BASE),
             _needing("anthropic", anthropic.KEY),
             ModelEntry("ollama:*", "ollama", True),
-            ModelEntry("local", "local", here, "" if here else "pip install midcall[local]"),
+            ModelEntry("local", "local", here, "" if here else "pip install 'midcall[local]'"),
             ModelEntry("scripted", "scripted", True),
         ]
         if default is not None:

@@ -396,6 +396,8 @@ class Conversation(Struct):
     files: dict[str, KeptFile] = field(default_factory=dict)
     forgotten: list[str] = field(default_factory=list)
     """The ids of tool calls that were cut off with what was edited: no new call has one of them."""
+    ending: list[ToolCall] = field(default_factory=list)
+    """Those of them that have not ended, and are to be ended."""
 
     def say(self, message: Message) -> None:
         """Add a message."""
@@ -428,8 +430,8 @@ class Conversation(Struct):
         if not 0 <= edit.message < edit.of or self.messages[edit.message].role != "user":
             raise BadRequest("You have no message at that position")
 
-    def cut(self, index: int) -> list[ToolCall]:
-        """Forget a message and all after it; gives the tool calls of that which have no result yet."""
+    def cut(self, index: int) -> None:
+        """Forget a message and all after it; tool calls of that which have no result yet are to be ended."""
         kept, gone = self.messages[:index], self.messages[index:]
         if self.title == _title(gone[0].content):
             self.title = ""
@@ -443,7 +445,7 @@ class Conversation(Struct):
             self.pending.pop(call.id, None)
             self.details.pop(call.id, None)
         self.responses, self.unsaid = [], []
-        return [call for call in unfinished if call in lost]
+        self.ending += [call for call in unfinished if call in lost]
 
     def drop_files(self) -> None:
         """Forget the files that nothing in the conversation speaks of any more."""

@@ -376,7 +376,7 @@ class ChatEngine:
         name = _name_of(principal)
         await self.stop(id, principal)
         conversation = await self._own(id, name)
-        for call in conversation.unanswered():
+        for call in (*conversation.unanswered(), *conversation.ending):
             await self.calls.abort(name, conversation.key_of(call), "The conversation was deleted")
         await self.store.delete(id, name)
 

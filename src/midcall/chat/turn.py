@@ -107,8 +107,6 @@ class Turn:
         """What the model has said so far in this iteration."""
         self._saving: asyncio.Task[Saved[Any]] | None = None
         """Writes the conversation down."""
-        self._cut: list[ToolCall] = []
-        """Calls that were cut off with what the person has edited; they are to be ended."""
 
     def _take_in(self) -> None:
         """Take in what the person said and answered, before the first save; what needs a handler is noted."""
@@ -138,7 +136,7 @@ class Turn:
         aside = request.aside
         if request.edit is not None:
             files = conversation.messages[request.edit.message].files
-            self._cut = conversation.cut(request.edit.message)
+            conversation.cut(request.edit.message)
             aside = True
         if request.attachments:
             files = conversation.attach(request.attachments)
@@ -196,12 +194,9 @@ class Turn:
     async def _play(self) -> None:
         self._take_in()
         self._tools.look_for_tools()  # events name tools as the hub does
-        if self._cut or (self._conversation.unanswered() and not self._only_answers):
+        if self._conversation.ending or (self._conversation.unanswered() and not self._only_answers):
             await self._save()
-        for call in self._cut:
-            await self._engine.calls.abort(
-                self._conversation.principal, self._conversation.key_of(call), EDITED
-            )
+        await self._end_what_was_cut()
         await self._process_plugin_abort()
         await self._process_plugin_responses()
         if self._conversation.unsaid:
@@ -219,6 +214,15 @@ class Turn:
         await self._end(events.Complete(reason, self._meter.told))
 
     # --- what the person has done ------------------------------------------------------------
+
+    async def _end_what_was_cut(self) -> None:
+        """End calls that were cut off with what the person has edited; if that fails, the next turn does."""
+        conversation = self._conversation
+        while conversation.ending:
+            key = conversation.key_of(conversation.ending[0])
+            await self._engine.calls.abort(conversation.principal, key, EDITED)
+            del conversation.ending[0]
+            self._unsaved = True
 
     @property
     def _only_answers(self) -> bool:
@@ -372,6 +376,7 @@ class Turn:
             return Failure("The server is closing: try again", "closing", recoverable=True)
         if self._said:
             self._conversation.say(Message("assistant", "".join(self._said)))
+        await self._end_what_was_cut()
         await self._tools.stop()
         self._conversation.responses.clear()
         self._say()

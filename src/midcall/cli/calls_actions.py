@@ -20,7 +20,7 @@ from rich.text import Text as RichText
 
 from midcall.cli.answers import GivenAnswers
 from midcall.cli.command import Exit, Interrupted, UsageError
-from midcall.cli.output import console, has_person, readable, say, styled, table, write_out
+from midcall.cli.output import console, has_person, readable, say, span_text, styled, table, write_out
 from midcall.cli.remote_admin import Refused, RemoteAdmin
 from midcall.errors import JournalError, MidcallError, NotWaiting, UnknownQuestion, WrongAnswer
 from midcall.items import Metadata, Request
@@ -320,13 +320,13 @@ def _show_table(calls: Sequence[Mapping[str, Any]]) -> None:
         asks = "; ".join(one["message"] for one in call["questions"])
         ends = call["status"] in ("running", "waiting", "diverged") and call["kept"]
         rows.add_row(
-            _span(now - _time(call["created"])),
+            span_text(now - _time(call["created"])),
             styled(call["id"], style="bold"),
             styled(call["method"]),
             styled(call["status"] if call["kept"] else f"{call['status']}, not kept", style=_style(call)),
             styled(call["principal"] or "-"),
             styled(" ".join(asks.split()) or "-"),
-            _span(_time(call["expires"]) - now) if ends else "-",
+            span_text(_time(call["expires"]) - now) if ends else "-",
         )
     console().print(rows)
 
@@ -339,13 +339,13 @@ def _show_call(call: Mapping[str, Any]) -> None:
         "method": call["method"],
         "status": call["status"] if call["kept"] else f"{call['status']}, not kept: it ends with its process",
         "principal": call["principal"],
-        "created": f"{call['created']}, {_span(now - _time(call['created']))} ago",
+        "created": f"{call['created']}, {span_text(now - _time(call['created']))} ago",
     }
     if call["kept"]:
         facts |= {
-            "changed": f"{call['updated']}, {_span(now - _time(call['updated']))} ago",
+            "changed": f"{call['updated']}, {span_text(now - _time(call['updated']))} ago",
             "forgotten" if call["status"] in _ENDED else "expires": (
-                f"{call['expires']}, in {_span(_time(call['expires']) - now)}"
+                f"{call['expires']}, in {span_text(_time(call['expires']) - now)}"
             ),
             "segment": call["segment"],
             "worker": call["worker"],
@@ -398,22 +398,6 @@ def _style(call: Mapping[str, Any]) -> str:
 
 def _time(text: str) -> dt.datetime:
     return dt.datetime.fromisoformat(text)
-
-
-def _span(span: dt.timedelta) -> str:
-    """A time in its two largest units: `6d 23h`."""
-    seconds = max(0, int(span.total_seconds()))
-    parts = [
-        f"{number}{unit}"
-        for number, unit in (
-            (seconds // 86400, "d"),
-            (seconds // 3600 % 24, "h"),
-            (seconds // 60 % 60, "m"),
-            (seconds % 60, "s"),
-        )
-        if number
-    ]
-    return " ".join(parts[:2]) or "0s"
 
 
 def _calls(number: int) -> str:

@@ -120,8 +120,8 @@ def add_selection(parser: argparse._ActionsContainer) -> None:
 
 
 def _patterns(text: str) -> list[str]:
-    """Patterns with commas between them."""
-    return [one.strip() for one in text.split(",") if one.strip()]
+    """Patterns with commas between them; if there is none, an empty one, which is refused."""
+    return [one.strip() for one in text.split(",") if one.strip()] or [""]
 
 
 def restrict(hub: "Hub", args: argparse.Namespace) -> None:

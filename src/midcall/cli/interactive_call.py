@@ -60,6 +60,8 @@ class InteractiveCall:
         self._answers = answers
         self._person = person
         self._asked: dict[str, Request] = {}
+        self._until: dict[str, float] = {}
+        """When it is too late to answer, on the clock of the event loop."""
         self._open: dict[str, Request] = {}  # those of them that wait for the person
         self._on_screen: Request | None = None
         self._prompt: asyncio.Task[None] | None = None
@@ -109,6 +111,8 @@ class InteractiveCall:
 
     async def _take_question(self, request: Request) -> None:
         self._asked[request.request_id] = request
+        if request.timeout_ms is not None:
+            self._until[request.request_id] = asyncio.get_running_loop().time() + request.timeout_ms / 1000
         question = request.request_type
         given = self._answers.find(request, len(self._asked))
         if given is not None:
@@ -154,7 +158,8 @@ class InteractiveCall:
         self._screen.pause()
         try:
             if request is not None:
-                answer = await self._prompts.ask(request.request_id, request.request_type)
+                id = request.request_id
+                answer = await self._prompts.ask(id, request.request_type, self._until.get(id))
                 await self._answer(request, answer)
                 self._open.pop(request.request_id, None)
         except WrongAnswer as error:

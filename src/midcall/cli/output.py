@@ -6,6 +6,7 @@ error. A screen decides nothing: the `interactive_call` does. Rich takes a while
 where it is needed.
 """
 
+import datetime as dt
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -119,6 +120,22 @@ def say(text: str) -> None:
     """Write a line to standard error."""
     sys.stderr.write(f"{printable(text)}\n")
     sys.stderr.flush()
+
+
+def span_text(span: dt.timedelta) -> str:
+    """A time in its two largest units: `6d 23h`."""
+    seconds = max(0, int(span.total_seconds()))
+    parts = [
+        f"{number}{unit}"
+        for number, unit in (
+            (seconds // 86400, "d"),
+            (seconds // 3600 % 24, "h"),
+            (seconds // 60 % 60, "m"),
+            (seconds % 60, "s"),
+        )
+        if number
+    ]
+    return " ".join(parts[:2]) or "0s"
 
 
 def readable(content: Any) -> str:

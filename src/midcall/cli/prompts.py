@@ -1,10 +1,11 @@
 """Prompts: asks one question of a person at a terminal, with questionary.
 
-One prompt is on the screen at a time; cancelling the task that waits for it closes it. A form is asked
-field by field, from its schema. Prompts are drawn on standard error, so that standard output carries
-data alone.
+One prompt is on the screen at a time; cancelling the task that waits for it closes it. Below a question that
+has a limit, the time that is left counts down. A form is asked field by field, from its schema. Prompts are
+drawn on standard error, so that standard output carries data alone.
 """
 
+import asyncio
 import datetime as dt
 import sys
 from collections.abc import Callable, Iterable
@@ -12,10 +13,13 @@ from typing import Any
 
 import msgspec
 import questionary
+from prompt_toolkit.application import Application
+from prompt_toolkit.filters import is_done
+from prompt_toolkit.layout import ConditionalContainer, FormattedTextControl, HSplit, Window
 from prompt_toolkit.output import create_output
 
 from midcall.cli.command import Interrupted, UsageError
-from midcall.cli.output import readable
+from midcall.cli.output import readable, span_text
 from midcall.cli.schema_fields import MISSING, SchemaField, fields_of, file_text, read_json
 from midcall.logs import printable
 from midcall.questions import (
@@ -36,6 +40,9 @@ from midcall.questions import (
 
 LEAVE_OUT = "(leave out)"
 
+DAY = 24 * 3600
+"""Seconds. A longer limit is no reason to hurry: it is not shown."""
+
 
 class Prompts:
     """Asks in this terminal; `say` prints a line above the prompt."""
@@ -44,9 +51,14 @@ class Prompts:
         self._say = say
         self._output = create_output(stdout=sys.stderr)
         self._entered: dict[str, dict[str, Any]] = {}
+        self._until: float | None = None
 
-    async def ask(self, request_id: str, question: AnyQuestion) -> Answer:
-        """The person's answer. Raises `Interrupted`."""
+    async def ask(self, request_id: str, question: AnyQuestion, until: float | None = None) -> Answer:
+        """The person's answer; `until` is when it is too late, on the clock of the event loop.
+
+        Raises `Interrupted`.
+        """
+        self._until = until
         match question:
             case Confirm():
                 return Confirmed(await self._confirm(question.message, bool(question.default)))
@@ -121,7 +133,7 @@ class Prompts:
             choices = [_choice(name, value) for name, value in named.items()]
             if optional:
                 choices.append(_choice(LEAVE_OUT, LEAVE_OUT))
-            first = before if before in named.values() else None
+            first = before if before in named.values() else LEAVE_OUT if optional else None
             chosen = await self._choose(label, choices, first)
             return blank if chosen == LEAVE_OUT and LEAVE_OUT not in named else chosen
         if field.item is not None:
@@ -145,7 +157,7 @@ class Prompts:
             checked = before or ()
             choices = [_choice(str(c), c, checked=c in checked) for c in item.choices]
             return await self._checkbox(label, choices)
-        if item.kind in ("string", "integer", "number"):
+        if item.kind in ("string", "integer", "number", "decimal"):
             text = await self._text(
                 label,
                 ", ".join(map(str, before or ())),
@@ -208,10 +220,27 @@ class Prompts:
         return list(await self._run(prompt))
 
     async def _run(self, prompt: questionary.Question) -> Any:
+        if self._until is not None:
+            _count_down(prompt.application, self._until)
         try:
             return await prompt.application.run_async(handle_sigint=False)
         except (KeyboardInterrupt, EOFError):
             raise Interrupted from None
+
+
+def _count_down(application: Application[Any], until: float) -> None:
+    """Show below a prompt how much time is left."""
+    clock = asyncio.get_running_loop().time
+    if until - clock() > DAY:
+        return
+
+    def left() -> str:
+        return f"  {span_text(dt.timedelta(seconds=until - clock()))} left"
+
+    shown = Window(FormattedTextControl(left), height=1, style="class:instruction")
+    layout = application.layout
+    layout.container = HSplit([layout.container, ConditionalContainer(shown, ~is_done)])
+    application.refresh_interval = 1.0
 
 
 def _choice(
@@ -232,6 +261,8 @@ def _fault(field: SchemaField, text: str) -> str | None:
         return "This is not a whole number"
     if field.kind == "number" and not isinstance(value, int | float):
         return "This is not a number"
+    if field.kind == "decimal" and not isinstance(read_json(text), int | float):
+        return "This is not a number"
     if field.format in _TIMES and not _is_time(field.format, text):
         return f"This is not a {_hint(field)}"
     if field.kind in ("json", "array") and read_json(text) is MISSING and "string" not in field.type:
@@ -239,16 +270,26 @@ def _fault(field: SchemaField, text: str) -> str | None:
     return None
 
 
-_TIMES = {"date": "date, as in 2026-07-28", "date-time": "date and time, as in 2026-07-28T16:30:00Z"}
+_TIMES: dict[str, Callable[[str], object]] = {
+    "date": dt.date.fromisoformat,
+    "date-time": dt.datetime.fromisoformat,
+    "time": dt.time.fromisoformat,
+}
+_HINTS = {
+    "date": "date, as in 2026-07-28",
+    "date-time": "date and time, as in 2026-07-28T16:30:00Z",
+    "time": "time, as in 16:30",
+    "duration": "duration, as in PT1H30M",
+}
 
 
 def _hint(field: SchemaField) -> str:
-    return _TIMES.get(field.format, field.type)
+    return _HINTS.get(field.format, field.type)
 
 
 def _is_time(format: str, text: str) -> bool:
     try:
-        dt.date.fromisoformat(text) if format == "date" else dt.datetime.fromisoformat(text)
+        _TIMES[format](text)
     except ValueError:
         return False
     return True

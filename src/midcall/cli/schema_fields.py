@@ -16,11 +16,20 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from midcall.cli.command import UsageError
-from midcall.json_schema import Schema, as_text, choices, followed, is_file, variants, without_null
+from midcall.json_schema import (
+    Schema,
+    as_text,
+    choices,
+    followed,
+    is_file,
+    variants,
+    without_decimal,
+    without_null,
+)
 from midcall.logs import printable
 from midcall.plexus.protocol import MAX_MESSAGE
 
-Kind = Literal["string", "file", "integer", "number", "boolean", "choice", "array", "json"]
+Kind = Literal["string", "file", "integer", "number", "decimal", "boolean", "choice", "array", "json"]
 
 MISSING: Any = msgspec.UNSET
 
@@ -75,6 +84,8 @@ class SchemaField(NamedTuple):
                 return value if _is(value, int) else text
             case "number":
                 return value if _is(value, int | float) else text
+            case "decimal":  # as text it keeps all of its digits
+                return value if _is(value, int | float) and "e" in text.lower() else text
             case "boolean":
                 return value if isinstance(value, bool) else text
             case _:
@@ -137,9 +148,14 @@ def _read(schema: Schema, root: Schema, depth: int) -> tuple[Kind, str, tuple[An
         return "array", f"list of {item.type}", (), item
     if is_file(schema):
         return "file", "file", (), None
+    if without_decimal(schema) is not schema:
+        return "decimal", "number", (), None
     if of_type in _SIMPLE:
         return _SIMPLE[of_type], of_type, (), None
-    words = [_field("", one, root, True, depth).type for one in variants(schema)[:_MOST_VARIANTS]]
+    options = variants(schema)[:_MOST_VARIANTS]
+    words = [_field("", one, root, True, depth).type for one in options]
+    if words == ["number", "string"] and "pattern" in options[1]:
+        return "string", "number", (), None  # a `Decimal`: as text it keeps its digits
     return "json", " or ".join(words) or (of_type if isinstance(of_type, str) else "any"), (), None
 
 
@@ -250,7 +266,14 @@ def _help(field: SchemaField) -> str:
     return " ".join(part if n else f"{part}," for n, part in enumerate(parts) if part).rstrip(",")
 
 
-_METAVARS = {"string": "TEXT", "file": "@PATH", "integer": "N", "number": "NUMBER", "boolean": "BOOL"}
+_METAVARS = {
+    "string": "TEXT",
+    "file": "@PATH",
+    "integer": "N",
+    "number": "NUMBER",
+    "decimal": "NUMBER",
+    "boolean": "BOOL",
+}
 
 
 def _metavar(field: SchemaField) -> str:

@@ -115,7 +115,9 @@ def serve(args: argparse.Namespace, load: "Callable[[], Hub]") -> int:
     if hub.durable is not None:
         links = hub.durable.links
         links.base = links.base or public_url(args)
-        hosts += [] if links.base is None else [urlsplit(links.base).netloc]
+        if links.base is not None:
+            public = urlsplit(links.base)
+            hosts += [public.netloc, f"{public.scheme}://{public.netloc}"]  # a proxy may send its own `Host`
         notify = notify_from(args)
         if notify is not None:
             hub.durable.notify_by(notify)
@@ -343,7 +345,7 @@ def _check_engine(args: argparse.Namespace) -> None:
     if not is_postgres(place_of(args.journal, args.target)):
         raise UsageError("--engine dbos needs a journal in PostgreSQL: --journal postgresql://...")
     if find_spec("dbos") is None:
-        raise UsageError("--engine dbos needs `pip install midcall[dbos]`")
+        raise UsageError("--engine dbos needs `pip install 'midcall[dbos]'`")
 
 
 def _check_metrics(*, is_worker: bool) -> None:

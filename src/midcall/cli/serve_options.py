@@ -233,16 +233,16 @@ def _rate(text: str) -> float:
 
 def _address(text: str) -> str:
     """The URL of a server."""
-    from midcall.questions import check_address
+    from midcall.http.message import HttpError, HttpUrl
 
     try:
-        check_address(text)
-    except ValueError:
+        url = HttpUrl(text)
+    except HttpError:
         raise argparse.ArgumentTypeError(f"{text!r} is not an http:// or https:// URL") from None
     parts = urlsplit(text)
     if parts.query or parts.fragment or parts.username is not None:
         raise argparse.ArgumentTypeError("the URL of a server has no query, fragment or password")
-    return text.rstrip("/")
+    return str(url).rstrip("/")
 
 
 def public_url(args: argparse.Namespace) -> str | None:

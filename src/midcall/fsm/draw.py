@@ -70,7 +70,7 @@ def _drawn(dot: str) -> str:
         ran = subprocess.run(_DOT, input=dot.encode(), capture_output=True, timeout=SECONDS, check=True)  # noqa: S603
         return ran.stdout.decode()
     except FileNotFoundError:
-        raise NoGraphviz("To draw, `pip install midcall[graphviz]`, or install the program dot") from None
+        raise NoGraphviz("To draw, `pip install 'midcall[graphviz]'`, or install the program dot") from None
     except (OSError, ValueError, RuntimeError, subprocess.SubprocessError) as error:
         raise NoGraphviz(f"Graphviz cannot draw this: {error}") from None
 

@@ -112,8 +112,8 @@ class HttpClient:
 
         `Host`, `Content-Length` and `Accept-Encoding` are added. The latter asks for a body as it is:
         messages are small and wanted soon, and what compresses a stream tends to hold it back. If a server
-        compresses anyway, the body is decoded. A POST is never sent twice; what is safe to repeat (GET, HEAD,
-        OPTIONS, DELETE) is sent once more if its connection is lost before a response.
+        compresses anyway, the body is decoded. What changes nothing (GET, HEAD, OPTIONS) is sent once more if
+        its connection is lost before a response; all else is never sent twice.
         """
         if not (verb.isascii() and verb.isalpha()):
             raise HttpError(f"{verb!r} is not an HTTP verb", sent=False)

@@ -268,6 +268,10 @@ class SocksFailed(aiohttp.ClientError):
     """A SOCKS proxy has made no connection."""
 
 
+REPEATED = frozenset({"GET", "HEAD", "OPTIONS"})
+"""Verbs that change nothing: such a request may be sent once more if its connection is lost."""
+
+
 class CheckedRequest(aiohttp.ClientRequest):
     """A request that looks at its connection before it is sent, and notes that it is."""
 
@@ -277,7 +281,10 @@ class CheckedRequest(aiohttp.ClientRequest):
             if protocol.used and (protocol.should_close or protocol.has_news()):
                 raise Stale
             protocol.used = True
-        current_slot.get().sends()
+        slot = current_slot.get()
+        if slot.sent and self.method not in REPEATED:
+            raise aiohttp.ServerDisconnectedError  # aiohttp would also send PUT and DELETE once more
+        slot.sends()
         return await super().send(conn)
 
 

@@ -7,6 +7,7 @@ they run the calls; without, there is only a journal to look into.
 
 import base64
 import contextlib
+import itertools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, get_args
@@ -15,7 +16,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from midcall.call import Call
+from midcall.call import SOURCE_PLACE, Call, source_entry, source_in
 from midcall.call import Status as CallStatus
 from midcall.calls import Calls
 from midcall.errors import (
@@ -67,7 +68,7 @@ from midcall.journal.trees import (
 )
 from midcall.principal import Principal, check_scopes
 from midcall.questions import KINDS, Answer, AnyQuestion, answer_to_wire, question_to_wire, refusal_in
-from midcall.replay import AskFailure, Deadline, question_id
+from midcall.replay import AskFailure, Deadline, is_to_another, question_id
 
 STATUSES: tuple[Status, ...] = get_args(Status)
 
@@ -220,12 +221,12 @@ class Admin:
             raise WrongAnswer(f"an answer to {', '.join(waiting)}")
         try:
             came = await self._durable.answer(call_id, given, by_caller=False)
-            taken = isinstance(came, Detached | Forwarded)
+            taken, late = isinstance(came, Detached | Forwarded), False
         except UnknownQuestion:
-            taken = False
+            taken, late = False, True
         settled = await self.settled(call_id) if taken else _summary((await self._load(call_id))[0])
         status = settled["status"]
-        if status == "diverged":
+        if status == "diverged" and not late:
             why = self._durable.why_still(call_id)
             raise NotWaiting(call_id, status, f"The call cannot go on: {why}. It is kept, with the answer")
         if not taken:
@@ -290,14 +291,21 @@ class Admin:
         return await self.settled(call_id)
 
     async def fork(
-        self, call_id: str, at: int | None = None, principal: Principal | None = None
+        self,
+        call_id: str,
+        at: int | None = None,
+        principal: Principal | None = None,
+        *,
+        by_caller: bool = False,
     ) -> dict[str, Any]:
         """A new call that has done what another has, up to a point, and goes on from there.
 
         It has done the first `at` entries of the other one, as `show` lists them; without `at`, all. That
         call stays as it is, whatever its status. A question that is open there is asked anew, and so is one
         that was withdrawn, if that was the last thing to happen. The new call is a durable subscription of
-        the same caller, whatever the other one is.
+        the same caller, whatever the other one is. If it is made `by_caller`, they have the scopes that they
+        have now, and it goes on at the latest from where somebody else was asked: what they have answered was
+        for the other call.
 
         Gives the new call as it stands when it waits or has ended. Raises `UnknownCall`, `BadFork`,
         `MethodNotFound`, `NotAllowed` if the principal that wants it lacks scopes of the method, or what
@@ -318,12 +326,20 @@ class Admin:
         self._calls.admit(record.principal)
         fork = self._durable.subscriptions.new_call(record.name, record.arguments, KINDS, record.principal)
         await self._durable.quota.check(fork.principal, size_of_call(fork))
-        kept = [entry for entry in latest[:at] if _question_state(entry) != "open"]
+        done = latest[:at]
+        if by_caller:
+            done = list(itertools.takewhile(lambda entry: not is_to_another(entry.fingerprint), done))
+        kept = [entry for entry in latest if entry.key == SOURCE_PLACE]
+        if by_caller:
+            kept = [source_entry(replace(source_in(entry), principal=principal)) for entry in kept]
+        kept += [entry for entry in done if entry.key != SOURCE_PLACE and _question_state(entry) != "open"]
         while kept and _question_state(kept[-1]) == "withdrawn":
             kept.pop()
         await self.journal.restore(to_export(fork, kept, {}))
         claimed = await self._durable.claim(fork.id, fork.segment)
         if isinstance(claimed, Detached):  # else another worker has seen it first
+            if claimed.call is not None and claimed.call.trace is not None:
+                claimed.call.trace.rebuilt = False  # it is another call than the one that has begun before
             self._durable.resume(claimed)
         return await self.settled(fork.id)
 

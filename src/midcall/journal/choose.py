@@ -36,7 +36,7 @@ def choose_journal(
         try:
             from midcall.journal.postgres import PostgresJournal  # noqa: PLC0415  as above
         except ModuleNotFoundError as error:
-            raise ValueError(f"{error}: PostgreSQL needs `pip install midcall[postgres]`") from None
+            raise ValueError(f"{error}: PostgreSQL needs `pip install 'midcall[postgres]'`") from None
         return PostgresJournal(where, direct=os.environ.get(DIRECT), seal=seal, plain_too=plain_too)
     if "://" in where and not where.startswith("sqlite://"):
         scheme = where.partition("://")[0]

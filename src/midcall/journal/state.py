@@ -211,7 +211,7 @@ def answers_for(record: CallRecord, entries: Sequence[Entry], answers: Mapping[s
 
     Raises `UnknownQuestion`.
 
-    A call that met changed code has its answer, but could not go on: whoever answers again has it try again.
+    A call that met changed code has its answer, but could not go on: whoever repeats that has it try again.
     So does whoever repeats an answer, where the journal failed just after that was written.
     """
     questions = {question_id(record.id, one.place): one for one in asked_of(record).questions.values()}
@@ -224,9 +224,7 @@ def answers_for(record: CallRecord, entries: Sequence[Entry], answers: Mapping[s
             raise UnknownQuestion(request_id)
         if entry.state == "begun":
             given.append(Entry(asked.place, asked.fingerprint, "given", to_json(payload)))
-        elif not (entry.state == "given" and record.status == "diverged") and not (
-            is_answered(record, entries) and entry.value == to_json(payload)
-        ):
+        elif not (is_answered(record, entries) and entry.value == to_json(payload)):
             raise UnknownQuestion(request_id)
     return given
 
@@ -255,9 +253,9 @@ def count_answers(record: CallRecord, entries: Sequence[Entry], answers: Mapping
 def is_answered(record: CallRecord, entries: Sequence[Entry]) -> bool:
     """Whether a question that a call waits for has its answer: it only has to go on.
 
-    Whoever gave it was cut off from the journal, or stopped, before the call could.
+    Whoever gave it was cut off from the journal, or stopped, before the call could; or its code has changed.
     """
-    if record.status != "waiting":
+    if record.status not in ("waiting", "diverged"):
         return False
     states = {entry.key: entry.state for entry in entries}
     return any(states.get(one.place) in ("given", "done") for one in asked_of(record).questions.values())

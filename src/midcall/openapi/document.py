@@ -255,9 +255,22 @@ def _parsed(content: bytes, place: str) -> Any:
     try:
         import yaml  # noqa: PLC0415  an extra
     except ImportError:
-        raise RegistrationError(f"{place} is not JSON; for YAML, `pip install midcall[yaml]`") from None
+        raise RegistrationError(f"{place} is not JSON; for YAML, `pip install 'midcall[yaml]'`") from None
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+    class BoundedLoader(loader):  # type: ignore[misc]
+        """Merges of merges (`<<`) multiply before there are values that could be counted."""
+
+        merged = 0
+
+        def flatten_mapping(self, node: Any) -> None:
+            super().flatten_mapping(node)
+            self.merged += len(node.value)
+            if self.merged > MAX_NODES:
+                raise RegistrationError(f"{place} has too many values")
+
     try:
-        return yaml.load(content, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506  both are safe
+        return yaml.load(content, BoundedLoader)  # noqa: S506  both are safe
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         said = " ".join(str(error).split())[:300]
         raise RegistrationError(f"{place} is neither JSON nor YAML: {said}") from None

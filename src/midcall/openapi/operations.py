@@ -224,7 +224,7 @@ class OperationReader:
                 raise _LeftOut(f"it is at a server of its own, {_server(one['servers'][0])}")
         fields: dict[str, _ApiField] = {}
         parameters = tuple(self._parameters(path, item, operation, fields))
-        body = self._body(operation, fields)
+        body = self._body(verb, operation, fields)
         made, defined = self._document.schemas((one.schema for one in fields.values()), "request")
         params: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
         for (name, field), schema in zip(fields.items(), made, strict=True):
@@ -313,7 +313,7 @@ class OperationReader:
 
     # --- bodies ------------------------------------------------------------------------------
 
-    def _body(self, operation: dict[str, Any], fields: dict[str, _ApiField]) -> Body | None:
+    def _body(self, verb: str, operation: dict[str, Any], fields: dict[str, _ApiField]) -> Body | None:
         if "requestBody" not in operation:
             return None
         body = self._document.followed(operation["requestBody"])
@@ -321,8 +321,8 @@ class OperationReader:
         content = content if isinstance(content, dict) else {}
         order = sorted((place, media) for media in content if (place := _preference(media)) is not None)
         if not order:
-            if not required:
-                return None
+            if not required and (not content or verb in ("GET", "DELETE")):
+                return None  # the others mean little without, though many documents do not require it
             raise _LeftOut(f"its body is {' or '.join(content) or 'of no kind'}")
         media = order[0][1]
         schema = content[media].get("schema", {}) if isinstance(content[media], dict) else {}
@@ -346,7 +346,7 @@ class OperationReader:
     def _flat(self, schema: Any, fields: Mapping[str, _ApiField]) -> dict[str, tuple[Any, bool]] | None:
         """The properties of a plain object, and which are required; nothing if it is something else."""
         found: dict[str, tuple[Any, bool]] = {}
-        for part in self._merged(schema, 0) or [{}]:
+        for part in self._merged(schema, 0, set()) or [{}]:
             if not part.keys() <= _PLAIN_OBJECT or part.get("type", "object") != "object":
                 return None
             if part.get("additionalProperties", False) is not False:
@@ -367,15 +367,18 @@ class OperationReader:
             return None
         return found
 
-    def _merged(self, schema: Any, depth: int) -> list[dict[str, Any]] | None:
-        """The objects that a schema asks for all at once."""
+    def _merged(self, schema: Any, depth: int, seen: set[int]) -> list[dict[str, Any]] | None:
+        """The objects that a schema asks for all at once, without those that were `seen` already."""
         if not isinstance(schema, dict) or depth > 10:
             return None
         schema = self._document.followed(schema)
+        if id(schema) in seen:
+            return []
+        seen.add(id(schema))
         own = {key: one for key, one in schema.items() if not key.startswith("x-") and key not in _ASIDE}
         parts = [own] if own.keys() - {"title", "description"} or "allOf" not in schema else []
         for one in schema.get("allOf", ()):
-            inner = self._merged(one, depth + 1)
+            inner = self._merged(one, depth + 1, seen)
             if inner is None:
                 return None
             parts += inner

@@ -231,10 +231,11 @@ class _AdminPages:
         return json_reply({"imported": taken, "known": known})
 
 
-async def fork_call(admin: Admin, request: Request) -> dict[str, Any]:
+async def fork_call(admin: Admin, request: Request, *, by_caller: bool = False) -> dict[str, Any]:
     """Fork a call, as a request says; gives the new one."""
     given = await read_json(request, _Fork)
-    return await admin.fork(request.path_params["id"], given.at, request.scope.get("midcall.principal"))
+    principal = request.scope.get("midcall.principal")
+    return await admin.fork(request.path_params["id"], given.at, principal, by_caller=by_caller)
 
 
 def statuses_in(request: Request) -> list[Status]:

@@ -18,10 +18,10 @@
                                      components so far; perhaps the next "component" is what comes back
 
 A caller sees, ends and forks its own calls only, and answers what they ask it; of those of others, it sees
-and answers what is for it, and nothing else. Who has the scope `midcall:admin` sees, answers, ends and forks
-the calls of everybody, as at `/admin`. Without authentication all callers are one. A link (`/q/...`,
-see `journal.links`) works once, for whoever is meant; looking at it does not use it. Errors are as in
-`admin`.
+and answers what is for it, and nothing else. A fork that it makes asks others anew. Who has the scope
+`midcall:admin` sees, answers, ends and forks the calls of everybody, as at `/admin`. Without authentication
+all callers are one. A link (`/q/...`, see `journal.links`) works once, for whoever is meant; looking at it
+does not use it. Errors are as in `admin`.
 """
 
 import functools
@@ -38,7 +38,7 @@ from starlette.routing import Route
 
 from midcall.call import Call
 from midcall.call import Status as CallStatus
-from midcall.errors import NotAllowed, UnknownCall
+from midcall.errors import BadPage, NotAllowed, UnknownCall
 from midcall.journal.admin import ASKING, Admin, is_journaled, open_questions
 from midcall.journal.contract import ENDED, CallRecord, Page, Status
 from midcall.journal.kept_questions import method_of
@@ -72,6 +72,9 @@ _CONVERSATION = re.compile(r"(.+?):\d+\.\d+:", re.DOTALL)
 
 Which: TypeAlias = Literal["mine", "asked", "all"]
 WHICH: tuple[Which, ...] = get_args(Which)
+
+_BESIDE, _OVER = "|", ""
+"""Between the two places where a page of two lists begins, and instead of one for a list that is over."""
 
 _ACTIVE: tuple[Status, ...] = ("running", "waiting", "diverged")
 _WAITING = (CallStatus.AWAITING_ANSWER, CallStatus.AWAITING_SAMPLE)
@@ -122,15 +125,20 @@ class CallsPage:
         who, name = _principal(request), request.query_params.get("name")
         which, after = _which(request), request.query_params.get("after")
         statuses = statuses_in(request) or _ACTIVE
-        here, found, next_page = list[Call](), list[CallRecord](), None
-        if which != "asked":
-            if after is None:
-                here = [call for call in self._extension.hub.calls if not is_journaled(call)]
-            found, next_page = await self._kept(who, statuses, name, after, everybody=which == "all")
-        elif who is not None:
-            found, next_page = await self._addressed(who, statuses, name, after)
-        if which is None and who is not None and after is None:
-            found += (await self._addressed(who, statuses, name))[0]
+        own = functools.partial(self._kept, who, statuses, name, everybody=which == "all")
+        asked = functools.partial(self._addressed, who, statuses, name)
+        lists = [asked] if which == "asked" else [own] if which or who is None else [own, asked]
+        starts = [None] * len(lists) if after is None else after.split(_BESIDE)
+        if len(starts) != len(lists):
+            raise BadPage(str(after))
+        here, found, ends = list[Call](), list[CallRecord](), list[str]()
+        if which != "asked" and after is None:
+            here = [call for call in self._extension.hub.calls if not is_journaled(call)]
+        for listed, start in zip(lists, starts, strict=True):
+            more, end = ([], None) if start == _OVER else await listed(start)
+            found += more
+            ends.append(end or _OVER)
+        next_page = _BESIDE.join(ends) if any(ends) else None
         kept = {record.id for record in found}  # also since `here` was looked at
         shown = [
             _active(call, who)
@@ -149,7 +157,7 @@ class CallsPage:
         who: Principal | None,
         status: Sequence[Status],
         name: str | None,
-        after: str | None,
+        after: str | None = None,
         *,
         everybody: bool,
     ) -> tuple[list[CallRecord], str | None]:
@@ -159,11 +167,11 @@ class CallsPage:
         return await self._some(listed, lambda record: everybody or record.principal == mine, after)
 
     async def _addressed(
-        self, who: Principal, status: Sequence[Status], name: str | None, after: str | None = None
+        self, who: Principal | None, status: Sequence[Status], name: str | None, after: str | None = None
     ) -> tuple[list[CallRecord], str | None]:
         """Calls of others that ask this principal something, and where the next ones begin."""
         asking = [one for one in status if one in ASKING]
-        if not asking:
+        if who is None or not asking:
             return [], None
 
         def is_wanted(record: CallRecord) -> bool:
@@ -216,7 +224,8 @@ class CallsPage:
 
     async def _fork(self, request: Request) -> Response:
         await self._mine(request)
-        return json_reply(await fork_call(self._admin, request))
+        by_caller = _principal(request) is not None and not _is_admin(request)
+        return json_reply(await fork_call(self._admin, request, by_caller=by_caller))
 
     async def _mine(self, request: Request, *, or_asked: bool = False) -> str:
         """The id of a call of whoever asks, or of one that asks them something. Raises `UnknownCall`.

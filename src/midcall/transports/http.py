@@ -11,6 +11,7 @@ import logging
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 from starlette.applications import Starlette
@@ -144,7 +145,13 @@ def asgi_app(
 
     mcp = McpEndpoint(mcp_of(hub), auth)
     probes = Probes(hub, keep() if metrics else None)
-    web = WebClient(root, modules=web_modules, pages=[page for part in parts for page in part.pages])
+    base = None if hub.durable is None else hub.durable.links.base
+    web = WebClient(
+        root,
+        modules=web_modules,
+        pages=[page for part in parts for page in part.pages],
+        is_below=base is not None and urlsplit(base).path.strip("/") != "",
+    )
     routes: list[BaseRoute] = [
         *web.routes(),
         *_calls_routes(hub, web, auth),

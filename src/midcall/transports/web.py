@@ -97,7 +97,8 @@ class File(Struct, frozen=True, dict=True):
 class WebClient:
     """The web client; `plain` is what stands at `/` for those who want no page, or where there is none.
 
-    `pages` are those that not every hub has.
+    `pages` are those that not every hub has. If it `is_below` a path that a proxy takes off, only the browser
+    knows where it is.
     """
 
     def __init__(
@@ -107,8 +108,10 @@ class WebClient:
         folder: Path = BUILT,
         modules: Sequence[str | Path] = (),
         pages: Sequence[str] = (),
+        is_below: bool = False,
     ) -> None:
         self._plain = plain
+        self._is_below = is_below
         self._more = list(pages)
         self._index = _read(folder / "index.html") if (folder / "index.html").is_file() else None
         self._assets = {path.name: _read(path) for path in (folder / "assets").glob("*") if path.is_file()}
@@ -138,7 +141,7 @@ class WebClient:
         """The page. It knows by its address what to show."""
         if self._index is None:
             return Response(NOT_BUILT, 404, media_type="text/plain")
-        response = self._pages(request.scope.get("root_path", "")).response(request, "no-cache")
+        response = self._pages(self._root_of(request)).response(request, "no-cache")
         response.headers["vary"] = "Accept, Accept-Encoding"
         return response
 
@@ -146,9 +149,16 @@ class WebClient:
         """The answer where there is nothing: a browser gets the page, which says so."""
         if request.method not in ("GET", "HEAD") or not self.is_wanted(request):
             return Response("Not Found", 404, media_type="text/plain")
-        page = self._pages(request.scope.get("root_path", ""))
+        page = self._pages(self._root_of(request))
         headers = {**SAFE, "cache-control": "no-store", "content-type": page.type, "vary": "Accept"}
         return Response(page.body, 404, headers=headers)
+
+    def _root_of(self, request: Request) -> str:
+        """Where the client is mounted, as a path; or how a browser gets there from this page."""
+        root: str = request.scope.get("root_path", "")
+        if root or not self._is_below:
+            return root
+        return "/".join([".."] * (request.scope["path"].count("/") - 1)) or "."
 
     def _page_at(self, root: str) -> File:
         """The page as it is mounted below a path: its parts are named from there, and it knows its pages."""

@@ -61,6 +61,7 @@ export class McpClient {
     this.#socket.onLost = () => {
       this.#ready = null;
       if (this.#watched.size > 0) void this.#watchAgain();
+      for (const one of this.#listeners) one();
     };
   }
 
@@ -113,7 +114,7 @@ export class McpClient {
     };
   }
 
-  /** Be told when there are other resources or prompts than before. */
+  /** Be told when there are other resources or prompts than before, and when there may be, as the connection was lost. */
   onChanged = (listener: () => void): (() => void) => {
     this.#listeners.add(listener);
     return () => this.#listeners.delete(listener);

@@ -1,15 +1,15 @@
 /** The chat: conversations at the side, what was said in the middle, what to say next at the bottom. */
 import { type ReactNode, useEffect, useRef, useState, useSyncExternalStore } from "react";
-import { bringIntoView, focusOn } from "../questions/QuestionCard";
 import { go } from "../router";
 import { Icon } from "../ui/Icon";
 import { Composer } from "./Composer";
 import { ConversationList } from "./ConversationList";
 import { Instead } from "./Instead";
 import { ChatStore, type NewFile } from "./store";
+import { loadQuestions } from "./ToolCard";
 import { TranscriptView } from "./TranscriptView";
 import { questionsOf } from "./transcript";
-import { NoChat, Welcome } from "./Welcome";
+import { Missing, NoChat, Welcome } from "./Welcome";
 
 const store = new ChatStore();
 
@@ -31,6 +31,7 @@ export function ChatPage({
   const isAsking = questions.length > 0;
 
   useEffect(() => store.start(), []);
+  useEffect(() => void loadQuestions().catch(() => {}), []);
   useEffect(() => {
     store.onBegun = (id) => go({ page: "chat", conversation: id }, { replace: true });
     store.open(conversation);
@@ -59,9 +60,7 @@ export function ChatPage({
   const send = (text: string): void => (isAsking ? setChoosing(true) : say(text, false));
   const toQuestion = (): void => {
     setChoosing(false);
-    const card = document.querySelector<HTMLElement>(".transcript .question");
-    focusOn(card);
-    bringIntoView(card);
+    void loadQuestions().then(({ toFirstQuestion }) => toFirstQuestion());
   };
   const closeChoice = (): void => {
     setChoosing(false);
@@ -69,9 +68,10 @@ export function ChatPage({
   };
   const isEmpty = state.transcript.length === 0 && state.conversationId === null;
   return (
-    <div className="chat">
+    <div className="chat" data-without={state.noChat || undefined}>
       <ConversationList
         conversations={state.conversations}
+        isListed={state.isListed}
         current={state.conversationId}
         drawer={drawer}
         onClose={onDrawerClose}
@@ -90,6 +90,8 @@ export function ChatPage({
           </div>
         ) : state.noChat ? (
           <NoChat />
+        ) : state.isMissing ? (
+          <Missing />
         ) : isEmpty ? (
           <Welcome
             info={state.info}
@@ -133,7 +135,7 @@ export function ChatPage({
             onClose={closeChoice}
           />
         )}
-        {!state.noChat && (
+        {!state.noChat && !state.isMissing && (
           <Composer
             ref={composer}
             draft={draft}

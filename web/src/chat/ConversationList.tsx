@@ -14,6 +14,7 @@ const PAUSE = 250;
 
 export function ConversationList(props: {
   conversations: readonly ConversationSummary[];
+  isListed: boolean;
   current: string | null;
   drawer: boolean;
   onClose: () => void;
@@ -90,7 +91,11 @@ export function ConversationList(props: {
           </ul>
           {conversations.length === 0 && found.error === null && (
             <p className="side-empty">
-              {found.list === null ? "What you say is kept here." : "Nothing was found."}
+              {found.list !== null
+                ? "Nothing was found."
+                : props.isListed
+                  ? "What you say is kept here."
+                  : "Loading…"}
             </p>
           )}
           {found.error !== null && <p className="side-empty">{found.error}</p>}

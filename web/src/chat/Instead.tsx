@@ -6,6 +6,7 @@ import { type ReactNode, useEffect, useRef } from "react";
 import type { Elicit } from "../api/types";
 import { shortened } from "../notices/waiting";
 import { humanPart } from "../questions/question";
+import { plainText } from "../ui/Markdown";
 
 export function Instead(props: {
   questions: readonly Elicit[];
@@ -31,7 +32,7 @@ export function Instead(props: {
         <strong>{only?.toolName}</strong> waits for your{" "}
         {several
           ? `answers to ${questions.length} questions.`
-          : `answer: “${shortened(humanPart(only?.message ?? ""))}”`}
+          : `answer: “${shortened(plainText(humanPart(only?.message ?? "")))}”`}
       </p>
       <div className="form-actions">
         <button ref={first} type="button" className="button button-primary" onClick={props.onAnswer}>

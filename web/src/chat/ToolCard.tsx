@@ -1,10 +1,7 @@
 /** A tool that was called: folded to one line, with its questions, its progress and its pictures always in sight. */
-import { memo, type ReactNode, useState } from "react";
-import type { Elicit, ElicitResponse, Reply } from "../api/types";
+import { lazy, memo, type ReactNode, Suspense, useState } from "react";
+import type { ElicitResponse } from "../api/types";
 import { isObject } from "../forms/schema";
-import { QuestionCard } from "../questions/QuestionCard";
-import { isPlain, QuestionGroup } from "../questions/QuestionGroup";
-import { fromElicit } from "../questions/question";
 import { ageText } from "../ui/age";
 import { Dialog } from "../ui/Dialog";
 import { Icon, type IconName } from "../ui/Icon";
@@ -13,6 +10,7 @@ import { Progress } from "../ui/Progress";
 import { Readable } from "../ui/Readable";
 import { Answered } from "./Answered";
 import { Parts } from "./Parts";
+import type { Answers } from "./Questions";
 import type { CallStatus, ToolCall } from "./transcript";
 
 const STATUS: Record<CallStatus, { text: string; icon: IconName }> = {
@@ -31,7 +29,9 @@ const ENDED: Record<string, string> = {
   timed_out: "not answered in time",
 };
 
-type Answers = (readonly [Elicit, Reply])[];
+/** Forms are not needed before the page is painted. */
+export const loadQuestions = () => import("./Questions");
+const Questions = lazy(loadQuestions);
 
 export const ToolCard = memo(function ToolCard(props: {
   call: ToolCall;
@@ -81,54 +81,15 @@ export const ToolCard = memo(function ToolCard(props: {
         </div>
       )}
       <Answered list={call.answered} />
-      <Questions {...props} />
+      {call.questions.length > 0 && (
+        <Suspense fallback={null}>
+          <Questions {...props} />
+        </Suspense>
+      )}
       <Parts conversation={props.conversation} parts={call.parts} />
     </article>
   );
 });
-
-/** What a call asks: several plain questions are one form. */
-function Questions(props: {
-  call: ToolCall;
-  sending: ReadonlyMap<string, ElicitResponse>;
-  refusals: ReadonlyMap<string, string>;
-  onReply: (...answers: Answers) => unknown;
-}): ReactNode {
-  const { call, sending, refusals, onReply } = props;
-  const views = call.questions.map((elicit) => ({ elicit, view: fromElicit(elicit) }));
-  const plain = views.filter(({ view }) => isPlain(view));
-  const grouped = plain.length > 1 ? plain : [];
-  const single = views.filter((one) => !grouped.includes(one));
-  return (
-    <>
-      {grouped.length > 0 && (
-        <QuestionGroup
-          key={grouped.map(({ view }) => view.id).join(" ")}
-          questions={grouped.map(({ view }) => view)}
-          busy={grouped.some(({ view }) => sending.has(view.id))}
-          error={grouped.map(({ view }) => refusals.get(view.id)).find(Boolean) ?? null}
-          onReply={(replies) =>
-            onReply(
-              ...grouped.flatMap(({ elicit }, n) => {
-                const reply = replies[n];
-                return reply === undefined ? [] : [[elicit, reply] as const];
-              }),
-            )
-          }
-        />
-      )}
-      {single.map(({ elicit, view }) => (
-        <QuestionCard
-          key={view.id}
-          question={view}
-          busy={sending.has(view.id)}
-          error={refusals.get(view.id) ?? null}
-          onReply={(reply) => onReply([elicit, reply])}
-        />
-      ))}
-    </>
-  );
-}
 
 /** A call that has done something is made again only if the person says so twice. */
 function Again({ call, onAgain }: { call: ToolCall; onAgain: (call: ToolCall) => unknown }): ReactNode {

@@ -1,35 +1,50 @@
 /** What was said, with the tools that were called in between. It follows its end as long as the person is there. */
 import { memo, type ReactNode, useLayoutEffect, useRef, useState } from "react";
+import type { ElicitResponse } from "../api/types";
 import { CopyButton } from "../ui/CopyButton";
 import { Dialog } from "../ui/Dialog";
 import { Icon } from "../ui/Icon";
 import { Markdown } from "../ui/Markdown";
+import { nameText } from "../ui/size";
 import { Media } from "./Parts";
 import type { ChatState, ChatStore } from "./store";
 import { ToolCard } from "./ToolCard";
-import { callsOf, type Entry, questionsOf } from "./transcript";
+import { callsOf, type Entry, questionsOf, type UserEntry } from "./transcript";
 import { When } from "./When";
 
 const NEAR = 80;
 
-export function TranscriptView({ state, store }: { state: ChatState; store: ChatStore }): ReactNode {
+export const TranscriptView = memo(function TranscriptView({
+  state,
+  store,
+}: {
+  state: ChatState;
+  store: ChatStore;
+}): ReactNode {
   const { transcript, phase } = state;
+  const title = state.conversations.find((one) => one.id === state.conversationId)?.title;
   const scroll = useRef<HTMLElement>(null);
   const atEnd = useRef(true);
+  const top = useRef(0);
   const isRunning = phase === "running";
+  const isAsking = questionsOf(transcript).length > 0;
   const last = transcript.at(-1);
 
   // biome-ignore lint/correctness/useExhaustiveDependencies: it follows whatever is added
   useLayoutEffect(() => {
     const box = scroll.current;
-    const isAsking = questionsOf(transcript).length > 0; // then the question comes into view by itself
+    // A question comes into view by itself.
     if (box !== null && ((atEnd.current && !isAsking) || last?.kind === "user"))
       box.scrollTop = box.scrollHeight;
   }, [transcript, isRunning]);
 
   const onScroll = (): void => {
     const box = scroll.current;
-    if (box !== null) atEnd.current = box.scrollHeight - box.scrollTop - box.clientHeight < NEAR;
+    if (box === null) return;
+    // Whoever scrolls up, be it a little, reads there.
+    const near = box.scrollTop < top.current ? 1 : NEAR;
+    atEnd.current = box.scrollHeight - box.scrollTop - box.clientHeight <= near;
+    top.current = box.scrollTop;
   };
   const isThinking =
     isRunning &&
@@ -45,6 +60,7 @@ export function TranscriptView({ state, store }: { state: ChatState; store: Chat
       tabIndex={0}
       aria-label="Conversation"
     >
+      <h1 className="sr-only">{title || "Conversation"}</h1>
       <ol className="transcript">
         {transcript.map((entry, n) => (
           // biome-ignore lint/suspicious/noArrayIndexKey: an entry is what it is by its place
@@ -52,8 +68,12 @@ export function TranscriptView({ state, store }: { state: ChatState; store: Chat
             <EntryView
               entry={entry}
               n={n}
-              state={state}
+              conversation={state.conversationId}
               store={store}
+              isIdle={phase === "idle"}
+              isAsking={isAsking}
+              sending={state.sending}
+              refusals={state.refusals}
               streaming={isRunning && n === transcript.length - 1}
               isLastAnswer={n === lastAnswer}
             />
@@ -71,21 +91,27 @@ export function TranscriptView({ state, store }: { state: ChatState; store: Chat
       </ol>
     </section>
   );
-}
+});
 
 interface EntryProps {
   n: number;
-  state: ChatState;
+  conversation: string | null;
   store: ChatStore;
+  isIdle: boolean;
+  /** Whether a question waits for the person. */
+  isAsking: boolean;
+  sending: ReadonlyMap<string, ElicitResponse>;
+  refusals: ReadonlyMap<string, string>;
   streaming: boolean;
   isLastAnswer: boolean;
 }
 
-function EntryView(props: EntryProps & { entry: Entry }): ReactNode {
+/** One entry; while text streams in, only the last one changes. */
+const EntryView = memo(function EntryView(props: EntryProps & { entry: Entry }): ReactNode {
   const { entry, store } = props;
   switch (entry.kind) {
     case "user":
-      return <UserEntry {...props} entry={entry} />;
+      return <UserEntryView {...props} entry={entry} />;
     case "notice":
       return (
         <p className={`notice notice-${entry.tone}`} role={entry.tone === "error" ? "alert" : "status"}>
@@ -101,17 +127,21 @@ function EntryView(props: EntryProps & { entry: Entry }): ReactNode {
     case "assistant":
       return <AssistantEntry {...props} entry={entry} />;
   }
-}
+});
 
-function UserEntry(props: EntryProps & { entry: Extract<Entry, { kind: "user" }> }): ReactNode {
-  const { entry, n, state, store } = props;
+function UserEntryView(props: EntryProps & { entry: UserEntry }): ReactNode {
+  const { entry, n, conversation, isIdle, store } = props;
   const [draft, setDraft] = useState<string | null>(null);
-  const isIdle = state.phase === "idle";
+  const pencil = useRef<HTMLButtonElement>(null);
   if (draft !== null) {
     const send = (): void => {
       if (!draft.trim() || !isIdle) return;
       setDraft(null);
       void store.edit(n, draft.trim());
+    };
+    const cancel = (): void => {
+      setDraft(null);
+      requestAnimationFrame(() => pencil.current?.focus());
     };
     return (
       <form
@@ -127,9 +157,10 @@ function UserEntry(props: EntryProps & { entry: Extract<Entry, { kind: "user" }>
           aria-label="What you say instead"
           rows={Math.min(10, draft.split("\n").length + 1)}
           value={draft}
+          onFocus={({ currentTarget: area }) => area.setSelectionRange(area.value.length, area.value.length)}
           onChange={(event) => setDraft(event.target.value)}
           onKeyDown={(event) => {
-            if (event.key === "Escape") setDraft(null);
+            if (event.key === "Escape") cancel();
             if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) send();
           }}
         />
@@ -138,7 +169,7 @@ function UserEntry(props: EntryProps & { entry: Extract<Entry, { kind: "user" }>
           <button type="submit" className="button button-primary" disabled={!draft.trim() || !isIdle}>
             Send again
           </button>
-          <button type="button" className="button button-quiet" onClick={() => setDraft(null)}>
+          <button type="button" className="button button-quiet" onClick={cancel}>
             Cancel
           </button>
         </div>
@@ -152,25 +183,22 @@ function UserEntry(props: EntryProps & { entry: Extract<Entry, { kind: "user" }>
         {entry.text}
       </p>
       {entry.files?.map((file) =>
-        file.id && state.conversationId !== null ? (
-          <Media
-            key={file.id}
-            conversation={state.conversationId}
-            part={{ kind: "image", ...file }}
-            file={file.id}
-          />
+        file.id && conversation !== null ? (
+          <Media key={file.id} conversation={conversation} part={{ kind: "image", ...file }} file={file.id} />
         ) : (
-          <span key={file.name} className="muted">
-            {file.name}
-          </span>
+          <figure key={file.name} className="part-media">
+            {file.data && <img src={`data:${file.type};base64,${file.data}`} alt={file.name} />}
+            <figcaption>{nameText(file.name)}</figcaption>
+          </figure>
         ),
       )}
       {entry.unsent === undefined ? (
         <div className="message-actions">
           {entry.time !== undefined && <When time={entry.time} />}
           <CopyButton text={entry.text} label="Copy what you said" />
-          {isIdle && state.conversationId !== null && (
+          {isIdle && conversation !== null && (
             <button
+              ref={pencil}
               type="button"
               className="icon-button"
               aria-label="Edit what you said"
@@ -184,7 +212,7 @@ function UserEntry(props: EntryProps & { entry: Extract<Entry, { kind: "user" }>
       ) : (
         <p className="unsent" role="alert">
           <Icon name="alert" /> Not sent: {entry.unsent}
-          <button type="button" className="button button-small" onClick={() => void store.resend(entry.text)}>
+          <button type="button" className="button button-small" onClick={() => void store.resend(entry)}>
             Retry
           </button>
         </p>
@@ -194,9 +222,7 @@ function UserEntry(props: EntryProps & { entry: Extract<Entry, { kind: "user" }>
 }
 
 function AssistantEntry(props: EntryProps & { entry: Extract<Entry, { kind: "assistant" }> }): ReactNode {
-  const { entry, state, store } = props;
-  const isIdle = state.phase === "idle";
-  const isAsking = questionsOf(state.transcript).length > 0;
+  const { entry, conversation, isIdle, isAsking, store } = props;
   return (
     <>
       <h2 className="sr-only">The assistant said</h2>
@@ -206,9 +232,9 @@ function AssistantEntry(props: EntryProps & { entry: Extract<Entry, { kind: "ass
         <ToolCard
           key={call.id}
           call={call}
-          conversation={state.conversationId}
-          sending={state.sending}
-          refusals={state.refusals}
+          conversation={conversation}
+          sending={props.sending}
+          refusals={props.refusals}
           onReply={store.answer}
           onAgain={isIdle && !isAsking ? store.callAgain : null}
         />
@@ -217,7 +243,7 @@ function AssistantEntry(props: EntryProps & { entry: Extract<Entry, { kind: "ass
         <div className="message-actions">
           {entry.time !== undefined && <When time={entry.time} />}
           <CopyButton text={entry.text} label="Copy what was said" />
-          {isIdle && props.isLastAnswer && !isAsking && <Regenerate {...props} />}
+          {isIdle && props.isLastAnswer && !isAsking && <Regenerate store={store} />}
         </div>
       )}
     </>
@@ -225,9 +251,9 @@ function AssistantEntry(props: EntryProps & { entry: Extract<Entry, { kind: "ass
 }
 
 /** Tools of the answer would be called again, so the person is told of them first. */
-function Regenerate({ state, store }: EntryProps): ReactNode {
+function Regenerate({ store }: { store: ChatStore }): ReactNode {
   const [asking, setAsking] = useState(false);
-  const { transcript } = state;
+  const { transcript } = store.state;
   const from = transcript.findLastIndex((entry) => entry.kind === "user" && entry.unsent === undefined);
   const names = [...new Set(callsOf(transcript.slice(from)).map((call) => call.name.replaceAll("__", ".")))];
   if (from < 0) return null;

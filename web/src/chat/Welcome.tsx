@@ -34,6 +34,22 @@ export function Welcome(props: {
   );
 }
 
+/** The address is of no conversation: it was deleted, or it is somebody else's. */
+export function Missing(): ReactNode {
+  return (
+    <div className="chat-scroll welcome" role="alert">
+      <div className="welcome-inner">
+        <Sign />
+        <h1>There is no such conversation</h1>
+        <p className="welcome-about">It may have been deleted, or belong to somebody else.</p>
+        <Link to={{ page: "chat", conversation: null }} className="button">
+          <Icon name="plus" /> New conversation
+        </Link>
+      </div>
+    </div>
+  );
+}
+
 export function NoChat(): ReactNode {
   return (
     <div className="chat-scroll welcome">

@@ -21,12 +21,14 @@ import type {
 import { Speech } from "../ui/Announcer";
 import {
   apply,
+  countOf,
   type Entry,
   fromMessages,
   questionsOf,
   readAgain,
   type ToolCall,
   type Transcript,
+  type UserEntry,
   withAnswer,
   withoutNotices,
 } from "./transcript";
@@ -35,9 +37,13 @@ export interface ChatState {
   info: ChatInfo | null;
   /** The server has tools only. */
   noChat: boolean;
+  /** There is no such conversation, or not any more. */
+  isMissing: boolean;
   /** Who answers. */
   model: ModelInfo | null;
   conversations: readonly ConversationSummary[];
+  /** Whether the conversations were read. */
+  isListed: boolean;
   conversationId: string | null;
   transcript: Transcript;
   phase: "loading" | "idle" | "running";
@@ -54,8 +60,10 @@ export interface ChatState {
 const EMPTY: ChatState = {
   info: null,
   noChat: false,
+  isMissing: false,
   model: null,
   conversations: [],
+  isListed: false,
   conversationId: null,
   transcript: [],
   phase: "idle",
@@ -172,10 +180,11 @@ export class ChatStore {
     this.#resumed = 0;
     this.#chosen = null;
     this.#kept = null;
-    const { info, noChat, conversations } = this.#state;
+    const { info, noChat, conversations, isListed } = this.#state;
     const model = info?.model ?? null;
     const phase = id === null ? "idle" : "loading";
-    this.#set({ ...EMPTY, info, noChat, model, conversations, conversationId: id, phase });
+    const kept = { info, noChat, model, conversations, isListed };
+    this.#set({ ...EMPTY, ...kept, conversationId: id, phase });
     if (id !== null) void this.#load(id, this.#open.signal);
   }
 
@@ -186,7 +195,7 @@ export class ChatStore {
     } catch {
       return; // the list is not worth a message: what matters says so itself
     }
-    this.#set({ conversations });
+    this.#set({ conversations, isListed: true });
     const mine = conversations.find((one) => one.id === this.#state.conversationId);
     if (mine === undefined || this.#state.phase !== "idle") return;
     const changed = this.#seen !== null && this.#seen !== mine.updated;
@@ -231,11 +240,12 @@ export class ChatStore {
     const { conversationId, phase } = this.#state;
     if (phase !== "idle") return;
     const { aside = false, attachments = [] } = options;
-    const said: Entry = {
+    const said: UserEntry = {
       kind: "user",
       text,
       time: Date.now() / 1000,
-      ...(attachments.length ? { files: attachments.map(({ info }) => info) } : {}),
+      ...(aside ? { aside } : {}),
+      ...(attachments.length ? { files: attachments.map(({ info, data }) => ({ ...info, data })) } : {}),
     };
     const transcript = [...withoutNotices(this.#state.transcript), said];
     const count = countOf(transcript);
@@ -254,7 +264,7 @@ export class ChatStore {
       isThere: () => countOf(this.#state.transcript) >= count,
       lost: (reason) => {
         const left = this.#state.transcript.filter((entry) => entry !== said);
-        this.#set({ transcript: [...left, { kind: "user", text, unsent: reason }] });
+        this.#set({ transcript: [...left, { ...said, unsent: reason }] });
       },
     });
     // What was attached has an address only when the server has it.
@@ -334,12 +344,12 @@ export class ChatStore {
   };
 
   /** Send a message again that did not arrive. */
-  async resend(text: string): Promise<void> {
-    const transcript = this.#state.transcript.filter(
-      (entry) => !(entry.kind === "user" && entry.unsent !== undefined && entry.text === text),
-    );
-    this.#set({ transcript });
-    await this.send(text);
+  async resend(unsent: UserEntry): Promise<void> {
+    if (this.#state.phase !== "idle") return;
+    const { text, aside = false, files = [] } = unsent;
+    this.#set({ transcript: this.#state.transcript.filter((entry) => entry !== unsent) });
+    const attachments = files.map(({ data = "", ...info }) => ({ info, data }));
+    await this.send(text, { aside, attachments });
   }
 
   /** Go on with a turn that failed or was cut off, as soon as the server answers. */
@@ -561,8 +571,9 @@ export class ChatStore {
       } catch (error) {
         if (signal.aborted) return null;
         if (error instanceof Refused && error.status < 500) {
-          const text = error.status === 404 ? "There is no such conversation (any more)." : error.message;
-          this.#set({ phase: "idle", offline: false, error: { text, retry: null } });
+          const isMissing = error.status === 404;
+          const shown = isMissing ? null : { text: error.message, retry: null };
+          this.#set({ phase: "idle", offline: false, isMissing, error: shown });
           return null;
         }
         this.#set({ offline: true });
@@ -665,9 +676,6 @@ export class ChatStore {
 
 const without = <V>(map: ReadonlyMap<string, V>, keys: ReadonlySet<string>): ReadonlyMap<string, V> =>
   new Map([...map].filter(([key]) => !keys.has(key)));
-
-const countOf = (transcript: Transcript): number =>
-  transcript.filter((entry) => entry.kind === "user" && entry.unsent === undefined).length;
 
 /** A hidden page has no frames, but goes on all the same. */
 function nextFrame(call: () => void): number {

@@ -199,6 +199,14 @@ describe("a transcript", () => {
     ]);
   });
 
+  it("has no notice of a turn when somebody has begun another one", () => {
+    const notice = { kind: "notice", tone: "info", text: "Stopped.", retry: false } as const;
+    const said: Transcript = [{ kind: "user", text: "Hi" }];
+    expect(readAgain([...said, notice], said, null)).toEqual([...said, notice]);
+    const more: Transcript = [...said, { kind: "user", text: "And?" }];
+    expect(readAgain([...said, notice], more, null)).toEqual(more);
+  });
+
   it("says once how the last turn failed, until it is gone on with", () => {
     const failure = { message: "Too busy", code: "model_error", recoverable: true };
     const said: Transcript = [{ kind: "user", text: "Hi" }];

@@ -35,8 +35,20 @@ export interface ToolCall {
   seconds: number | null;
 }
 
+export interface UserEntry {
+  kind: "user";
+  text: string;
+  /** With what is in it, in base64, as long as the server is not known to have it. */
+  files?: (FileInfo & { data?: string })[];
+  time?: number;
+  /** Why it did not arrive. */
+  unsent?: string;
+  /** It ends no question that waits. */
+  aside?: boolean;
+}
+
 export type Entry =
-  | { kind: "user"; text: string; files?: FileInfo[]; time?: number; unsent?: string }
+  | UserEntry
   | {
       kind: "assistant";
       text: string;
@@ -249,9 +261,10 @@ function inCall(
  * How the last turn failed is known to the server: it is shown once, also by a page that did not see it.
  */
 export function readAgain(before: Transcript, after: Transcript, failure: Failure | null): Transcript {
+  const isOver = countOf(after) > countOf(before); // somebody has said more: notices are of what was before
   const own = before.filter(
     (entry) =>
-      (entry.kind === "notice" && (entry.tone === "info" || failure !== null)) ||
+      (entry.kind === "notice" && !isOver && (entry.tone === "info" || failure !== null)) ||
       (entry.kind === "user" && entry.unsent !== undefined),
   );
   const isTold = own.some((entry) => entry.kind === "notice" && entry.tone === "error");
@@ -264,6 +277,10 @@ const noticeOf = ({ message, recoverable }: Failure): Entry => ({
   text: message,
   retry: recoverable,
 });
+
+/** How many messages of the person there are. */
+export const countOf = (transcript: Transcript): number =>
+  transcript.filter((entry) => entry.kind === "user" && entry.unsent === undefined).length;
 
 /** Without notices of turns that are over. */
 export const withoutNotices = (transcript: Transcript): Transcript =>

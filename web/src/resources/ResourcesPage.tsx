@@ -2,6 +2,7 @@
 import { type ReactNode, useCallback, useEffect, useState } from "react";
 import { readable } from "../api/http";
 import { mcp, type Prompt, type Resource, type ResourceTemplate } from "../api/mcp";
+import { useAnswer } from "../api/reach";
 import { Link, type Place } from "../router";
 import { Icon } from "../ui/Icon";
 import { PromptView, ResourceView, TemplateView } from "./views";
@@ -21,26 +22,31 @@ function useListed<T>(what: "resources" | "resourceTemplates" | "prompts"): {
   more: () => void;
   again: () => void;
 } {
-  const [list, setList] = useState<Listed<T> | null>(null);
-  const [error, setError] = useState<string | null>(null);
-  const load = useCallback(
-    async (before: Listed<T> | null): Promise<void> => {
-      try {
-        const page = await mcp.list(what, before?.next ?? null);
-        const items = page.items as unknown as readonly T[];
-        setList({ items: [...(before?.items ?? []), ...items], next: page.next });
-        setError(null);
-      } catch (failure) {
-        setError(readable(failure));
-      }
+  const first = useCallback(() => mcp.list(what, null), [what]);
+  const { answer, error, again } = useAnswer(first, mcp.onChanged);
+  const [rest, setRest] = useState<{ of: typeof answer; items: readonly unknown[]; next: string | null }>();
+  const [failure, setFailure] = useState<string | null>(null);
+  const read =
+    rest !== undefined && rest.of === answer ? rest : { of: answer, items: [], next: answer?.next ?? null };
+  const more = async (): Promise<void> => {
+    try {
+      const page = await mcp.list(what, read.next);
+      setRest({ of: answer, items: [...read.items, ...page.items], next: page.next });
+      setFailure(null);
+    } catch (error) {
+      setFailure(readable(error));
+    }
+  };
+  const items = [...(answer?.items ?? []), ...read.items] as unknown as readonly T[];
+  return {
+    list: answer === null ? null : { items, next: read.next },
+    error: error ?? failure,
+    more: () => void more(),
+    again: () => {
+      setFailure(null);
+      again();
     },
-    [what],
-  );
-  useEffect(() => {
-    void load(null);
-    return mcp.onChanged(() => void load(null));
-  }, [load]);
-  return { list, error, more: () => void load(list), again: () => void load(null) };
+  };
 }
 
 export default function ResourcesPage({ place }: { place: ResourcesPlace }): ReactNode {

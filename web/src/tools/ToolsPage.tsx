@@ -1,38 +1,35 @@
 /** Every method of the hub, to look at and to run. */
 import { type ReactNode, useEffect, useMemo, useState } from "react";
-import { readable } from "../api/http";
+import { useAnswer } from "../api/reach";
 import { hub } from "../api/socket";
-import type { HubSchema, MethodSchema } from "../api/types";
+import type { MethodSchema } from "../api/types";
 import { Link } from "../router";
 import { Icon } from "../ui/Icon";
 import { MethodView } from "./MethodView";
 import { namespacesOf, search } from "./methods";
+import { useRuns } from "./runStore";
 import "../styles/tools.css";
 
+const schemaOf = () => hub.schema();
+
+/** A server that comes back may have other methods. */
+const onLost = (again: () => void): (() => void) => {
+  hub.onLost = again;
+  return () => {
+    hub.onLost = () => {};
+  };
+};
+
 export default function ToolsPage({ method }: { method: string | null }): ReactNode {
-  const [schema, setSchema] = useState<HubSchema | null>(null);
-  const [error, setError] = useState<string | null>(null);
+  const { answer: schema, error, again } = useAnswer(schemaOf, onLost);
   const [text, setText] = useState("");
-  const [attempt, setAttempt] = useState(0);
 
   useEffect(() => {
     document.title = "Tools · midcall";
   }, []);
-  // biome-ignore lint/correctness/useExhaustiveDependencies: tried again when the person says so
-  useEffect(() => {
-    let current = true;
-    setError(null);
-    hub.schema().then(
-      (found) => current && setSchema(found),
-      (failure: unknown) => current && setError(readable(failure)),
-    );
-    return () => {
-      current = false;
-    };
-  }, [attempt]);
-
   const namespaces = useMemo(() => (schema === null ? [] : namespacesOf(schema)), [schema]);
   const found = useMemo(() => search(namespaces, text), [namespaces, text]);
+  const runsNow = useRunsNow();
   const chosen = namespaces.flatMap((one) => one.methods).find((one) => one.name === method);
   return (
     <main className="tools" id="main" data-chosen={method !== null || undefined}>
@@ -59,7 +56,7 @@ export default function ToolsPage({ method }: { method: string | null }): ReactN
           <div className="banner banner-error" role="alert">
             <Icon name="alert" />
             <span>{error}</span>
-            <button type="button" className="button button-small" onClick={() => setAttempt(attempt + 1)}>
+            <button type="button" className="button button-small" onClick={again}>
               Retry
             </button>
           </div>
@@ -78,7 +75,7 @@ export default function ToolsPage({ method }: { method: string | null }): ReactN
                       aria-current={each.name === method ? "page" : undefined}
                     >
                       <span className="method-name">{each.name}</span>
-                      <Marks method={each} />
+                      <Marks method={each} now={runsNow.get(each.name)} />
                       <span className="method-about">{firstLine(each.description)}</span>
                     </Link>
                   </li>
@@ -107,7 +104,23 @@ export default function ToolsPage({ method }: { method: string | null }): ReactN
   );
 }
 
-export function Marks({ method }: { method: MethodSchema }): ReactNode {
+/** The methods of which there is a run that has not ended, and how that stands. */
+function useRunsNow(): ReadonlyMap<string, string> {
+  const runs = useRuns().filter((run) => run.ended === null);
+  const asking = runs.filter((run) => run.questions.length > 0);
+  return new Map([
+    ...runs.map(({ method }) => [method, "running"] as const),
+    ...asking.map(({ method }) => [method, "asks you"] as const),
+  ]);
+}
+
+export function Marks({ method, now }: { method: MethodSchema; now?: string | undefined }): ReactNode {
+  if (now !== undefined)
+    return (
+      <span className="marks">
+        <span className="badge badge-now">{now}</span>
+      </span>
+    );
   return (
     <span className="marks">
       {method.streaming && <span className="badge">stream</span>}

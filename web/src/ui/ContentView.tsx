@@ -111,6 +111,17 @@ export function resourceOf(resource: Record<string, unknown>): Content {
   return { kind: "file", name, type, data: blob };
 }
 
+/** The data that a resource has as text, if it is all that the text says: large numbers would be others. */
+function dataIn(text: string): unknown {
+  if (!/^[{[]/.test(text)) return null;
+  try {
+    const data: unknown = JSON.parse(text);
+    return JSON.stringify(data) === text ? data : null;
+  } catch {
+    return null;
+  }
+}
+
 function titled(value: Record<string, unknown>, uri: string): { name: string; about: string } {
   const { title, name, description } = value;
   const shown = [title, name].find((one) => typeof one === "string" && one !== "") as string | undefined;
@@ -161,7 +172,7 @@ export function ContentView({ content }: { content: Content }): ReactNode {
       return (
         <div className="content content-text">
           {content.name && <p className="muted">{content.name}</p>}
-          <Json value={content.text} label="text" />
+          <Json value={content.name ? (dataIn(content.text) ?? content.text) : content.text} label="text" />
         </div>
       );
     case "json":

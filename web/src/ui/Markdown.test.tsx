@@ -1,7 +1,7 @@
 // @vitest-environment happy-dom
 import { cleanup, render, screen } from "@testing-library/react";
 import { afterEach, describe, expect, it } from "vitest";
-import { Markdown } from "./Markdown";
+import { Markdown, plainText } from "./Markdown";
 
 afterEach(cleanup);
 
@@ -17,6 +17,20 @@ describe("Markdown", () => {
     expect(screen.getByRole("heading").textContent).toBe("Title");
     expect(screen.getAllByRole("listitem").map((item) => item.textContent)).toEqual(["one", "two"]);
     expect(screen.getAllByRole("cell").map((cell) => cell.textContent)).toEqual(["1", "2"]);
+  });
+
+  it("can be read without its marks", () => {
+    expect(plainText("Place 2 × **tea**, _now_?\n\nSee [the list](https://example.com) and `a*b`.")).toBe(
+      "Place 2 × tea, now? See the list and a*b.",
+    );
+  });
+
+  it("lets lists, quotations and tables run as their text does", () => {
+    const { container } = render(
+      <Markdown text={"- פריט\n\n1. פריט\n\n> ציטוט\n\n| שם |\n|---|\n| עדה |"} />,
+    );
+    const parts = container.querySelectorAll("ul, ol, blockquote, .table-scroll");
+    expect([...parts].map((part) => part.getAttribute("dir"))).toEqual(["auto", "auto", "auto", "auto"]);
   });
 
   it.each([

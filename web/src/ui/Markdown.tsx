@@ -21,6 +21,16 @@ function parsed(text: string): Token[] | null {
   return text.split(/\n[ \t]*\n/).some(isFull) ? null : lexer(text, { gfm: true });
 }
 
+/** What it says without its marks, for places where there is only text. */
+export function plainText(text: string): string {
+  const words = (tokens: Token[]): string =>
+    tokens
+      .map((one) => ("tokens" in one && one.tokens ? words(one.tokens) : "text" in one ? one.text : " "))
+      .join("");
+  const tokens = parsed(text);
+  return tokens === null ? text : words(tokens).replace(/\s+/g, " ").trim();
+}
+
 export const Markdown = memo(function Markdown({ text }: { text: string }): ReactNode {
   const tokens = useMemo(() => parsed(text), [text]);
   if (tokens === null) return <pre className="prose">{text}</pre>;
@@ -55,7 +65,7 @@ function block(token: Token): ReactNode {
       return <Code text={text} language={lang?.split(/\s/)[0] ?? ""} />;
     }
     case "blockquote":
-      return <blockquote>{(token as Tokens.Blockquote).tokens.map(blockWithKey)}</blockquote>;
+      return <blockquote dir="auto">{(token as Tokens.Blockquote).tokens.map(blockWithKey)}</blockquote>;
     case "list":
       return <List list={token as Tokens.List} />;
     case "table":
@@ -80,7 +90,13 @@ function List({ list }: { list: Tokens.List }): ReactNode {
       {item.tokens.filter((token) => token.type !== "checkbox").map(blockWithKey)}
     </li>
   ));
-  return list.ordered ? <ol start={Number(list.start) || 1}>{items}</ol> : <ul>{items}</ul>;
+  return list.ordered ? (
+    <ol dir="auto" start={Number(list.start) || 1}>
+      {items}
+    </ol>
+  ) : (
+    <ul dir="auto">{items}</ul>
+  );
 }
 
 function Table({ table }: { table: Tokens.Table }): ReactNode {
@@ -95,7 +111,7 @@ function Table({ table }: { table: Tokens.Table }): ReactNode {
   );
   return (
     // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reached by keyboard
-    <section className="table-scroll" tabIndex={0} aria-label="Table">
+    <section className="table-scroll" dir="auto" tabIndex={0} aria-label="Table">
       <table>
         <thead>
           <tr>{table.header.map((one, n) => cell(one, "th", n))}</tr>

@@ -47,7 +47,7 @@ function ListView({ list, depth }: { list: unknown[]; depth: number }): ReactNod
             <Readable value={one} depth={depth + 1} />
           </li>
         ))}
-        {list.length > most && <li className="muted">and {list.length - most} more</li>}
+        {list.length > most && <li className="muted data-more">and {list.length - most} more</li>}
       </ol>
     );
   }

@@ -213,7 +213,7 @@ def _language() -> Any:
         import tree_sitter  # noqa: PLC0415  an extra
         import tree_sitter_bash  # noqa: PLC0415  as above
     except ImportError:
-        raise ImportError("bash needs `pip install midcall[bash]`") from None
+        raise ImportError("bash needs `pip install 'midcall[bash]'`") from None
     return tree_sitter.Parser, tree_sitter.Language(tree_sitter_bash.language())
 
 

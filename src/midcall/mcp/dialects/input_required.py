@@ -19,7 +19,7 @@ from midcall.items import Background, Done, Item, Progress, Request, RequestCanc
 from midcall.journal.contract import CallRecord
 from midcall.journal.dialect import Detached
 from midcall.jsonrpc import INTERNAL_ERROR
-from midcall.mcp.elicitation import PART, WAITS_FOR, Given, inexpressible
+from midcall.mcp.elicitation import WAITS_FOR, Given, inexpressible, names_for
 from midcall.mcp.request import McpError, McpRequest, Outcome, error_for
 from midcall.mcp.results import Finish, McpReply, encode_outcome
 
@@ -112,8 +112,8 @@ class InputRequired(Detached):
         if self.call is not None:
             answer = partial(self.call.answer, asked.request_id)
             given.read(key, asked.request_id, asked.request_type, self._given, answer)
-        for name in [one for one in self._given if one == key or one.startswith(f"{key}{PART}")]:
-            del self._given[name]
+        for name in names_for(asked.request_type, key).values():
+            self._given.pop(name, None)
         self.notes.update(given.notes)
         if given.answers:
             self.close(asked.request_id)
