@@ -156,7 +156,7 @@ class Method:
         )
 
         try:
-            self._shape = arguments_shape(function.__name__, fields)
+            self._shape = arguments_shape(function.__name__, fields, as_texts=self.kind == "prompt")
         except TypeError as error:
             raise RegistrationError(f"{name_of(function)}: {misfit(fields) or error}") from error
         self.params = {"properties": {}, **self._shape.schema}

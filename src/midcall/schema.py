@@ -21,6 +21,8 @@ from pydantic import (
     PydanticSchemaGenerationError,
     TypeAdapter,
     ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
     create_model,
 )
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
@@ -56,11 +58,14 @@ class Shape:
         self.validate: Callable[[Any], Any] = _reporting(python_type, self.validate_json)
 
 
-def arguments_shape(name: str, fields: Sequence[tuple[str, Any, Any]]) -> Shape:
+def arguments_shape(name: str, fields: Sequence[tuple[str, Any, Any]], *, as_texts: bool = False) -> Shape:
     """The shape of a method's arguments, from name, type and default of each: a `dict` by their names.
 
-    Raises `TypeError` for a type that JSON cannot describe.
+    If they come `as_texts`, as those of prompts do, a list or an object may be JSON. Raises `TypeError` for a
+    type that JSON cannot describe.
     """
+    if as_texts:
+        fields = [(one, Annotated[kind, WrapValidator(_or_json)], default) for one, kind, default in fields]
     # A parameter whose name pydantic has for itself is a numbered field, known outside by its alias.
     names = {
         field if _is_free(field) else f"p{n}_": (field, kind, default)
@@ -75,6 +80,20 @@ def arguments_shape(name: str, fields: Sequence[tuple[str, Any, Any]]) -> Shape:
     shape = Shape(model)
     shape.validate_json = _dict_validator(model, {own: field for own, (field, _, _) in names.items()})
     return shape
+
+
+def _or_json(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    """The value, checked; a text that is not one may be the JSON of one."""
+    try:
+        return check(value)
+    except ValidationError:
+        try:
+            read = msgspec.json.decode(value) if isinstance(value, str) else None
+        except (ValueError, RecursionError):
+            read = None
+        if not isinstance(read, dict | list):
+            raise
+    return check(read)
 
 
 def misfit(fields: Sequence[tuple[str, Any, Any]]) -> str:

@@ -99,6 +99,25 @@ class Show:
         """Anything."""
         return name
 
+    @resource("show://cover")
+    async def cover(self) -> Image:
+        """A picture."""
+        return Image(b"picture", "image/webp")
+
+    @resource("show://pages")
+    async def pages(self) -> list[Any]:
+        """Texts, pictures and documents."""
+        return ["one", Image(b"two"), Embedded(Document("file:///three.txt", text="three"))]
+
+    @prompt
+    async def compare(self, points: list[Point], by: dict[str, int], note: str | list[str] = "") -> str:
+        """Compare.
+
+        Args:
+            points: which
+        """
+        return f"{points} {by} {note}"
+
     @completion("show://{name}", "name")
     async def names(self, value: str) -> list[str]:
         """Names."""
@@ -207,5 +226,47 @@ def test_what_a_revision_does_not_know_beside_content_does_no_harm(server: HttpS
             completed = await client.result("completion/complete", params)
             assert completed["completion"]["values"] == ["a"]
             assert client.oracle.checked > 6
+
+    drive(run())
+
+
+def test_pictures_and_documents_of_a_resource_are_its_contents(server: HttpServer) -> None:
+    async def run() -> None:
+        async with server.client(MODERN) as client:
+            cover = (await client.result("resources/read", {"uri": "show://cover"}))["contents"]
+            assert cover == [{"uri": "show://cover", "mimeType": "image/webp", "blob": encoded(b"picture")}]
+            pages = (await client.result("resources/read", {"uri": "show://pages"}))["contents"]
+            assert pages == [
+                {"uri": "show://pages", "mimeType": "text/plain", "text": "one"},
+                {"uri": "show://pages", "mimeType": "image/png", "blob": encoded(b"two")},
+                {"uri": "file:///three.txt", "text": "three"},
+            ]
+
+    drive(run())
+
+
+def test_lists_and_objects_for_a_prompt_come_as_json(server: HttpServer) -> None:
+    async def run() -> None:
+        async with server.client(MODERN) as client:
+            prompts = (await client.result("prompts/list"))["prompts"]
+            arguments = next(one["arguments"] for one in prompts if one["name"] == "show.compare")
+            assert [one.get("description") for one in arguments] == [
+                "which (a JSON array)",
+                "a JSON object",
+                None,
+            ]
+
+            async def compare(**arguments: str) -> str:
+                params = {"name": "show.compare", "arguments": arguments}
+                text: str = (await client.result("prompts/get", params))["messages"][0]["content"]["text"]
+                return text
+
+            given = {"points": '[{"x": 1}]', "by": '{"x": 2}'}
+            assert await compare(**given, note="[1]") == "[Point(x=1)] {'x': 2} [1]"
+            for wrong in ("[{}]", "x", "7", '"[]"', "[" * 100_000):
+                params = {"name": "show.compare", "arguments": {**given, "points": wrong}}
+                code, message = await client.error("prompts/get", params)
+                assert code == -32602
+                assert message.startswith("Invalid arguments for show.compare: points")
 
     drive(run())

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from midcall.activation import PART, PERSON_ONLY, TAGS, Activation, Method, RemoteMethod
 from midcall.hub import Hub
-from midcall.json_schema import inlined, joined
+from midcall.json_schema import inlined, joined, without_null
 from midcall.registry import Resolved
 
 _EXPRESSION = re.compile(r"\{[^{}]*\}")
@@ -334,13 +334,22 @@ def _template(found: Resolved) -> Template:
     required = method.params.get("required", [])
     arguments = [
         {"name": one, "required": one in required}
-        | ({"description": schema["description"]} if "description" in schema else {})
+        | ({"description": about} if (about := _about(schema, method.params)) else {})
         for one, schema in method.params["properties"].items()
     ]
     shown = {"name": name, "description": method.description, **_common(method)}
     if arguments:
         shown["arguments"] = arguments
     return Template(found, shown)
+
+
+def _about(schema: dict[str, Any], root: dict[str, Any]) -> str:
+    """What is said of an argument of a prompt, which comes as text."""
+    description: str = schema.get("description", "")
+    kind = without_null(schema, root)[0].get("type")
+    if kind not in ("array", "object"):
+        return description
+    return f"{description} (a JSON {kind})" if description else f"a JSON {kind}"
 
 
 def _common(method: Method) -> dict[str, Any]:

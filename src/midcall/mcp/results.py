@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Raw
 
 from midcall import jsonrpc
-from midcall.content import Content, Document, Listing, Passed, PassedError
+from midcall.content import Audio, Content, Document, Embedded, Image, Listing, Passed, PassedError
 from midcall.errors import BadPage, ProtocolError, ToolError, UnknownResource
 from midcall.items import Data, Error, Item, Log, Progress, to_builtins, to_json
 from midcall.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS
@@ -106,7 +106,7 @@ def resource_result(
         return {**hints, **passed_contents(contents[0], modern=modern)}
     parts: list[Any] = []
     for value in contents:
-        parts += value if isinstance(value, list | tuple) and _is_documents(value) else [value]
+        parts += value if isinstance(value, list | tuple) and _has_documents(value) else [value]
     return {"contents": [_document(uri, mime_type, part) for part in parts], **hints}
 
 
@@ -115,14 +115,18 @@ def no_resource(uri: str, *, modern: bool) -> McpError:
     return McpError(INVALID_PARAMS if modern else -32002, f"Resource not found: {uri}", {"uri": uri})
 
 
-def _is_documents(value: Sequence[Any]) -> bool:
-    return all(isinstance(part, Document) for part in value)
+def _has_documents(value: Sequence[Any]) -> bool:
+    return not value or any(isinstance(part, Document | Embedded | Image | Audio) for part in value)
 
 
 def _document(uri: str, mime_type: str | None, part: Any) -> Document:
     match part:
         case Document():
             return part
+        case Embedded():
+            return part.resource
+        case Image() | Audio():
+            return Document(uri, mime_type or part.mime_type, blob=part.data)
         case str():
             return Document(uri, mime_type or "text/plain", text=part)
         case bytes():
