@@ -372,6 +372,32 @@ def test_a_long_answer_wraps(page: Page, site: Server) -> None:
     assert text.evaluate("e => e.scrollWidth - e.clientWidth") == 0
 
 
+def test_a_long_message_is_folded_and_one_that_is_too_long_stays_where_it_is(
+    page: Page, site: Server
+) -> None:
+    begin(page, site, "think\n" * 40 + "of the end")
+    expect(said(page, "I have thought.")).to_be_visible()
+    bubble = page.locator(".bubble")
+    folded = bubble.bounding_box()
+    shoot(page, "chat-long-message")
+    page.get_by_role("button", name="Show all").click()
+    expect(page.get_by_role("button", name="Show less")).to_be_focused()
+    shown = bubble.bounding_box()
+    assert folded is not None
+    assert shown is not None
+    assert shown["height"] > 2 * folded["height"]
+
+    page.get_by_label("Message").fill("x" * 200_001)
+    page.get_by_role("button", name="Send").click()
+    expect(page.get_by_role("alert")).to_contain_text("has 200,001 letters; at most 200,000 can be sent")
+    assert len(page.get_by_label("Message").input_value()) == 200_001
+    expect(bubble).to_have_count(1)
+    page.get_by_label("Message").fill("think")
+    page.keyboard.press("Enter")
+    expect(bubble).to_have_count(2)
+    expect(page.get_by_role("alert")).to_have_count(0)
+
+
 # --- conversations ----------------------------------------------------------------------------
 
 

@@ -14,6 +14,7 @@ import { announce } from "../ui/Announcer";
 import { Icon } from "../ui/Icon";
 import { MOST_FILES, readFiles, TYPES } from "./attach";
 import type { NewFile } from "./store";
+import { tooLong } from "./transcript";
 
 export function Composer(props: {
   ref: RefObject<HTMLTextAreaElement | null>;
@@ -44,8 +45,9 @@ export function Composer(props: {
   }, [draft, ref]);
   const send = (): void => {
     if (!text || running) return;
-    setFault(null);
-    props.onSend(text);
+    const refused = tooLong(text);
+    setFault(refused);
+    if (refused === null) props.onSend(text);
   };
   const onKey = (event: KeyboardEvent): void => {
     if (event.key !== "Enter" || event.shiftKey || event.nativeEvent.isComposing) return;

@@ -1,5 +1,5 @@
 /** What was said, with the tools that were called in between. It follows its end as long as the person is there. */
-import { memo, type ReactNode, useLayoutEffect, useRef, useState } from "react";
+import { memo, type ReactNode, useId, useLayoutEffect, useRef, useState } from "react";
 import type { ElicitResponse } from "../api/types";
 import { CopyButton } from "../ui/CopyButton";
 import { Dialog } from "../ui/Dialog";
@@ -9,10 +9,14 @@ import { nameText } from "../ui/size";
 import { Media } from "./Parts";
 import type { ChatState, ChatStore } from "./store";
 import { ToolCard } from "./ToolCard";
-import { callsOf, type Entry, questionsOf, type UserEntry } from "./transcript";
+import { callsOf, type Entry, questionsOf, tooLong, type UserEntry } from "./transcript";
 import { When } from "./When";
 
 const NEAR = 80;
+
+/** From how many letters, or lines, what was said is folded. */
+const LONG = 2000;
+const LINES = 24;
 
 export const TranscriptView = memo(function TranscriptView({
   state,
@@ -33,17 +37,18 @@ export const TranscriptView = memo(function TranscriptView({
   // biome-ignore lint/correctness/useExhaustiveDependencies: it follows whatever is added
   useLayoutEffect(() => {
     const box = scroll.current;
+    if (box === null) return;
+    // Whoever has scrolled up is not taken down before that is told.
+    if (box.scrollTop < top.current && isAbove(box, 1)) atEnd.current = false;
     // A question comes into view by itself.
-    if (box !== null && ((atEnd.current && !isAsking) || last?.kind === "user"))
-      box.scrollTop = box.scrollHeight;
+    if ((atEnd.current && !isAsking) || last?.kind === "user") box.scrollTop = box.scrollHeight;
   }, [transcript, isRunning]);
 
   const onScroll = (): void => {
     const box = scroll.current;
     if (box === null) return;
     // Whoever scrolls up, be it a little, reads there.
-    const near = box.scrollTop < top.current ? 1 : NEAR;
-    atEnd.current = box.scrollHeight - box.scrollTop - box.clientHeight <= near;
+    atEnd.current = !isAbove(box, box.scrollTop < top.current ? 1 : NEAR);
     top.current = box.scrollTop;
   };
   const isThinking =
@@ -93,6 +98,10 @@ export const TranscriptView = memo(function TranscriptView({
   );
 });
 
+/** Whether a box is scrolled further from its end than that. */
+const isAbove = (box: HTMLElement, pixels: number): boolean =>
+  box.scrollHeight - box.scrollTop - box.clientHeight > pixels;
+
 interface EntryProps {
   n: number;
   conversation: string | null;
@@ -134,8 +143,10 @@ function UserEntryView(props: EntryProps & { entry: UserEntry }): ReactNode {
   const [draft, setDraft] = useState<string | null>(null);
   const pencil = useRef<HTMLButtonElement>(null);
   if (draft !== null) {
+    const refused = tooLong(draft.trim());
+    const maySend = Boolean(draft.trim()) && isIdle && refused === null;
     const send = (): void => {
-      if (!draft.trim() || !isIdle) return;
+      if (!maySend) return;
       setDraft(null);
       void store.edit(n, draft.trim());
     };
@@ -164,9 +175,14 @@ function UserEntryView(props: EntryProps & { entry: UserEntry }): ReactNode {
             if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) send();
           }}
         />
+        {refused !== null && (
+          <p className="composer-fault" role="alert">
+            <Icon name="alert" /> {refused}
+          </p>
+        )}
         <p className="muted">What follows it is removed. What tools have done stays done.</p>
         <div className="form-actions">
-          <button type="submit" className="button button-primary" disabled={!draft.trim() || !isIdle}>
+          <button type="submit" className="button button-primary" disabled={!maySend}>
             Send again
           </button>
           <button type="button" className="button button-quiet" onClick={cancel}>
@@ -179,9 +195,7 @@ function UserEntryView(props: EntryProps & { entry: UserEntry }): ReactNode {
   return (
     <>
       <h2 className="sr-only">You said</h2>
-      <p className="bubble" data-unsent={entry.unsent !== undefined || undefined}>
-        {entry.text}
-      </p>
+      <Said text={entry.text} unsent={entry.unsent !== undefined} />
       {entry.files?.map((file) =>
         file.id && conversation !== null ? (
           <Media key={file.id} conversation={conversation} part={{ kind: "image", ...file }} file={file.id} />
@@ -216,6 +230,36 @@ function UserEntryView(props: EntryProps & { entry: UserEntry }): ReactNode {
             Retry
           </button>
         </p>
+      )}
+    </>
+  );
+}
+
+/** What the person said; of a long text, the beginning, until all of it is wanted. */
+function Said({ text, unsent }: { text: string; unsent: boolean }): ReactNode {
+  const [isOpen, setOpen] = useState(false);
+  const id = useId();
+  const isLong = text.length > LONG || text.split("\n", LINES + 1).length > LINES;
+  return (
+    <>
+      <p
+        className="bubble"
+        id={id}
+        data-unsent={unsent || undefined}
+        data-folded={(isLong && !isOpen) || undefined}
+      >
+        {text}
+      </p>
+      {isLong && (
+        <button
+          type="button"
+          className="button button-small"
+          aria-expanded={isOpen}
+          aria-controls={id}
+          onClick={() => setOpen(!isOpen)}
+        >
+          {isOpen ? "Show less" : "Show all"}
+        </button>
       )}
     </>
   );

@@ -278,6 +278,17 @@ const noticeOf = ({ message, recoverable }: Failure): Entry => ({
   retry: recoverable,
 });
 
+/** As many letters as the server takes in a message. */
+const MOST_LETTERS = 200_000;
+
+/** Why a text cannot be said, or null. */
+export function tooLong(text: string): string | null {
+  const letters = text.length > MOST_LETTERS ? [...text].length : 0;
+  if (letters <= MOST_LETTERS) return null;
+  const [has, most] = [letters, MOST_LETTERS].map((number) => number.toLocaleString("en"));
+  return `This message has ${has} letters; at most ${most} can be sent.`;
+}
+
 /** How many messages of the person there are. */
 export const countOf = (transcript: Transcript): number =>
   transcript.filter((entry) => entry.kind === "user" && entry.unsent === undefined).length;
