@@ -247,6 +247,12 @@ class Registry:
             pattern for chosen in self._selections if not chosen.prefix for pattern in chosen.unmatched(there)
         ]
 
+    def left_out(self) -> set[str]:
+        """The URIs and names that nothing here has any more, as they are left out."""
+        there = {one.other or one.name for one in self.named()}
+        every = (named for path, one in self._all_activations() for named in _named_below(path, one))
+        return {one.other or one.name for one in every} - there
+
     def named(self) -> list[Selectable]:
         """All that patterns can mean, as far as it is not left out."""
         return [named for path, one in self.activations() for named in _named_below(path, one)]

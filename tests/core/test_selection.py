@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from driving import drive
-from midcall import Hub, completion, connect, method
+from midcall import Hub, completion, connect, method, prompt, resource
 from midcall.cli.inspect import offers
 from midcall.errors import MethodNotFound, RegistrationError, RemoteError
 from midcall.fsm import MachineBuilder
@@ -123,6 +123,57 @@ def test_nobody_else_completes_what_is_left_out() -> None:
 
     assert drive(tried(make())) == [["a"], ["hot"]]
     assert drive(tried(make().restrict(without="tag:admin"))) == [None, None]
+
+
+class Notes:
+    """Notes, of which one is not for everybody."""
+
+    @resource("notes://secret", tags={"admin"})
+    def secret(self) -> str:
+        """The one."""
+        return "secret"
+
+    @resource("notes://{name}")
+    def note(self, name: str) -> str:
+        """Any."""
+        return f"note {name}"
+
+    @prompt("review-secret", tags={"admin"})
+    def review_secret(self) -> str:
+        """Review the one."""
+        return "secret"
+
+    @prompt("review-{name}")
+    def review(self, name: str) -> str:
+        """Review any."""
+        return f"review {name}"
+
+
+def test_no_template_stands_for_what_is_left_out() -> None:
+    async def tried(hub: Hub) -> list[str]:
+        said = []
+        async with connect(hub) as client:
+            for uri in ("notes://other", "notes://secret", "notes://secre%74"):
+                try:
+                    said.append((await client.read(uri))[0]["text"])
+                except RemoteError as error:
+                    said.append(str(error))
+            for name in ("review-other", "review-secret"):
+                try:
+                    said.append((await client.prompt(f"notes.{name}"))["messages"][0]["content"]["text"])
+                except RemoteError as error:
+                    said.append(str(error))
+        return said
+
+    restricted = Hub().register(Notes()).restrict(without="tag:admin")
+    said = drive(tried(restricted))
+    assert said == [
+        "note other",
+        "Resource not found: notes://secret",
+        "Resource not found: notes://secre%74",
+        "review other",
+        "Unknown prompt: notes.review-secret",
+    ]
 
 
 def test_a_resource_is_meant_by_its_uri_as_well() -> None:

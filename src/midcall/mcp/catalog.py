@@ -164,6 +164,8 @@ class Catalog:
         """Prompts with a part in their name."""
         self._others: list[Readable] = []
         """Servers behind, which may have more than they list."""
+        self._left_out = {unquote(one) for one in hub.left_out()}
+        """Names and URIs that no template stands for either."""
         completions: list[tuple[str, Method, tuple[str, ...]]] = []
         for namespace, activation in hub.activations():
             provenance = (hub.name, *([namespace] if namespace else ()))
@@ -200,7 +202,7 @@ class Catalog:
 
     def prompt(self, name: str) -> Template | None:
         """A prompt by its name."""
-        for one in self._named if name not in self.prompts else ():
+        for one in self._named if name not in self.prompts and name not in self._left_out else ():
             names, texts = PART.findall(one.found.name), PART.split(one.found.name)[::2]
             values = _between(texts, name, 1)
             if values is not None:
@@ -244,6 +246,8 @@ class Catalog:
     def find(self, uri: str) -> tuple[Readable, dict[str, str]] | None:
         """What is read at this URI, and with which arguments."""
         exact = self.resources.get(uri)
+        if exact is None and unquote(uri) in self._left_out:
+            return None
         for readable in (exact, *self.templates) if exact is not None else self.templates:
             parts = readable.template.match(uri)
             if parts is not None:
