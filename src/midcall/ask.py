@@ -189,6 +189,7 @@ class Ask:
         to: str | None = None,
     ) -> Asking[bool]:
         """Yes or no. Declining is a no; `default` is only what the client pre-fills."""
+        _check_type("default", default, bool)
         return self._asking(Confirm(message, default), same, key, timeout, priority, to)
 
     def prompt(
@@ -203,6 +204,8 @@ class Ask:
         to: str | None = None,
     ) -> Asking[str]:
         """Free text."""
+        _check_type("default", default, str)
+        _check_type("placeholder", placeholder, str)
         return self._asking(Prompt(message, default, placeholder), same, key, timeout, priority, to)
 
     @overload
@@ -287,6 +290,8 @@ class Ask:
         if isinstance(model, dict):
             message = message or str(model.get("title", "Please fill in"))
             return self._asking(Form(message, model), schema_reader(model), key, timeout, priority, to)
+        if model is None or isinstance(model, str):
+            raise TypeError("What is filled in comes first: ask.form(Order, 'What would you like?')")
         shape = shape_for(model)
         message = message or title_of(model)
         return self._asking(Form(message, shape.schema), reader(shape), key, timeout, priority, to)
@@ -572,6 +577,8 @@ class Ask:
         priority: Priority,
         to: str | None = None,
     ) -> Asking[T]:
+        if not isinstance(question.message, str):
+            raise TypeError(f"The message of a question is a text, not {question.message!r}")
         if priority not in PRIORITIES:
             raise ValueError(f"Unknown priority {priority!r}: use {', '.join(PRIORITIES)}")
         if to is not None:
@@ -599,8 +606,16 @@ def call_of(ask: Ask) -> Call:
     return ask._call
 
 
+def _check_type(name: str, value: Any, wanted: type) -> None:
+    """Raise `TypeError` for what would reach clients as something that they do not expect."""
+    if value is not None and not isinstance(value, wanted):
+        raise TypeError(f"{name}={value!r} is not a {wanted.__name__}")
+
+
 def title_of(model: type[Any]) -> str:
     """The first line of its docstring, unless that is the one that `dataclass` makes; else its name."""
+    if getattr(model, "__module__", "") == "builtins":
+        return "Please fill in"  # what is said of `list` is for programmers
     first = inspect.cleandoc(model.__doc__ or "").partition("\n")[0]
     return model.__name__ if not first or first.startswith(f"{model.__name__}(") else first
 

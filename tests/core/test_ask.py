@@ -425,6 +425,32 @@ def test_the_same_question_cannot_be_asked_twice():
 
 
 @pytest.mark.parametrize(
+    ("ask_wrongly", "message"),
+    [
+        (lambda ask: ask.form("Your order?", dict), r"comes first: ask.form\(Order"),
+        (lambda ask: ask.form(None), r"comes first: ask.form\(Order"),
+        (lambda ask: ask.confirm(5), "message of a question is a text, not 5"),
+        (lambda ask: ask.prompt(None), "message of a question is a text, not None"),
+        (lambda ask: ask.confirm("?", default="yes"), "default='yes' is not a bool"),
+        (lambda ask: ask.prompt("How many?", default=5), "default=5 is not a str"),
+        (lambda ask: ask.prompt("?", placeholder=5), "placeholder=5 is not a str"),
+    ],
+)
+def test_what_clients_would_not_understand_is_refused_when_the_question_is_made(ask_wrongly, message):
+    async def tool(ask):
+        ask_wrongly(ask)
+
+    assert re.search(message, str(outcome_of(tool, []).error))
+
+
+def test_a_form_of_a_type_of_python_itself_has_no_words_for_programmers():
+    async def tool(ask):
+        return ask.form(list[str]).question.message
+
+    assert outcome_of(tool, []).result == "Please fill in"
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"timeout": 0}, "more than 0"),

@@ -8,6 +8,7 @@ import {
   BooleanField,
   ChoiceField,
   ChoicesField,
+  DecimalField,
   JsonField,
   MomentField,
   NumberField,
@@ -35,6 +36,8 @@ export function Field(props: FieldProps): ReactNode {
       return <BooleanField {...given} />;
     case "number":
       return <NumberField {...given} whole={kind.whole} />;
+    case "decimal":
+      return <DecimalField {...given} />;
     case "string":
       return schema.format === "date-time" ? <MomentField {...given} /> : <TextField {...given} />;
     case "file":

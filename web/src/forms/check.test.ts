@@ -116,4 +116,17 @@ describe("a form", () => {
   it("writes names as people do", () => {
     expect(["delay_ms", "flightId", "x"].map(humanName)).toEqual(["Delay ms", "Flight id", "X"]);
   });
+
+  it("takes a decimal as the digits that were written", () => {
+    const price: Schema = {
+      anyOf: [
+        { type: "number", minimum: 0 },
+        { type: "string", pattern: "^x$" },
+      ],
+    };
+    expect(kindOf(price, price).is).toBe("decimal");
+    expect(["1.50", "0.1", 2].flatMap((value) => faults(price, value))).toEqual([]);
+    expect(faults(price, "1,5")).toEqual([": Must be a number"]);
+    expect(faults(price, "-0.1")).toEqual([": Must be 0 or more"]);
+  });
 });

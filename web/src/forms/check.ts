@@ -1,7 +1,7 @@
 /** Checks a value against a schema, as far as `schema` reads it, in words for the person who filled the form. */
 import type { Schema } from "../api/types";
 import { isSimplePattern } from "./bounds";
-import { choicesOf, isObject, kindOf, resolve, Unreadable, withoutNull } from "./schema";
+import { choicesOf, isObject, kindOf, numberIn, resolve, Unreadable, withoutNull } from "./schema";
 
 /** What is wrong, and where: names and positions joined by dots, empty for the whole. */
 export interface Fault {
@@ -35,6 +35,10 @@ export function check(
       return typeof value === "boolean" ? [] : fault("Choose yes or no");
     case "number":
       return checkNumber(own, kind.whole, value).flatMap(fault);
+    case "decimal":
+      return checkNumber(kind.number, false, typeof value === "string" ? numberIn(value) : value).flatMap(
+        fault,
+      );
     case "string":
       return checkText(own, value).flatMap(fault);
     case "file":

@@ -5,7 +5,7 @@ import { Icon } from "../ui/Icon";
 import { check, join } from "./check";
 import { emptied, type FieldProps, useForm } from "./context";
 import { Field, Group } from "./Field";
-import { humanName, initial, isObject, type Kind, resolve, variantName } from "./schema";
+import { humanName, initial, isObject, type Kind, variantName } from "./schema";
 
 /** The fields of an object, without a frame: what a form as a whole consists of. */
 export function Properties(props: {
@@ -15,7 +15,6 @@ export function Properties(props: {
   path: string;
   quiet?: boolean;
 }): ReactNode {
-  const { root } = useForm();
   const value = isObject(props.value) ? props.value : {};
   const set = (name: string, one: unknown): void => {
     const { [name]: _, ...rest } = value;
@@ -28,7 +27,7 @@ export function Properties(props: {
       value={value[name]}
       onChange={(one) => set(name, one)}
       path={join(props.path, name)}
-      label={resolve(schema, root).title ?? humanName(name)}
+      label={schema.title ?? humanName(name)}
       required={props.kind.required.has(name)}
       {...(props.quiet ? { quiet: true } : {})}
     />

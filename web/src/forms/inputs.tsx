@@ -3,7 +3,7 @@ import { type ReactNode, useId, useState } from "react";
 import { same } from "./check";
 import { emptied, type FieldProps, useForm, useIds } from "./context";
 import { Group, Labelled } from "./Field";
-import { type Choice, textOf, Unreadable } from "./schema";
+import { type Choice, numberIn, textOf, Unreadable } from "./schema";
 
 const INPUT_TYPES: Record<string, string> = {
   email: "email",
@@ -133,12 +133,33 @@ export function NumberField(props: FieldProps & { whole: boolean }): ReactNode {
 }
 
 function readNumber(text: string): number | Unreadable | undefined {
-  const trimmed = text.trim();
-  if (trimmed === "") return undefined;
-  const number = Number(trimmed);
-  return /^[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$/i.test(trimmed) && Number.isFinite(number)
-    ? number
-    : new Unreadable(text, "Must be a number");
+  if (text.trim() === "") return undefined;
+  return numberIn(text) ?? new Unreadable(text, "Must be a number");
+}
+
+/** A decimal goes as text, with the digits that the person wrote. */
+export function DecimalField(props: FieldProps): ReactNode {
+  const { disabled, faults } = useForm();
+  const { value, path } = props;
+  return (
+    <Labelled of={props}>
+      {({ id, describedBy }) => (
+        <input
+          id={id}
+          type="text"
+          inputMode="decimal"
+          className="input-short"
+          value={value == null ? "" : String(value)}
+          disabled={disabled}
+          autoComplete="off"
+          aria-describedby={describedBy}
+          aria-invalid={faults.has(path) || undefined}
+          aria-required={props.required || undefined}
+          onChange={(event) => props.onChange(event.target.value.trim() || undefined)}
+        />
+      )}
+    </Labelled>
+  );
 }
 
 export function BooleanField(props: FieldProps): ReactNode {

@@ -26,6 +26,7 @@ export type Kind =
   | { is: "choices"; choices: Choice[] }
   | { is: "boolean" }
   | { is: "number"; whole: boolean }
+  | { is: "decimal"; number: Schema }
   | { is: "string" }
   | { is: "file" }
   | { is: "array"; items: Schema }
@@ -100,6 +101,10 @@ export function kindOf(schema: Schema, root: Schema): Kind {
     return choices.length === 1 && only ? { is: "const", value: only.value } : { is: "choice", choices };
   }
   const variants = schema.anyOf ?? schema.oneOf;
+  const [number, text, more] = variants ?? [];
+  if (number?.type === "number" && text?.type === "string" && text.pattern !== undefined && !more) {
+    return { is: "decimal", number };
+  }
   if (variants !== undefined && schema.properties === undefined) return { is: "union", variants };
   if (Array.isArray(schema.type)) {
     return { is: "union", variants: schema.type.map((type) => ({ ...schema, type })) };
@@ -258,6 +263,13 @@ export function humanName(name: string): string {
     .trim()
     .toLowerCase();
   return words.charAt(0).toUpperCase() + words.slice(1);
+}
+
+/** The number that a text says, if it says one. */
+export function numberIn(text: string): number | undefined {
+  const number = Number(text);
+  const isNumber = /^[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$/i.test(text.trim());
+  return isNumber && Number.isFinite(number) ? number : undefined;
 }
 
 export const textOf = (value: unknown): string => (typeof value === "string" ? value : JSON.stringify(value));

@@ -1,6 +1,7 @@
 // @vitest-environment happy-dom
 import { cleanup, render, screen } from "@testing-library/react";
 import { afterEach, describe, expect, it } from "vitest";
+import { Linked } from "./Linked";
 import { Markdown, plainText } from "./Markdown";
 
 afterEach(cleanup);
@@ -87,5 +88,18 @@ describe("Markdown", () => {
   it("has a way to copy code", () => {
     render(<Markdown text={"```sh\nls\n```"} />);
     expect(screen.getByRole("button", { name: "Copy code" })).toBeTruthy();
+  });
+});
+
+describe("text that is no Markdown", () => {
+  it("has links, where an address ends with its sentence", () => {
+    render(
+      <Linked text={"See (http://a.example/q/x_y?z=1), *not* javascript:alert(1) or https://b.example."} />,
+    );
+    const links = screen.getAllByRole("link") as HTMLAnchorElement[];
+    expect(links.map((link) => link.href)).toEqual(["http://a.example/q/x_y?z=1", "https://b.example/"]);
+    expect(document.body.textContent).toBe(
+      "See (http://a.example/q/x_y?z=1), *not* javascript:alert(1) or https://b.example.",
+    );
   });
 });

@@ -2,6 +2,7 @@
 import type { ReactNode } from "react";
 import { humanName, isObject } from "../forms/schema";
 import { Json } from "./Json";
+import { Linked } from "./Linked";
 
 /** Of lists, and fields of objects; fewer of those that are inside another. A browser stands still with many more. */
 const MOST_ROWS = 50;
@@ -14,7 +15,11 @@ export function Readable({ value, depth = 0 }: { value: unknown; depth?: number 
   if (typeof value === "boolean") return value ? "yes" : "no";
   if (typeof value === "string" && value.length > MOST_LETTERS) return <Json value={value} label="text" />;
   if (typeof value === "string" || typeof value === "number")
-    return <span className="data-text">{String(value)}</span>;
+    return (
+      <span className="data-text">
+        <Linked text={String(value)} />
+      </span>
+    );
   if (depth >= MOST_DEPTH) return <Json value={value} />;
   if (Array.isArray(value)) return <ListView list={value} depth={depth} />;
   const fields = Object.entries(value);

@@ -1,0 +1,1 @@
+var e=[`bytes`,`kB`,`MB`,`GB`],t=e=>e.replace(/[\p{Cc}\p{Cf}]/gu,``);function n(t){let n=t,r=0;for(;n>=999.5&&r<e.length-1;)n/=1e3,r+=1;return`${r===0||n>=9.95?Math.round(n):n.toFixed(1)} ${e[r]}`}export{n,t};
