@@ -130,7 +130,7 @@ class Twins:
         """One."""
         return "one"
 
-    @method("a:b")
+    @method("a.b")
     async def two(self) -> str:
         """Two."""
         return "two"

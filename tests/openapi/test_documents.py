@@ -259,7 +259,7 @@ def test_a_gigantic_document_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_without_a_reader_of_yaml_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
-    with pytest.raises(RegistrationError, match=r"pip install midcall\[yaml\]"):
+    with pytest.raises(RegistrationError, match=r"pip install 'midcall\[yaml\]'"):
         hub_of(DOCUMENT)
 
 

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from driving import LIMIT, until
 from mcp_oracle import MODERN, Oracle
-from peers import LARGE, StdioWire, close_pipes, command, environment, free_port, wait_for
+from peers import LARGE, Said, StdioWire, close_pipes, command, environment, free_port, wait_for
 
 META = "io.modelcontextprotocol/"
 KEY = base64.b64encode(b"k" * 32).decode()
@@ -482,12 +482,13 @@ def http_server(target: str = "mcp_app:hub", **more: str) -> Iterator[HttpServer
         stderr=subprocess.PIPE,
         env=mcp_environment(**more),
     )
+    said = Said(process)
     try:
         wait_for(f"http://127.0.0.1:{port}/health")
         yield HttpServer(port)
     finally:
         process.terminate()
-        output, errors = process.communicate(timeout=LIMIT)
+        output, errors = said.all()
     assert process.returncode == 0, errors.decode()
     assert b"Traceback" not in errors, errors.decode()
     assert output == b"", "standard output is not for logs"

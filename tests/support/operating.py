@@ -21,7 +21,7 @@ import asyncpg
 import postgres_server
 from driving import LIMIT
 from mcp_peers import FORMS, META, MODERN
-from peers import HERE, command, environment, free_port, wait_for
+from peers import HERE, Said, command, environment, free_port, wait_for
 
 ADMIN = "admin-0123456789abcdef"
 ADA = "ada-0123456789abcdef"
@@ -67,6 +67,7 @@ class Server:
         self._options = ("--journal", str(self.journal), *options) if journal else options
         self._more = more
         self._process: subprocess.Popen[str] | None = None
+        self._said: Said[str] | None = None
 
     @property
     def url(self) -> str:
@@ -94,13 +95,15 @@ class Server:
             stderr=subprocess.PIPE,
             text=True,
         )
+        self._said = Said(self._process)
         wait_for(f"{self.url}/health")
 
     def stop(self, number: int = signal.SIGTERM) -> str:
         """Stop it; gives what it has logged."""
         assert self._process is not None
+        assert self._said is not None
         self._process.send_signal(number)
-        _, errors = self._process.communicate(timeout=LIMIT)
+        _, errors = self._said.all()
         self.log += errors
         if number != signal.SIGKILL:
             assert self._process.returncode == 0, errors

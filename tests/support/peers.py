@@ -4,14 +4,16 @@ import asyncio
 import itertools
 import json
 import os
+import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, AnyStr, Generic, Protocol
 
 from websockets.asyncio.client import ClientConnection, connect
 
@@ -219,6 +221,25 @@ async def socket_peer(url: str) -> AsyncIterator[Peer]:
     """A raw WebSocket to a server that is there."""
     async with connect(url, max_size=None) as socket:
         yield Peer(SocketWire(socket))
+
+
+class Said(Generic[AnyStr]):
+    """What a process says while it runs: from a pipe that nobody reads, it would stop when that is full."""
+
+    def __init__(self, process: "subprocess.Popen[AnyStr]") -> None:
+        self._process = process
+        self._said: tuple[AnyStr, AnyStr] | None = None
+        self._reading = threading.Thread(target=self._read, daemon=True)
+        self._reading.start()
+
+    def all(self) -> tuple[AnyStr, AnyStr]:
+        """Its output and its errors, when it and all that it has started have ended."""
+        self._reading.join(LIMIT)
+        assert self._said is not None, "it has not ended"
+        return self._said
+
+    def _read(self) -> None:
+        self._said = self._process.communicate()
 
 
 def wait_for(url: str) -> None:

@@ -43,7 +43,7 @@ def is_flat(asked: dict[str, Any]) -> None:
         "size": {"type": "string", "enum": ["1", "2", "3"], "default": "2"},
         "first": {
             "type": "string",
-            "title": "Topping",
+            "title": "First",
             "description": "What goes on top.",
             "enum": ["cheese", "olives"],
         },

@@ -565,11 +565,20 @@ class DurableCalls:
             call.abort(reason)
             if not dialect.journaled or await self._has_ended(call_id, dialect.record.segment):
                 return True
+        found = await self.journal.load(call_id)
         ended = await self.journal.end(call_id, "aborted", outcome, time.time() + KEEP)
         if dialect is not None and self.live.get(call_id) is dialect:
+            self.stop(call_id, reason)
+        elif ended and found is not None:
+            await self.forwarding.stop(found[0], reason)
+        return ended
+
+    def stop(self, call_id: str, reason: str) -> None:
+        """Stop what runs here of a call that somebody has ended, and tell whoever waits for it."""
+        dialect = self.live.get(call_id)
+        if dialect is not None:
             dialect.discard(over=True)
             dialect.stopped(Aborted(reason))
-        return ended
 
     async def _has_ended(self, call_id: str, segment: int) -> bool:
         """Wait until an aborted call has ended; but not for ever. It may have been about to wait."""

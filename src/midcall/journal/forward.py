@@ -1,4 +1,5 @@
-"""Answers for a call that another worker holds go to that worker, which writes them down and says so.
+"""What is for a call that another worker holds goes to that worker: answers, which it writes down, saying so,
+and that somebody has ended the call.
 
 A call that waits may be at work all the same, in another branch: then only the worker that has its coroutine
 may go on with it (see `dialect`). Whoever answers it elsewhere does not have to know.
@@ -36,6 +37,11 @@ class _ForwardedAnswers(Struct, tag="answers"):
     by_caller: bool = True
 
 
+class _ForwardedEnd(Struct, tag="end"):
+    call_id: str
+    reason: str
+
+
 class _ForwardReply(Struct, tag="reply", omit_defaults=True):
     number: int
     taken: bool = False
@@ -45,7 +51,7 @@ class _ForwardReply(Struct, tag="reply", omit_defaults=True):
     """What was expected of an answer."""
 
 
-_decode = msgspec.json.Decoder(_ForwardedAnswers | _ForwardReply).decode
+_decode = msgspec.json.Decoder(_ForwardedAnswers | _ForwardedEnd | _ForwardReply).decode
 
 
 class Forwarding:
@@ -85,6 +91,12 @@ class Forwarding:
             raise WrongAnswer(told.wrong)
         return told.taken
 
+    async def stop(self, record: CallRecord, reason: str) -> None:
+        """Tell the worker that holds a call that it has been ended. Without, it finds out when it writes."""
+        if record.owner is not None:
+            with contextlib.suppress(JournalError):
+                await self._channel.post(record.owner, msgspec.json.encode(_ForwardedEnd(record.id, reason)))
+
     def _take(self, message: bytes) -> None:
         try:
             came = _decode(message)
@@ -92,6 +104,8 @@ class Forwarding:
             return  # of another version of midcall
         if isinstance(came, _ForwardedAnswers):
             self._durable.spawn(self._give(came))
+        elif isinstance(came, _ForwardedEnd):
+            self._durable.stop(came.call_id, came.reason)
         elif (reply := self._replies.get(came.number)) is not None and not reply.done():
             reply.set_result(came)
 

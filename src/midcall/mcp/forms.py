@@ -141,7 +141,7 @@ class FormRound(Struct, frozen=True):
     schema: Schema
 
 
-class _Filled(NamedTuple):
+class _Read(NamedTuple):
     """What came back for an object, as a value."""
 
     value: dict[str, Any]
@@ -174,7 +174,7 @@ class _Object(Struct, frozen=True):
         for one in self.inside.values():
             yield from one.rounds(optional)
 
-    def read(self, contents: Mapping[str, Any]) -> _Filled:
+    def read(self, contents: Mapping[str, Any]) -> _Read:
         content = contents.get(self.path, {})
         if not isinstance(content, dict):
             raise WrongAnswer("the content of the form, as an object")
@@ -193,7 +193,7 @@ class _Object(Struct, frozen=True):
                 complete = complete and inner.complete
             elif one.nullable:
                 value[name] = None
-        return _Filled(value, given, changed, complete)
+        return _Read(value, given, changed, complete)
 
 
 def form_rounds(schema: Schema, title: str) -> dict[str, FormRound]:
