@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -442,8 +442,25 @@ def test_a_call_that_runs_is_aborted(server: Server) -> None:
     answering.join()
 
 
-def test_a_call_that_another_server_runs_is_aborted_and_its_caller_is_told(tmp_path: Path) -> None:
-    with Server(tmp_path) as one, Server(tmp_path, "--admin") as other:
+def abort_at_another_server(folder: Path) -> None:
+    with Server(folder, "--admin") as other:
+        call = until(lambda: other.get("/admin/calls?status=running").json["calls"])[0]
+        aborted = other.post(f"/admin/calls/{call['id']}/abort", {"reason": "Enough"})
+        assert aborted.json["status"] == "aborted"
+
+
+def abort_in_the_journal(folder: Path) -> None:
+    place = ("--journal", str(folder / "journal.db"))
+    listed = until(lambda: midcall("calls", "list", "--status", "running", "--json", *place).stdout)
+    aborted = midcall("calls", "abort", json.loads(listed)["id"], "--reason", "Enough", *place)
+    assert aborted.returncode == 0, aborted.stderr
+
+
+@pytest.mark.parametrize("abort", [abort_at_another_server, abort_in_the_journal])
+def test_a_call_that_a_server_runs_is_aborted_from_elsewhere_and_its_caller_is_told(
+    tmp_path: Path, abort: Callable[[Path], None]
+) -> None:
+    with Server(tmp_path) as one:
         asked = one.call("shop.slow_after", seconds=LIMIT)
         (key,) = asked["inputRequests"]
         said: list[Any] = []
@@ -456,9 +473,7 @@ def test_a_call_that_another_server_runs_is_aborted_and_its_caller_is_told(tmp_p
 
         waiting = threading.Thread(target=wait)
         waiting.start()
-        call = until(lambda: other.get("/admin/calls?status=running").json["calls"])[0]
-        aborted = other.post(f"/admin/calls/{call['id']}/abort", {"reason": "Enough"})
-        assert aborted.json["status"] == "aborted"
+        abort(tmp_path)
         waiting.join(LIMIT)
         assert said, "it does not go on for as long as it would"
         with pytest.raises(AssertionError, match="Enough"):

@@ -47,7 +47,7 @@ from midcall.journal.contract import (
 )
 from midcall.journal.dialect import Detached
 from midcall.journal.durable import PATIENCE, DurableCalls
-from midcall.journal.forward import Forwarded
+from midcall.journal.forward import Forwarded, stop_elsewhere
 from midcall.journal.seal import is_key, shared_keys
 from midcall.journal.state import (
     Asked,
@@ -282,6 +282,8 @@ class Admin:
         outcome = b"{}" if kind is None else kind.aborted(reason)
         if self._durable is None:
             ended = await self.journal.end(call_id, "aborted", outcome, time.time() + KEEP)
+            if ended:
+                await stop_elsewhere(self.journal, record, reason)
         else:
             ended = await self._durable.abort(call_id, reason, outcome)
         if not ended:

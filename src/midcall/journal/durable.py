@@ -52,7 +52,7 @@ from midcall.journal.contract import (
     Taking,
 )
 from midcall.journal.dialect import PAUSES, Detached
-from midcall.journal.forward import Forwarded, Forwarding
+from midcall.journal.forward import Forwarded, Forwarding, stop_elsewhere
 from midcall.journal.kept_questions import KeptQuestions
 from midcall.journal.links import Links
 from midcall.journal.memory import MemoryJournal
@@ -570,7 +570,7 @@ class DurableCalls:
         if dialect is not None and self.live.get(call_id) is dialect:
             self.stop(call_id, reason)
         elif ended and found is not None:
-            await self.forwarding.stop(found[0], reason)
+            await stop_elsewhere(self.journal, found[0], reason)
         return ended
 
     def stop(self, call_id: str, reason: str) -> None:

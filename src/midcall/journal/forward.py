@@ -15,7 +15,8 @@ import msgspec
 from msgspec import Struct
 
 from midcall.errors import JournalError, MidcallError, UnknownQuestion, WrongAnswer
-from midcall.journal.contract import CallRecord
+from midcall.journal.bus import Channel
+from midcall.journal.contract import CallRecord, Journal
 from midcall.journal.dialect import Detached
 
 if TYPE_CHECKING:
@@ -51,7 +52,17 @@ class _ForwardReply(Struct, tag="reply", omit_defaults=True):
     """What was expected of an answer."""
 
 
+_CHANNEL = "answers"
+
 _decode = msgspec.json.Decoder(_ForwardedAnswers | _ForwardedEnd | _ForwardReply).decode
+
+
+async def stop_elsewhere(journal: Journal, record: CallRecord, reason: str) -> None:
+    """Tell the worker that held a call that it has been ended. Else that finds out when it next writes."""
+    if record.owner is not None:
+        with contextlib.suppress(JournalError):
+            sent = msgspec.json.encode(_ForwardedEnd(record.id, reason))
+            await Channel(journal, _CHANNEL).post(record.owner, sent)
 
 
 class Forwarding:
@@ -59,7 +70,7 @@ class Forwarding:
 
     def __init__(self, durable: "DurableCalls") -> None:
         self._durable = durable
-        self._channel = durable.bus.channel("answers", self._take)
+        self._channel = durable.bus.channel(_CHANNEL, self._take)
         self._numbers = itertools.count()
         self._replies: dict[int, asyncio.Future[_ForwardReply]] = {}
 
@@ -90,12 +101,6 @@ class Forwarding:
         if told.wrong is not None:
             raise WrongAnswer(told.wrong)
         return told.taken
-
-    async def stop(self, record: CallRecord, reason: str) -> None:
-        """Tell the worker that holds a call that it has been ended. Without, it finds out when it writes."""
-        if record.owner is not None:
-            with contextlib.suppress(JournalError):
-                await self._channel.post(record.owner, msgspec.json.encode(_ForwardedEnd(record.id, reason)))
 
     def _take(self, message: bytes) -> None:
         try:
