@@ -134,15 +134,24 @@ def _encode_foreign(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A path, an address, a URL, a secret and the like, as pydantic writes them."""
+    """A path, an address, a URL and the like, as pydantic writes them.
+
+    A secret is not sent, nor are the asterisks for it: they would be taken for it.
+    """
     from pydantic_core import PydanticSerializationError, to_jsonable_python  # noqa: PLC0415  slow to import
 
+    is_secret = hasattr(value, "get_secret_value")
     try:
-        if not isinstance(value, Iterator):  # what can be read but once, and a result is written twice
+        # What can be read but once is not, as a result is written twice; a part of JSON comes here as a key.
+        if not is_secret and not isinstance(
+            value, Iterator | list | tuple | dict | set | frozenset | bool | None
+        ):
             return to_jsonable_python(value)
     except PydanticSerializationError:
         pass
     hint = ": is an `await` missing?" if isinstance(value, Awaitable) else ""
+    if is_secret:
+        hint = ": if that is what you want, send its get_secret_value()"
     raise TypeError(f"A value of type {type(value).__name__} cannot be sent as JSON{hint}")
 
 

@@ -521,10 +521,16 @@ def choices(schema: Schema) -> list[Any] | None:
     return [one["const"] for one in found] if found and all("const" in one for one in found) else None
 
 
+_DECIMAL = ("^[+-]?(", "^(?!^[-+.]*$)")
+"""How the patterns begin by which midcall and pydantic describe a decimal that comes as text."""
+
+
 def without_decimal(schema: Schema) -> Schema:
     """A decimal, which may come as text too, as a number; any other schema as it is."""
     match variants(schema):
-        case [{"type": "number"} as number, {"type": "string", "pattern": _}]:
+        case [{"type": "number"} as number, {"type": "string", "pattern": str(pattern)}] if (
+            pattern.startswith(_DECIMAL)
+        ):
             return {**number, **{key: one for key, one in schema.items() if key not in ("anyOf", "oneOf")}}
     return schema
 

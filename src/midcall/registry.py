@@ -6,7 +6,7 @@ nothing: that is the hub's part.
 """
 
 import inspect
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple, Self, TypeVar, Unpack, overload
 
 from midcall import decorators
@@ -247,11 +247,11 @@ class Registry:
             pattern for chosen in self._selections if not chosen.prefix for pattern in chosen.unmatched(there)
         ]
 
-    def left_out(self) -> set[str]:
-        """The URIs and names that nothing here has any more, as they are left out."""
-        there = {one.other or one.name for one in self.named()}
-        every = (named for path, one in self._all_activations() for named in _named_below(path, one))
-        return {one.other or one.name for one in every} - there
+    def left_out(self) -> tuple[set[str], set[str]]:
+        """The URIs of resources, and the names of prompts, that are left out, so that nothing has them."""
+        uris, names = _uris_and_prompts(self.activations())
+        all_uris, all_names = _uris_and_prompts(self._all_activations())
+        return all_uris - uris, all_names - names
 
     def named(self) -> list[Selectable]:
         """All that patterns can mean, as far as it is not left out."""
@@ -497,6 +497,15 @@ def _activations_below(
         else:
             for path, nested in _activations_below(child, children):
                 yield f"{namespace}.{path}" if path else namespace, nested
+
+
+def _uris_and_prompts(activations: Iterable[tuple[str, Activation]]) -> tuple[set[str], set[str]]:
+    uris: set[str] = set()
+    names: set[str] = set()
+    for path, one in activations:
+        uris.update(method.extras["uri"] for method in one.resources)
+        names.update(f"{path}.{name}" if path else name for name in one.prompts)
+    return uris, names
 
 
 def _named(path: str, method: Method, uri: str = "") -> Selectable:

@@ -65,7 +65,7 @@ def arguments_shape(name: str, fields: Sequence[tuple[str, Any, Any]], *, as_tex
     type that JSON cannot describe.
     """
     if as_texts:
-        fields = [(one, Annotated[kind, WrapValidator(_or_json)], default) for one, kind, default in fields]
+        fields = list(_or_jsons(name, fields))
     # A parameter whose name pydantic has for itself is a numbered field, known outside by its alias.
     names = {
         field if _is_free(field) else f"p{n}_": (field, kind, default)
@@ -80,6 +80,18 @@ def arguments_shape(name: str, fields: Sequence[tuple[str, Any, Any]], *, as_tex
     shape = Shape(model)
     shape.validate_json = _dict_validator(model, {own: field for own, (field, _, _) in names.items()})
     return shape
+
+
+def _or_jsons(name: str, fields: Sequence[tuple[str, Any, Any]]) -> Iterator[tuple[str, Any, Any]]:
+    """The same fields; for what may be a list or an object, JSON is taken too."""
+    from midcall.json_schema import followed, variants  # noqa: PLC0415  only where there are prompts
+
+    root = arguments_shape(name, fields).schema
+    for one, kind, default in fields:
+        schema = root["properties"][one]
+        forms = [followed(form, root) for form in (schema, *variants(schema))]
+        is_data = any(form.get("type") in ("array", "object") for form in forms)
+        yield one, Annotated[kind, WrapValidator(_or_json)] if is_data else kind, default
 
 
 def _or_json(value: Any, check: ValidatorFunctionWrapHandler) -> Any:

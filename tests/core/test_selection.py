@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from driving import drive
-from midcall import Hub, completion, connect, method, prompt, resource
+from midcall import Hub, completion, connect, listing, method, prompt, resource
 from midcall.cli.inspect import offers
+from midcall.content import Listing
 from midcall.errors import MethodNotFound, RegistrationError, RemoteError
 from midcall.fsm import MachineBuilder
 from midcall.testing import run
@@ -128,6 +129,14 @@ def test_nobody_else_completes_what_is_left_out() -> None:
 class Notes:
     """Notes, of which one is not for everybody."""
 
+    @method("review-all", tags={"admin"})
+    def review_all(self) -> None:
+        """A tool of the name that a prompt has."""
+
+    @listing("notes://{name}")
+    def notes(self, after: str | None) -> Listing:
+        return Listing([{"uri": f"notes://{name}", "name": name} for name in ("secret", "other", "./Secret")])
+
     @resource("notes://secret", tags={"admin"})
     def secret(self) -> str:
         """The one."""
@@ -153,12 +162,13 @@ def test_no_template_stands_for_what_is_left_out() -> None:
     async def tried(hub: Hub) -> list[str]:
         said = []
         async with connect(hub) as client:
-            for uri in ("notes://other", "notes://secret", "notes://secre%74"):
+            assert [one["uri"] for one in await client.resources()] == ["notes://other"]
+            for uri in ("notes://other", "notes://secret", "notes://secre%74", "notes://se\tcret#"):
                 try:
                     said.append((await client.read(uri))[0]["text"])
                 except RemoteError as error:
                     said.append(str(error))
-            for name in ("review-other", "review-secret"):
+            for name in ("review-other", "review-all", "review-secret"):
                 try:
                     said.append((await client.prompt(f"notes.{name}"))["messages"][0]["content"]["text"])
                 except RemoteError as error:
@@ -171,7 +181,9 @@ def test_no_template_stands_for_what_is_left_out() -> None:
         "note other",
         "Resource not found: notes://secret",
         "Resource not found: notes://secre%74",
+        "Resource not found: notes://se\tcret#",
         "review other",
+        "review all",
         "Unknown prompt: notes.review-secret",
     ]
 

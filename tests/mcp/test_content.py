@@ -5,10 +5,12 @@ The oracle looks at each message; with `MCP_SCHEMAS` set, by the schema of the c
 
 import base64
 from collections.abc import Iterator
-from typing import Any
+from datetime import date
+from typing import Annotated, Any
 
 import pytest
 from msgspec import Struct
+from pydantic import Strict
 
 from driving import drive
 from mcp_peers import LEGACY, MODERN, HttpServer, http_server
@@ -110,13 +112,19 @@ class Show:
         return ["one", Image(b"two"), Embedded(Document("file:///three.txt", text="three"))]
 
     @prompt
-    async def compare(self, points: list[Point], by: dict[str, int], note: str | list[str] = "") -> str:
+    async def compare(
+        self,
+        points: list[Point],
+        by: dict[str, int],
+        note: str | list[str] = "",
+        day: Annotated[date, Strict()] = date.min,
+    ) -> str:
         """Compare.
 
         Args:
             points: which
         """
-        return f"{points} {by} {note}"
+        return f"{points} {by} {note} {day.year}"
 
     @completion("show://{name}", "name")
     async def names(self, value: str) -> list[str]:
@@ -254,6 +262,7 @@ def test_lists_and_objects_for_a_prompt_come_as_json(server: HttpServer) -> None
                 "which (a JSON array)",
                 "a JSON object",
                 None,
+                None,
             ]
 
             async def compare(**arguments: str) -> str:
@@ -262,7 +271,8 @@ def test_lists_and_objects_for_a_prompt_come_as_json(server: HttpServer) -> None
                 return text
 
             given = {"points": '[{"x": 1}]', "by": '{"x": 2}'}
-            assert await compare(**given, note="[1]") == "[Point(x=1)] {'x': 2} [1]"
+            said = await compare(**given, note="[1]", day="2030-01-02")
+            assert said == "[Point(x=1)] {'x': 2} [1] 2030"
             for wrong in ("[{}]", "x", "7", '"[]"', "[" * 100_000):
                 params = {"name": "show.compare", "arguments": {**given, "points": wrong}}
                 code, message = await client.error("prompts/get", params)

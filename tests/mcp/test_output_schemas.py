@@ -101,7 +101,7 @@ class Give:
 
     @method
     async def secret(self) -> SecretStr:
-        """A text that is not shown."""
+        """A text that is not sent."""
         return SecretStr("word")
 
     @method
@@ -124,6 +124,11 @@ class Give:
         endless: list[Any] = []
         endless.append(endless)
         return endless
+
+    @method
+    async def keyed(self) -> Any:
+        """Keys that JSON does not have."""
+        return {("a", "b"): 1}
 
     @method
     async def failing(self) -> Failing:
@@ -215,7 +220,6 @@ GIVEN = [
     ("path", {}, "/tmp"),
     ("address", {}, "127.0.0.1"),
     ("url", {}, "https://example.com/a"),
-    ("secret", {}, "**********"),
     ("row", {}, ["/w=="]),
     ("own", {}, "text"),
     ("asked", {}, 7),
@@ -231,6 +235,8 @@ GIVEN = [
 
 REFUSED = [
     ("itself", "A value that contains itself, or is nested too deeply, cannot be sent"),
+    ("secret", r"A value of type SecretStr cannot be sent as JSON: .* its get_secret_value\(\)"),
+    ("keyed", "A value of type tuple cannot be sent as JSON"),
     ("failing", "Error serializing to JSON: ZeroDivisionError: division by zero"),
     ("opaque", "A value of type object cannot be sent as JSON"),
     ("forgotten", r"A value of type coroutine cannot be sent as JSON: is an `await` missing\?"),

@@ -568,15 +568,19 @@ class DurableCalls:
         found = await self.journal.load(call_id)
         ended = await self.journal.end(call_id, "aborted", outcome, time.time() + KEEP)
         if dialect is not None and self.live.get(call_id) is dialect:
-            self.stop(call_id, reason)
+            dialect.discard(over=True)
+            dialect.stopped(Aborted(reason))
         elif ended and found is not None:
             await stop_elsewhere(self.journal, found[0], reason)
         return ended
 
     def stop(self, call_id: str, reason: str) -> None:
-        """Stop what runs here of a call that somebody has ended, and tell whoever waits for it."""
+        """Stop what runs here of a call that somebody has ended elsewhere, and tell whoever waits for it.
+
+        One that is about to run finds out by itself: nobody waits for it yet who could be told.
+        """
         dialect = self.live.get(call_id)
-        if dialect is not None:
+        if dialect is not None and dialect.call is not None and dialect.call.task is not None:
             dialect.discard(over=True)
             dialect.stopped(Aborted(reason))
 

@@ -162,7 +162,8 @@ class McpCalls:
         self._server.hub.calls.admit(request.caller.principal)
         lister = listers[int(number)]
         others = f"{int(number) + 1}:" if int(number) + 1 < len(listers) else None
-        finish = partial(listing_result, part, lister.prefix, first, number, others, request.caller.revision)
+        known = (part, lister.prefix, first, number, others, self._server.catalog.is_left_out)
+        finish = partial(listing_result, *known, request.caller.revision)
         wanted = WantedCall(f"{part}/list", lister.found, to_json({"after": after or None}), finish)
         self._start(request, session, wanted, None)
 

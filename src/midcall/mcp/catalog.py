@@ -91,6 +91,19 @@ class AnyText:
         return None if _between(self._texts, uri, 0) is None else {"uri": uri}
 
 
+def _comparable(uri: str) -> str:
+    """A URI as any server may read it, for whether it is another way to write one that is left out."""
+    shown = "".join(letter for letter in unquote(uri) if letter.isprintable() and letter != " ")
+    scheme, _, rest = shown.casefold().partition(":")
+    segments: list[str] = []
+    for segment in rest.partition("#")[0].removesuffix("?").split("/"):
+        if segment == "..":
+            del segments[-1:]
+        elif segment != ".":
+            segments.append(segment)
+    return f"{scheme}:{'/'.join(segments).rstrip('/')}"
+
+
 # --- what a hub offers ----------------------------------------------------------------------------------
 
 
@@ -164,8 +177,9 @@ class Catalog:
         """Prompts with a part in their name."""
         self._others: list[Readable] = []
         """Servers behind, which may have more than they list."""
-        self._left_out = {unquote(one) for one in hub.left_out()}
-        """Names and URIs that no template stands for either."""
+        uris, self._prompts_left_out = hub.left_out()
+        self._uris_left_out = {_comparable(uri) for uri in uris}
+        """What no template stands for either."""
         completions: list[tuple[str, Method, tuple[str, ...]]] = []
         for namespace, activation in hub.activations():
             provenance = (hub.name, *([namespace] if namespace else ()))
@@ -202,7 +216,8 @@ class Catalog:
 
     def prompt(self, name: str) -> Template | None:
         """A prompt by its name."""
-        for one in self._named if name not in self.prompts and name not in self._left_out else ():
+        is_elsewhere = name in self.prompts or name in self._prompts_left_out
+        for one in () if is_elsewhere else self._named:
             names, texts = PART.findall(one.found.name), PART.split(one.found.name)[::2]
             values = _between(texts, name, 1)
             if values is not None:
@@ -232,6 +247,12 @@ class Catalog:
         """What suggests values for an argument; a server behind does so for all of them."""
         return self.completers.get((of, argument)) or self.completers.get((of, ""))
 
+    def is_left_out(self, part: str, shown: Mapping[str, Any]) -> bool:
+        """Whether an item of a list, as a `@listing` gives it, is one that is left out."""
+        if part == "prompts":
+            return shown.get("name") in self._prompts_left_out
+        return bool(self._uris_left_out) and _comparable(str(shown.get("uri"))) in self._uris_left_out
+
     def changed_since(self, before: "Catalog") -> list[str]:
         """Which of `tools`, `prompts` and `resources` are listed otherwise than before."""
         return [part for part, shown in self._lists().items() if shown != before._lists()[part]]
@@ -246,7 +267,7 @@ class Catalog:
     def find(self, uri: str) -> tuple[Readable, dict[str, str]] | None:
         """What is read at this URI, and with which arguments."""
         exact = self.resources.get(uri)
-        if exact is None and unquote(uri) in self._left_out:
+        if exact is None and self._uris_left_out and _comparable(uri) in self._uris_left_out:
             return None
         for readable in (exact, *self.templates) if exact is not None else self.templates:
             parts = readable.template.match(uri)

@@ -184,6 +184,7 @@ def listing_result(
     first: list[Any],
     number: str,
     others: str | None,
+    is_left_out: Callable[[str, Mapping[str, Any]], bool],
     revision: str,
     contents: Sequence[Any],
     failure: Error | None,
@@ -194,6 +195,7 @@ def listing_result(
     _check(failure)
     page = contents[0] if contents and isinstance(contents[0], Listing) else Listing()
     named = [{**one, "name": f"{prefix}{one['name']}"} if part == "prompts" else one for one in page.items]
+    named = [one for one in named if not is_left_out(part, one)]
     more = others if page.next is None else f"{number}:{page.next}"
     result = list_result(part, [*first, *named], more, revision)
     return {**result, "ttlMs": 0} if "ttlMs" in result else result

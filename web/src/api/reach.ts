@@ -19,11 +19,14 @@ export function useAnswer<T>(
   useEffect(() => {
     const abort = new AbortController();
     let isAsking = false;
+    let isStale = false;
     const look = async (): Promise<void> => {
+      isStale = isAsking;
       if (isAsking) return;
       isAsking = true;
       const found = await untilReached(ask, abort.signal, (failure) => setError(readable(failure)));
       isAsking = false;
+      if (isStale && !abort.signal.aborted) void look(); // what has changed meanwhile may not be in the answer
       if (found === null) return;
       setAnswer(found);
       setError(null);

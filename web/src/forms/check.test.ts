@@ -121,9 +121,11 @@ describe("a form", () => {
     const price: Schema = {
       anyOf: [
         { type: "number", minimum: 0 },
-        { type: "string", pattern: "^x$" },
+        { type: "string", pattern: "^[+-]?(\\d+)$" },
       ],
     };
+    const width: Schema = { anyOf: [{ type: "number" }, { type: "string", pattern: "^auto$" }] };
+    expect(kindOf(width, width).is).toBe("union");
     expect(kindOf(price, price).is).toBe("decimal");
     expect(["1.50", "0.1", 2].flatMap((value) => faults(price, value))).toEqual([]);
     expect(faults(price, "1,5")).toEqual([": Must be a number"]);

@@ -92,6 +92,9 @@ export function withoutNull(schema: Schema, root: Schema): { nullable: boolean; 
   return { nullable: false, schema: own };
 }
 
+/** How patterns of midcall and of pydantic begin, by which a decimal comes as text. */
+const DECIMAL = /^\^(\[\+-\]\?\(|\(\?!\^\[-\+\.\]\*\$\))/;
+
 /** How a value of this schema (resolved, and without null) is edited. */
 export function kindOf(schema: Schema, root: Schema): Kind {
   if (schema.const !== undefined) return { is: "const", value: schema.const };
@@ -102,7 +105,7 @@ export function kindOf(schema: Schema, root: Schema): Kind {
   }
   const variants = schema.anyOf ?? schema.oneOf;
   const [number, text, more] = variants ?? [];
-  if (number?.type === "number" && text?.type === "string" && text.pattern !== undefined && !more) {
+  if (number?.type === "number" && text?.type === "string" && DECIMAL.test(text.pattern ?? "") && !more) {
     return { is: "decimal", number };
   }
   if (variants !== undefined && schema.properties === undefined) return { is: "union", variants };

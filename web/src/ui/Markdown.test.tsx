@@ -21,6 +21,9 @@ describe("Markdown", () => {
   });
 
   it("can be read without its marks", () => {
+    expect(plainText("Buy\n\n- tea\n- *milk*\n\n| a | b |\n|---|---|\n| 1 | 2 |")).toBe(
+      "Buy tea milk a b 1 2",
+    );
     expect(plainText("Place 2 × **tea**, _now_?\n\nSee [the list](https://example.com) and `a*b`.")).toBe(
       "Place 2 × tea, now? See the list and a*b.",
     );

@@ -23,10 +23,16 @@ function parsed(text: string): Token[] | null {
 
 /** What it says without its marks, for places where there is only text. */
 export function plainText(text: string): string {
-  const words = (tokens: Token[]): string =>
-    tokens
-      .map((one) => ("tokens" in one && one.tokens ? words(one.tokens) : "text" in one ? one.text : " "))
-      .join("");
+  const words = (tokens: readonly Token[]): string => tokens.map((one) => wordsOf(one)).join("");
+  const wordsOf = (token: Token): string => {
+    if (token.type === "list")
+      return (token as Tokens.List).items.map((one) => ` ${words(one.tokens)}`).join("");
+    if (token.type === "table") {
+      const { header, rows } = token as Tokens.Table;
+      return [...header, ...rows.flat()].map((one) => ` ${words(one.tokens)}`).join("");
+    }
+    return "tokens" in token && token.tokens ? words(token.tokens) : "text" in token ? token.text : " ";
+  };
   const tokens = parsed(text);
   return tokens === null ? text : words(tokens).replace(/\s+/g, " ").trim();
 }
