@@ -140,7 +140,7 @@ def _plain(value: Any) -> Any:
     """
     from pydantic_core import PydanticSerializationError, to_jsonable_python  # noqa: PLC0415  slow to import
 
-    is_secret = hasattr(value, "get_secret_value")
+    is_secret = hasattr(type(value), "get_secret_value")  # what a value itself says may be anything
     try:
         # What can be read but once is not, as a result is written twice; a part of JSON comes here as a key.
         if not is_secret and not isinstance(
@@ -165,6 +165,10 @@ def to_json(value: Any) -> bytes:
         return _encoder.encode(value)
     except RecursionError:
         raise ValueError("A value that contains itself, or is nested too deeply, cannot be sent") from None
+    except (TypeError, ValueError):
+        raise
+    except Exception as error:  # of a value's own code
+        raise TypeError(f"A value cannot be sent as JSON: {type(error).__name__}: {error}") from error
 
 
 def to_builtins(value: Any) -> Any:

@@ -6,6 +6,7 @@ pydantic is slow to import, so the modules that `import midcall` loads import th
 method or form is first read.
 """
 
+import contextlib
 import itertools
 import types
 import weakref
@@ -21,8 +22,6 @@ from pydantic import (
     PydanticSchemaGenerationError,
     TypeAdapter,
     ValidationError,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
     create_model,
 )
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
@@ -64,8 +63,6 @@ def arguments_shape(name: str, fields: Sequence[tuple[str, Any, Any]], *, as_tex
     If they come `as_texts`, as those of prompts do, a list or an object may be JSON. Raises `TypeError` for a
     type that JSON cannot describe.
     """
-    if as_texts:
-        fields = list(_or_jsons(name, fields))
     # A parameter whose name pydantic has for itself is a numbered field, known outside by its alias.
     names = {
         field if _is_free(field) else f"p{n}_": (field, kind, default)
@@ -79,33 +76,36 @@ def arguments_shape(name: str, fields: Sequence[tuple[str, Any, Any]], *, as_tex
         raise TypeError(_first_line(error)) from error
     shape = Shape(model)
     shape.validate_json = _dict_validator(model, {own: field for own, (field, _, _) in names.items()})
+    if as_texts:
+        shape.validate_json = _texts_read(shape.schema, shape.validate_json)
     return shape
 
 
-def _or_jsons(name: str, fields: Sequence[tuple[str, Any, Any]]) -> Iterator[tuple[str, Any, Any]]:
-    """The same fields; for what may be a list or an object, JSON is taken too."""
+def _texts_read(schema: dict[str, Any], check: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    """The same check of arguments that come as texts: what is a list or an object is read from its JSON."""
     from midcall.json_schema import followed, variants  # noqa: PLC0415  only where there are prompts
 
-    root = arguments_shape(name, fields).schema
-    for one, kind, default in fields:
-        schema = root["properties"][one]
-        forms = [followed(form, root) for form in (schema, *variants(schema))]
-        is_data = any(form.get("type") in ("array", "object") for form in forms)
-        yield one, Annotated[kind, WrapValidator(_or_json)] if is_data else kind, default
+    def kinds(one: dict[str, Any]) -> set[Any]:
+        forms = [followed(form, schema) for form in (one, *variants(followed(one, schema)))]
+        return {form.get("type") for form in forms}
 
+    fields = {name: kinds(one) for name, one in schema.get("properties", {}).items()}
+    data = {name for name, found in fields.items() if found & {"array", "object"} and "string" not in found}
 
-def _or_json(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
-    """The value, checked; a text that is not one may be the JSON of one."""
-    try:
-        return check(value)
-    except ValidationError:
+    def read(encoded: bytes) -> bytes:
         try:
-            read = msgspec.json.decode(value) if isinstance(value, str) else None
-        except (ValueError, RecursionError):
-            read = None
-        if not isinstance(read, dict | list):
-            raise
-    return check(read)
+            given = msgspec.json.decode(encoded or b"{}", type=dict[str, msgspec.Raw])
+        except (msgspec.DecodeError, RecursionError):
+            return encoded  # it is told what is wrong with it
+        for name in data & given.keys():
+            if bytes(given[name])[:1] == b'"':
+                with contextlib.suppress(msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+                    text = msgspec.json.decode(given[name], type=str)
+                    if isinstance(msgspec.json.decode(text), list | dict):
+                        given[name] = msgspec.Raw(text.encode())
+        return msgspec.json.encode(given)
+
+    return (lambda encoded: check(read(encoded))) if data else check
 
 
 def misfit(fields: Sequence[tuple[str, Any, Any]]) -> str:

@@ -135,7 +135,9 @@ class Notes:
 
     @listing("notes://{name}")
     def notes(self, after: str | None) -> Listing:
-        return Listing([{"uri": f"notes://{name}", "name": name} for name in ("secret", "other", "./Secret")])
+        return Listing(
+            [{"uri": f"notes://{name}", "name": name} for name in ("secret", "other", "./secret", "Secret#1")]
+        )
 
     @resource("notes://secret", tags={"admin"})
     def secret(self) -> str:
@@ -162,7 +164,7 @@ def test_no_template_stands_for_what_is_left_out() -> None:
     async def tried(hub: Hub) -> list[str]:
         said = []
         async with connect(hub) as client:
-            assert [one["uri"] for one in await client.resources()] == ["notes://other"]
+            assert [one["uri"] for one in await client.resources()] == ["notes://other", "notes://Secret#1"]
             for uri in ("notes://other", "notes://secret", "notes://secre%74", "notes://se\tcret#"):
                 try:
                     said.append((await client.read(uri))[0]["text"])

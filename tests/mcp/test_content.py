@@ -117,14 +117,16 @@ class Show:
         points: list[Point],
         by: dict[str, int],
         note: str | list[str] = "",
-        day: Annotated[date, Strict()] = date.min,
+        day: Annotated[date, Strict()] | None = None,
+        days: list[Annotated[date, Strict()]] | None = None,
     ) -> str:
         """Compare.
 
         Args:
             points: which
         """
-        return f"{points} {by} {note} {day.year}"
+        years = [one.year for one in (*([day] if day else []), *(days or []))]
+        return f"{points} {by} {note} {years}"
 
     @completion("show://{name}", "name")
     async def names(self, value: str) -> list[str]:
@@ -263,6 +265,7 @@ def test_lists_and_objects_for_a_prompt_come_as_json(server: HttpServer) -> None
                 "a JSON object",
                 None,
                 None,
+                "a JSON array",
             ]
 
             async def compare(**arguments: str) -> str:
@@ -271,8 +274,8 @@ def test_lists_and_objects_for_a_prompt_come_as_json(server: HttpServer) -> None
                 return text
 
             given = {"points": '[{"x": 1}]', "by": '{"x": 2}'}
-            said = await compare(**given, note="[1]", day="2030-01-02")
-            assert said == "[Point(x=1)] {'x': 2} [1] 2030"
+            said = await compare(**given, note="[1]", day="2030-01-02", days='["2031-01-02"]')
+            assert said == "[Point(x=1)] {'x': 2} [1] [2030, 2031]"
             for wrong in ("[{}]", "x", "7", '"[]"', "[" * 100_000):
                 params = {"name": "show.compare", "arguments": {**given, "points": wrong}}
                 code, message = await client.error("prompts/get", params)

@@ -126,6 +126,16 @@ class Give:
         return endless
 
     @method
+    async def proxied(self) -> Any:
+        """An object that has code of its own for each attribute."""
+
+        class Proxy:
+            def __getattr__(self, name: str) -> Any:
+                raise KeyError(name)
+
+        return Proxy()
+
+    @method
     async def keyed(self) -> Any:
         """Keys that JSON does not have."""
         return {("a", "b"): 1}
@@ -236,6 +246,7 @@ GIVEN = [
 REFUSED = [
     ("itself", "A value that contains itself, or is nested too deeply, cannot be sent"),
     ("secret", r"A value of type SecretStr cannot be sent as JSON: .* its get_secret_value\(\)"),
+    ("proxied", "A value .*cannot be sent as JSON"),
     ("keyed", "A value of type tuple cannot be sent as JSON"),
     ("failing", "Error serializing to JSON: ZeroDivisionError: division by zero"),
     ("opaque", "A value of type object cannot be sent as JSON"),

@@ -93,15 +93,15 @@ class AnyText:
 
 def _comparable(uri: str) -> str:
     """A URI as any server may read it, for whether it is another way to write one that is left out."""
-    shown = "".join(letter for letter in unquote(uri) if letter.isprintable() and letter != " ")
-    scheme, _, rest = shown.casefold().partition(":")
+    shown = "".join(letter for letter in unquote(uri) if letter.isprintable()).strip()
+    scheme, _, rest = shown.partition(":")
     segments: list[str] = []
-    for segment in rest.partition("#")[0].removesuffix("?").split("/"):
+    for segment in rest.split("/"):
         if segment == "..":
             del segments[-1:]
         elif segment != ".":
             segments.append(segment)
-    return f"{scheme}:{'/'.join(segments).rstrip('/')}"
+    return f"{scheme.lower()}:{'/'.join(segments).rstrip('/')}"
 
 
 # --- what a hub offers ----------------------------------------------------------------------------------
@@ -251,7 +251,13 @@ class Catalog:
         """Whether an item of a list, as a `@listing` gives it, is one that is left out."""
         if part == "prompts":
             return shown.get("name") in self._prompts_left_out
-        return bool(self._uris_left_out) and _comparable(str(shown.get("uri"))) in self._uris_left_out
+        return self._has_left_out(str(shown.get("uri")))
+
+    def _has_left_out(self, uri: str) -> bool:
+        whole = uri.partition("#")[0].removesuffix("?")
+        return bool(self._uris_left_out) and not self._uris_left_out.isdisjoint(
+            map(_comparable, (uri, whole))
+        )
 
     def changed_since(self, before: "Catalog") -> list[str]:
         """Which of `tools`, `prompts` and `resources` are listed otherwise than before."""
@@ -267,7 +273,7 @@ class Catalog:
     def find(self, uri: str) -> tuple[Readable, dict[str, str]] | None:
         """What is read at this URI, and with which arguments."""
         exact = self.resources.get(uri)
-        if exact is None and self._uris_left_out and _comparable(uri) in self._uris_left_out:
+        if exact is None and self._has_left_out(uri):
             return None
         for readable in (exact, *self.templates) if exact is not None else self.templates:
             parts = readable.template.match(uri)

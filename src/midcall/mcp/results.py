@@ -107,7 +107,8 @@ def resource_result(
     parts: list[Any] = []
     for value in contents:
         parts += value if isinstance(value, list | tuple) and _has_documents(value) else [value]
-    return {"contents": [_document(uri, mime_type, part) for part in parts], **hints}
+    several = len(parts) > 1
+    return {"contents": [_document(uri, mime_type, part, several=several) for part in parts], **hints}
 
 
 def no_resource(uri: str, *, modern: bool) -> McpError:
@@ -119,14 +120,16 @@ def _has_documents(value: Sequence[Any]) -> bool:
     return not value or any(isinstance(part, Document | Embedded | Image | Audio) for part in value)
 
 
-def _document(uri: str, mime_type: str | None, part: Any) -> Document:
+def _document(uri: str, mime_type: str | None, part: Any, *, several: bool) -> Document:
+    """The type that was declared is that of a picture too, unless there is more than that."""
     match part:
         case Document():
             return part
         case Embedded():
             return part.resource
         case Image() | Audio():
-            return Document(uri, mime_type or part.mime_type, blob=part.data)
+            own = part.mime_type if several else mime_type or part.mime_type
+            return Document(uri, own, blob=part.data)
         case str():
             return Document(uri, mime_type or "text/plain", text=part)
         case bytes():

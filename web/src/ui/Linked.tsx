@@ -2,7 +2,8 @@
 import type { ReactNode } from "react";
 import { SafeLink } from "./Markdown";
 
-const ADDRESS = /(https?:\/\/[^\s<>"'`]*[^\s<>"'`.,;:!?)\]}])/;
+/** Brackets are a part of it in pairs, and what ends a sentence is not, at its end. */
+const ADDRESS = /(https?:\/\/(?:\([^\s<>"()]*\)|[^\s<>"()])*(?:\([^\s<>"()]*\)|[^\s<>"().,;:!?\]}'`*]))/;
 
 export function Linked({ text }: { text: string }): ReactNode {
   return text.split(ADDRESS).map((part, n) =>

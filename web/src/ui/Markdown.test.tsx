@@ -21,6 +21,7 @@ describe("Markdown", () => {
   });
 
   it("can be read without its marks", () => {
+    expect(plainText("# Title\nText")).toBe("Title Text");
     expect(plainText("Buy\n\n- tea\n- *milk*\n\n| a | b |\n|---|---|\n| 1 | 2 |")).toBe(
       "Buy tea milk a b 1 2",
     );
@@ -95,14 +96,16 @@ describe("Markdown", () => {
 });
 
 describe("text that is no Markdown", () => {
-  it("has links, where an address ends with its sentence", () => {
-    render(
-      <Linked text={"See (http://a.example/q/x_y?z=1), *not* javascript:alert(1) or https://b.example."} />,
-    );
+  it("has links, where an address ends with its sentence, and keeps its brackets", () => {
+    const text =
+      "See (http://a.example/q/x_y?z=1), *not* javascript:alert(1) or https://b.example. https://c.example/A_(b)!";
+    render(<Linked text={text} />);
     const links = screen.getAllByRole("link") as HTMLAnchorElement[];
-    expect(links.map((link) => link.href)).toEqual(["http://a.example/q/x_y?z=1", "https://b.example/"]);
-    expect(document.body.textContent).toBe(
-      "See (http://a.example/q/x_y?z=1), *not* javascript:alert(1) or https://b.example.",
-    );
+    expect(links.map((link) => link.href)).toEqual([
+      "http://a.example/q/x_y?z=1",
+      "https://b.example/",
+      "https://c.example/A_(b)",
+    ]);
+    expect(document.body.textContent).toBe(text);
   });
 });

@@ -21,9 +21,12 @@ function parsed(text: string): Token[] | null {
   return text.split(/\n[ \t]*\n/).some(isFull) ? null : lexer(text, { gfm: true });
 }
 
+const BLOCKS = new Set(["heading", "code", "list", "table", "paragraph", "blockquote"]);
+
 /** What it says without its marks, for places where there is only text. */
 export function plainText(text: string): string {
-  const words = (tokens: readonly Token[]): string => tokens.map((one) => wordsOf(one)).join("");
+  const words = (tokens: readonly Token[]): string =>
+    tokens.map((one) => (BLOCKS.has(one.type) ? `${wordsOf(one)} ` : wordsOf(one))).join("");
   const wordsOf = (token: Token): string => {
     if (token.type === "list")
       return (token as Tokens.List).items.map((one) => ` ${words(one.tokens)}`).join("");
