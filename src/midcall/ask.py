@@ -11,6 +11,7 @@ import inspect
 import math
 import random
 import uuid
+import warnings
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, Generic, Literal, TypeVar, overload
 
@@ -121,7 +122,13 @@ class Asking(Generic[T]):
     def __await__(self) -> Generator[Any, None, T]:
         return self._ask().__await__()
 
+    def __del__(self) -> None:
+        if not self._asked:
+            said = f"A question was never asked, {self.question.message!r}: add `await`"
+            warnings.warn(said, RuntimeWarning, stacklevel=2)
+
     def __bool__(self) -> bool:
+        self._asked = True  # which is said here
         raise TypeError("A question has no truth value before it is answered: add `await`")
 
     def read(self, payload: Any) -> T:
@@ -472,6 +479,11 @@ class Ask:
         return self._all(askings)
 
     async def _all(self, askings: tuple[Asking[Any], ...]) -> tuple[Any, ...]:
+        given: tuple[Any, ...] = askings
+        for one in given:
+            if not isinstance(one, Asking):
+                hint = ": write ask.all(*them)" if isinstance(one, list | tuple) else ""
+                raise TypeError(f"ask.all takes questions, not a {type(one).__name__}{hint}")
         for asking in askings:
             asking.begin()
         answers = [asking.fallback for asking in askings]

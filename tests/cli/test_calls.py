@@ -215,7 +215,7 @@ def test_several_answers_and_refusals(server: Server) -> None:
     id = calls.only()
     for argv, message in (
         (("one=z",), 'Wrong answer: expected one of a, b for "Which one?"'),
-        (("nothing=1",), "No open question is 'nothing', only: one, some, where"),
+        (("nothing=1",), "No open question is 'nothing', only: one (select: Which one?), some (sel"),
         (('where={"floor": 2}',), "a value that fits the schema"),
     ):
         refused = calls("answer", id, *argv)
@@ -369,7 +369,11 @@ def test_a_fork_that_cannot_be_answered_so_does_not_stay(server: Server, way: An
     calls = way(server)
     id = calls.only()
     for given, code, words in (
-        ("nonsense=1", NOT_ANSWERED, "No open question is 'nonsense', only: one, some, where"),
+        (
+            "nonsense=1",
+            NOT_ANSWERED,
+            "No open question is 'nonsense', only: one (select: Which one?), some (sel",
+        ),
         ("one=c", NOT_ANSWERED, "Which one?"),
         ("one", USAGE, "An answer is KEY=VALUE"),
     ):

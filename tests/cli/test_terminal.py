@@ -90,6 +90,41 @@ def test_a_form_is_asked_field_by_field_and_again_when_it_does_not_fit() -> None
         assert session.ends() == SUCCESS
 
 
+def test_lists_that_were_entered_are_kept_when_the_form_is_asked_again() -> None:
+    with call("talk.party") as session:
+        session.sees("hosts", '["Lovelace, Ada","Bob"]')
+        session.types(ENTER)
+        session.sees("way", "10")
+        session.types(ENTER)
+        session.sees("Add one to guests?")
+        session.types("y")
+        session.sees("guests.1.name")
+        session.types("Ann" + ENTER)
+        session.sees("Add another to guests?")
+        session.types("n")
+        session.sees("plates")
+        session.types("0" + ENTER)
+        session.sees("Wrong answer: expected", "hosts", '["Lovelace, Ada","Bob"]')
+        session.types(ENTER)
+        session.sees("way", "10")
+        session.types(ENTER)
+        session.sees("Keep the 1 that guests has?", "(Y/n)")
+        session.types(ENTER)
+        session.sees("Add another to guests?")
+        session.types("n")
+        session.sees("plates", "0")
+        session.types("\b3" + ENTER)
+        session.sees('"Lovelace, Ada"', '"way": "10\\u00a0km"', '"Ann"', '"plates": 3')
+        assert session.ends() == SUCCESS
+
+
+def test_what_is_too_long_for_a_line_of_a_choice_goes_on_in_the_next() -> None:
+    with call("talk.long") as session:
+        session.sees("Which?", "word39", "short", "indeed")
+        session.types(ENTER)
+        assert session.ends() == SUCCESS
+
+
 def test_what_may_be_left_out_of_a_form_is_left_out_with_a_key() -> None:
     with call("talk.order") as session:
         session.sees("note", "string or null, may be empty")

@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import functools
+import gc
 import math
 import re
 import threading
@@ -406,6 +407,22 @@ def test_or_else_refuses_a_question_that_it_does_not_know():
 # --- mistakes of authors --------------------------------------------------------------------
 
 
+def test_a_question_that_nobody_awaits_is_told_of():
+    async def tool(ask):
+        ask.confirm("Delete?")
+        gc.collect()
+
+    with pytest.warns(RuntimeWarning, match=r"never asked, 'Delete\?': add `await`"):
+        outcome_of(tool, [])
+
+
+def test_what_is_no_question_is_not_asked_with_others():
+    async def tool(ask):
+        await ask.all([begun(30)])
+
+    assert str(outcome_of(tool, []).error).endswith("not a list: write ask.all(*them)")
+
+
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_a_forgotten_await_is_an_error_and_never_a_yes(kind):
     async def tool(ask):
@@ -445,7 +462,9 @@ def test_what_clients_would_not_understand_is_refused_when_the_question_is_made(
 
 def test_a_form_of_a_type_of_python_itself_has_no_words_for_programmers():
     async def tool(ask):
-        return ask.form(list[str]).question.message
+        asking = ask.form(list[str])
+        asking.begin()
+        return asking.question.message
 
     assert outcome_of(tool, []).result == "Please fill in"
 
@@ -517,13 +536,20 @@ def test_a_question_that_nobody_answers_times_out_and_is_withdrawn():
     assert outcome.items[1].reason == "timed out"
 
 
+def begun(seconds):
+    """A question of no call, as it is being asked."""
+    asking = Asking(None, Confirm("?"), bool, seconds, "normal")
+    asking.begin()
+    return asking
+
+
 @pytest.mark.parametrize(
     ("seconds", "said"),
     [(0.5, "0.5 seconds"), (1, "1 second"), (30, "30 seconds"), (90, "1.5 minutes"), (7 * 86_400, "7 days")],
 )
 def test_a_question_that_timed_out_while_no_process_ran_tells_the_whole_time(seconds, said):
     def question():
-        return Asking(None, Confirm("?"), bool, seconds, "normal")
+        return begun(seconds)
 
     async def main():
         before = question()
@@ -537,10 +563,10 @@ def test_a_question_that_timed_out_while_no_process_ran_tells_the_whole_time(sec
 
 def test_a_question_that_is_asked_again_by_another_process_keeps_its_time():
     async def main():
-        before = Asking(None, Confirm("?"), bool, 30, "normal")
+        before = begun(30)
         recall_answers(Trace("c", kept=True), [before])
         before.since = time.time() - 10
-        again = Asking(None, Confirm("?"), bool, 30, "normal")
+        again = begun(30)
         recall_answers(Trace("c", [asked(before)], kept=True), [again])
         assert (again.since, again.timeout) == (before.since, pytest.approx(30))
         assert asked(again) == asked(before)

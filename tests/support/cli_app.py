@@ -23,6 +23,19 @@ class Visitor(BaseModel):
     news: bool = False
 
 
+class Guest(BaseModel):
+    name: str
+
+
+class Party(BaseModel):
+    """Who comes."""
+
+    hosts: list[str] = ["Lovelace, Ada", "Bob"]
+    way: str = "10\u00a0km"
+    guests: list[Guest]
+    plates: int = Field(ge=1)
+
+
 class Topping(Enum):
     HAM = "ham"
     EGG = "egg"
@@ -101,6 +114,17 @@ class Talk:
     async def visitor(self, ask: Ask) -> Visitor:
         """Ask for a form."""
         return await ask.form(Visitor)
+
+    @method
+    async def party(self, ask: Ask) -> Party:
+        """Ask for a form with lists."""
+        return await ask.form(Party)
+
+    @method
+    async def long(self, ask: Ask) -> str:
+        """Ask for one of what is long."""
+        words = " ".join(f"word{n}" for n in range(40))
+        return await ask.select("Which?", [("a", words, f"{words} indeed"), ("b", "short")])
 
     @method
     async def order(self, ask: Ask) -> Order:

@@ -9,7 +9,10 @@ export function KeyDialog(): ReactNode {
   if (question === null) return null;
   return (
     <Dialog title="A key is needed">
-      <p>{question} The key is kept in this tab only, until it is closed.</p>
+      <p>
+        {/[.!?]$/.test(question) ? question : `${question}.`} The key is kept in this tab only, until it is
+        closed.
+      </p>
       <form
         className="form"
         onSubmit={(event) => {

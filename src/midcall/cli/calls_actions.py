@@ -282,7 +282,8 @@ def _match(questions: Mapping[str, AnyQuestion], pair: str) -> tuple[str, Answer
 
 class _NoSuchQuestion(UnknownQuestion):
     def __init__(self, word: str, questions: Mapping[str, AnyQuestion]) -> None:
-        MidcallError.__init__(self, f"No open question is {word!r}, only: {', '.join(questions)}")
+        asked = ", ".join(f"{key} ({one.kind}: {one.message})" for key, one in questions.items())
+        MidcallError.__init__(self, f"No open question is {word!r}, only: {asked}")
 
 
 _NOWHEN = Metadata((), "", 0)
@@ -314,7 +315,8 @@ class _Person:
 
 
 def _show_table(calls: Sequence[Mapping[str, Any]]) -> None:
-    rows = table("age", "id", "method", "status", "principal", "asks", "expires in", wraps=("asks",))
+    titles = ("age", "id", "method", "status", "principal", "asks", "expires in")
+    rows = table(*titles, wraps=titles[2:])
     now = dt.datetime.now(dt.UTC)
     for call in calls:
         asks = "; ".join(one["message"] for one in call["questions"])

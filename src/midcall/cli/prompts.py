@@ -8,13 +8,13 @@ drawn on standard error, so that standard output carries data alone.
 import asyncio
 import datetime as dt
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
 import questionary
 from prompt_toolkit.application import Application
-from prompt_toolkit.filters import is_done
+from prompt_toolkit.filters import Always, is_done
 from prompt_toolkit.layout import ConditionalContainer, FormattedTextControl, HSplit, Window
 from prompt_toolkit.output import create_output
 
@@ -160,18 +160,21 @@ class Prompts:
         if item.kind in ("string", "integer", "number", "decimal"):
             text = await self._text(
                 label,
-                ", ".join(map(str, before or ())),
+                _with_commas(before or ()),
                 f"{field.type}, with commas",
                 lambda text: next(filter(None, (_fault(item, one) for one in _commas(text))), True),
             )
             return [item.read(one) for one in _commas(text)]
+        if item.kind != "file" and not item.fields:
+            return MISSING
+        made: list[Any] = list(before or ())
+        if made and not await self._confirm(f"Keep the {len(made)} that {label} has?", True):
+            made = []
         if item.kind == "file":
-            paths: list[str] = []
-            while text := await self._path(f"{label}, file {len(paths) + 1}", True):
-                paths.append(text)
-            return [file_text(path) for path in paths]
+            while text := await self._path(f"{label}, file {len(made) + 1}", True):
+                made.append(file_text(text))
+            return made
         if item.fields:
-            made: list[Any] = []
             while await self._confirm(f"Add {'another' if made else 'one'} to {label}?", False):
                 one: dict[str, Any] = {}
                 await self._fields(item.fields, one, f"{field.name}.{len(made) + 1}.")
@@ -200,15 +203,17 @@ class Prompts:
         validate: Callable[[str], bool | str] | None = None,
     ) -> str:
         hint = [("class:instruction", printable(placeholder))] if placeholder else None
+        shown = printable(default or "")
         prompt = questionary.text(
             printable(message),
-            default=printable(default or ""),
+            default=shown,
             validate=validate,
             placeholder=hint,
             output=self._output,
             validate_while_typing=False,
         )
-        return str(await self._run(prompt))
+        text = str(await self._run(prompt))
+        return text if default is None or text != shown else default
 
     async def _choose(self, message: str, choices: list[questionary.Choice], first: Any = None) -> Any:
         prompt = questionary.select(printable(message), choices, default=first, output=self._output)
@@ -220,6 +225,8 @@ class Prompts:
         return list(await self._run(prompt))
 
     async def _run(self, prompt: questionary.Question) -> Any:
+        for window in prompt.application.layout.find_all_windows():
+            window.wrap_lines = Always()  # of a choice that is longer than a line too
         if self._until is not None:
             _count_down(prompt.application, self._until)
         try:
@@ -305,7 +312,17 @@ def _no_file(path: str) -> str | None:
 
 
 def _commas(text: str) -> list[str]:
+    """The elements of a list that is written with commas, or as JSON."""
+    given = read_json(text) if text.lstrip().startswith("[") else MISSING
+    if isinstance(given, list):
+        return [_as_text(one) for one in given]
     return [one.strip() for one in text.split(",") if one.strip()]
+
+
+def _with_commas(elements: Sequence[Any]) -> str:
+    """A list as text that `_commas` reads: as JSON, if that is needed."""
+    text = ", ".join(map(str, elements))
+    return text if _commas(text) == list(map(str, elements)) else msgspec.json.encode(elements).decode()
 
 
 def _as_text(value: Any) -> str:

@@ -263,7 +263,9 @@ def public_url(args: argparse.Namespace) -> str | None:
 def _module(text: str) -> Path:
     """A file of JavaScript."""
     path = Path(text).absolute()
-    if path.suffix not in (".js", ".mjs") or not path.is_file():
+    if not path.is_file():
+        raise argparse.ArgumentTypeError(f"there is no file {text!r}")
+    if path.suffix not in (".js", ".mjs"):
         raise argparse.ArgumentTypeError(f"{text!r} is not a JavaScript file (.js)")
     return path
 

@@ -84,6 +84,7 @@ function checkNumber(schema: Schema, whole: boolean, value: unknown): string[] {
   if (typeof value !== "number" || !Number.isFinite(value))
     return [whole ? "Must be a whole number" : "Must be a number"];
   if (whole && !Number.isInteger(value)) return ["Must be a whole number"];
+  if (whole && !Number.isSafeInteger(value)) return [`Must not be beyond ${Number.MAX_SAFE_INTEGER} here`];
   const { minimum, maximum, exclusiveMinimum, exclusiveMaximum, multipleOf } = schema;
   if (minimum !== undefined && value < minimum) return [`Must be ${minimum} or more`];
   if (maximum !== undefined && value > maximum) return [`Must be ${maximum} or less`];
