@@ -11,7 +11,6 @@ import inspect
 import math
 import random
 import uuid
-import warnings
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, Generic, Literal, TypeVar, overload
 
@@ -122,13 +121,7 @@ class Asking(Generic[T]):
     def __await__(self) -> Generator[Any, None, T]:
         return self._ask().__await__()
 
-    def __del__(self) -> None:
-        if not self._asked:
-            said = f"A question was never asked, {self.question.message!r}: add `await`"
-            warnings.warn(said, RuntimeWarning, stacklevel=2)
-
     def __bool__(self) -> bool:
-        self._asked = True  # which is said here
         raise TypeError("A question has no truth value before it is answered: add `await`")
 
     def read(self, payload: Any) -> T:

@@ -47,9 +47,11 @@ class Reloaded:
                 cwd=folder, env={**environment(), **variables}, stderr=log,
             )  # fmt: skip
 
-    def write(self, text: str) -> None:
+    def write(self, text: str, at: float | None = None) -> None:
         new = self.app.with_suffix(".new")
         new.write_text(text)
+        if at is not None:
+            os.utime(new, (at, at))
         new.replace(self.app)
 
     def wait(self, what: str | Callable[[], bool]) -> None:
@@ -134,6 +136,19 @@ def test_a_call_that_waits_survives_a_reload(server: Reloaded) -> None:
     answers = {key: {"action": "accept", "content": {"text": "Ada"}}}
     told = call(requestState=asked["requestState"], inputResponses=answers)
     assert told["content"][0]["text"] == "Hello, Ada, from 2"
+
+
+def test_a_change_that_leaves_the_size_and_the_second_is_served_too(folder: Path) -> None:
+    second = 1_700_000_000
+    app = folder / "app.py"
+    app.write_text(APP.format(version=1))
+    os.utime(app, (second, second))
+    server = Reloaded(folder, "serve", "app:hub", "--reload", PYTHONDONTWRITEBYTECODE="")
+    assert server.ask("version") == 1
+    server.write(APP.format(version=2), at=second + 0.5)
+    server.wait("Reloaded")
+    assert server.ask("version") == 2
+    assert server.stop() == 0
 
 
 def test_an_application_that_is_broken_at_first_is_served_when_it_is_mended(folder: Path) -> None:

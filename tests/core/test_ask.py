@@ -3,7 +3,6 @@
 import asyncio
 import dataclasses
 import functools
-import gc
 import math
 import re
 import threading
@@ -405,15 +404,6 @@ def test_or_else_refuses_a_question_that_it_does_not_know():
 
 
 # --- mistakes of authors --------------------------------------------------------------------
-
-
-def test_a_question_that_nobody_awaits_is_told_of():
-    async def tool(ask):
-        ask.confirm("Delete?")
-        gc.collect()
-
-    with pytest.warns(RuntimeWarning, match=r"never asked, 'Delete\?': add `await`"):
-        outcome_of(tool, [])
 
 
 def test_what_is_no_question_is_not_asked_with_others():

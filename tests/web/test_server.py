@@ -122,7 +122,7 @@ def test_a_module_that_is_none_is_refused_at_start() -> None:
         check=False,
     )
     assert ran.returncode == 2
-    assert "'nowhere.js' is not a JavaScript file" in ran.stderr
+    assert "there is no file 'nowhere.js'" in ran.stderr
 
 
 def test_without_the_built_page_there_is_a_plain_one_with_a_hint(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ mended.
 """
 
 import asyncio
+import contextlib
+import importlib.util
 import logging
 import os
 import sys
@@ -106,7 +108,9 @@ class Reloading(Workers):
             if now != before:
                 await asyncio.sleep(LOOK / 3)
                 if now == await asyncio.to_thread(snapshot, self.folders):
-                    return _difference(before, now)
+                    changed = sorted(path for path in {*before, *now} if before.get(path) != now.get(path))
+                    _forget_bytecode(changed)
+                    return _some(changed)
                 continue
             if slot.worker is not None and slot.worker.process.returncode is not None and not told:
                 told = True
@@ -142,7 +146,13 @@ def _files(folder: str) -> Iterator[tuple[str, tuple[int, int]]]:
                 continue
 
 
-def _difference(before: Snapshot, now: Snapshot) -> str:
-    names = sorted(path for path in {*before, *now} if before.get(path) != now.get(path))
+def _forget_bytecode(paths: Sequence[str]) -> None:
+    """Have Python compile these anew: a change that leaves size and second as they were, it does not see."""
+    for path in paths:
+        with contextlib.suppress(OSError, NotImplementedError):
+            Path(importlib.util.cache_from_source(path)).unlink()
+
+
+def _some(names: Sequence[str]) -> str:
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(os.path.relpath(name) for name in names[:3]) + more
