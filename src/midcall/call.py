@@ -23,7 +23,7 @@ import msgspec
 from msgspec import Struct
 
 from midcall.errors import Aborted, MidcallError, TransportLost, UnknownQuestion
-from midcall.items import NOWHERE, Data, Done, Error, Item, Log, Metadata, Outlet, Progress
+from midcall.items import NOWHERE, UNSENDABLE, Data, Done, Error, Item, Log, Metadata, Outlet, Progress
 from midcall.open_questions import MISSING, SILENT, OpenQuestions, QuestionInfo, Wanted, timed_out
 from midcall.principal import CallSource, Principal
 from midcall.replay import Entry, Trace, answered, asked, failed, question_id, recall_answers, withdrawn
@@ -151,7 +151,7 @@ class Reports:
         for _ in range(len(self._held)):
             try:
                 self._outlet.put(self._held.popleft())
-            except (TypeError, ValueError):  # JSON cannot carry it; nobody is left to be told
+            except UNSENDABLE:  # JSON cannot carry it; nobody is left to be told
                 log.warning("A report cannot be sent", exc_info=True)
 
     def close(self) -> None:

@@ -121,7 +121,17 @@ _serializers: weakref.WeakKeyDictionary[type, Any] = weakref.WeakKeyDictionary()
 
 
 def _encode_foreign(value: Any) -> Any:
-    """Encode what msgspec does not know: pydantic models by their serializer, with bytes as base64."""
+    """Encode what msgspec does not know. Raises one of `UNSENDABLE`, whatever a value's own code raises."""
+    try:
+        return _written(value)
+    except UNSENDABLE:
+        raise
+    except Exception as error:
+        raise TypeError(f"A value cannot be sent as JSON: {type(error).__name__}: {error}") from error
+
+
+def _written(value: Any) -> Any:
+    """Pydantic models by their serializer, with bytes as base64; others as pydantic would write them."""
     kind = type(value)
     if not hasattr(kind, "__pydantic_core_schema__"):
         return list(value) if isinstance(value, deque) else _plain(value)
@@ -159,16 +169,17 @@ _encoder = msgspec.json.Encoder(enc_hook=_encode_foreign)
 _decoder: msgspec.json.Decoder[WireItem | _WireRequest] = msgspec.json.Decoder(WireItem | _WireRequest)
 
 
-def to_json(value: Any) -> bytes:
-    """A value as JSON. Raises `TypeError` or `ValueError` for what JSON cannot carry."""
-    try:
-        return _encoder.encode(value)
-    except RecursionError:
-        raise ValueError("A value that contains itself, or is nested too deeply, cannot be sent") from None
-    except (TypeError, ValueError):
-        raise
-    except Exception as error:  # of a value's own code
-        raise TypeError(f"A value cannot be sent as JSON: {type(error).__name__}: {error}") from error
+to_json = _encoder.encode
+"""A value as JSON. Raises one of `UNSENDABLE` for what JSON cannot carry."""
+
+UNSENDABLE = (TypeError, ValueError, RecursionError)
+
+
+def why_unsendable(error: Exception) -> str:
+    """What is wrong with a value, for whoever waits for it."""
+    if isinstance(error, RecursionError):
+        return "A value that contains itself, or is nested too deeply, cannot be sent"
+    return str(error)
 
 
 def to_builtins(value: Any) -> Any:

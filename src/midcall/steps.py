@@ -22,7 +22,7 @@ import msgspec
 from midcall.call import Call, sendable
 from midcall.calls import Rest
 from midcall.errors import Diverged, JournalError, StepFailed, StepInterrupted, TimedOut, ToolError
-from midcall.items import to_builtins, to_json
+from midcall.items import UNSENDABLE, to_builtins, to_json
 from midcall.replay import Entry, Trace
 
 T = TypeVar("T")
@@ -251,7 +251,7 @@ def _fingerprint(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> s
     """What a step was. Arguments that JSON cannot carry count by their number only."""
     try:
         given = to_json([args, kwargs])
-    except (TypeError, ValueError):
+    except UNSENDABLE:
         given = to_json([len(args), sorted(kwargs)])
     return f"step {name} ({hashlib.sha256(given).hexdigest()[:12]})"
 
@@ -283,7 +283,7 @@ def _kept(error: Exception) -> bytes:
     failure = StepFailure(kind.__module__, kind.__qualname__, message, arguments, vars(error))
     try:
         return to_json(failure)
-    except (TypeError, ValueError, RecursionError):
+    except UNSENDABLE:
         failure.arguments, failure.attributes = [message], {}
         return to_json(failure)
 

@@ -9,10 +9,10 @@ SCRIPT = Path(__file__).parents[2] / "scripts" / "walks.py"
 
 MOST = {
     "a plain call over HTTP": 18,
-    "MRTR: a question with its retry": 31,
-    "the same, killed between the two": 31,
-    "a chat turn that asks, with its answer": 37,
-    "a mounted server's question, with its retry": 36,
+    "MRTR: a question with its retry": 30,
+    "the same, killed between the two": 30,
+    "a chat turn that asks, with its answer": 36,
+    "a mounted server's question, with its retry": 35,
     "a client's call_tools over HTTP": 18,
 }
 

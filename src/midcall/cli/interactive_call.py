@@ -21,7 +21,15 @@ from midcall.cli.command import Exit, Interrupted
 from midcall.cli.output import Screen, Tone
 from midcall.errors import Cancelled, InvalidArguments, NotSupported, TimedOut, UnknownQuestion, WrongAnswer
 from midcall.invocation import Invocation
-from midcall.items import Error, Item, Log, Request, RequestCancelled
+from midcall.items import (
+    UNSENDABLE,
+    Error,
+    Item,
+    Log,
+    Request,
+    RequestCancelled,
+    why_unsendable,
+)
 from midcall.open_questions import TIMED_OUT
 from midcall.questions import CANCELLED, PRIORITIES, read_answer
 
@@ -218,8 +226,8 @@ class InteractiveCall:
             return
         try:
             await self._write(lambda: self._screen.show(item))
-        except (TypeError, ValueError) as error:  # the tool gave something that is not JSON
-            self._end(Exit.FAILED, str(error))
+        except UNSENDABLE as error:  # the tool gave something that is not JSON
+            self._end(Exit.FAILED, why_unsendable(error))
 
     async def _say(self, text: str, tone: Tone) -> None:
         await self._write(lambda: self._screen.say(text, tone))

@@ -22,7 +22,7 @@ from midcall.activation import RemoteMethod, digest
 from midcall.call import Call
 from midcall.errors import InvalidArguments, MethodNotFound, MidcallError
 from midcall.hub import Hub
-from midcall.items import NOWHERE, Error, to_json
+from midcall.items import NOWHERE, UNSENDABLE, Error, to_json
 from midcall.journal.contract import CallRecord
 from midcall.limits import MAX_STATE, Key
 from midcall.mcp import messages, revisions
@@ -408,7 +408,7 @@ class PlainCall(Struct, eq=False):
             result = tool_result(self.tool, request.caller.revision, contents, failure)
         except McpError as error:
             request.error(error)
-        except (TypeError, ValueError) as error:  # something that JSON cannot carry
+        except UNSENDABLE as error:  # something that JSON cannot carry
             request.failed(error)
         else:
             request.result(result)

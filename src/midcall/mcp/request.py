@@ -21,7 +21,7 @@ from msgspec import Struct
 from midcall import jsonrpc
 from midcall.call import Call
 from midcall.errors import JournalError, MidcallError, NotAllowed, RateLimited
-from midcall.items import to_json
+from midcall.items import UNSENDABLE, to_json, why_unsendable
 from midcall.json_schema import as_text
 from midcall.jsonrpc import CALL_FAILED, INVALID_REQUEST, Envelope, Id, PendingRequests
 from midcall.limits import MAX_NAME
@@ -228,7 +228,7 @@ class McpRequest(Struct, frozen=True):
             result.setdefault("_meta", {})[_SERVER_INFO] = self.server_info
         try:
             message = to_json(jsonrpc.Response("2.0", self.id, result))
-        except (TypeError, ValueError) as error:
+        except UNSENDABLE as error:
             self.failed(error)
             return
         self.stream.respond(message)
@@ -237,7 +237,7 @@ class McpRequest(Struct, frozen=True):
 
     def failed(self, error: Exception) -> None:
         """Answer that there is no answer: something that JSON cannot carry."""
-        self.error(McpError(jsonrpc.INTERNAL_ERROR, str(error)))
+        self.error(McpError(jsonrpc.INTERNAL_ERROR, why_unsendable(error)))
 
     def error(self, error: McpError) -> None:
         """Answer with an error."""

@@ -14,7 +14,17 @@ from msgspec import Raw
 from midcall import jsonrpc
 from midcall.content import Audio, Content, Document, Embedded, Image, Listing, Passed, PassedError
 from midcall.errors import BadPage, ProtocolError, ToolError, UnknownResource
-from midcall.items import Data, Error, Item, Log, Progress, to_builtins, to_json
+from midcall.items import (
+    UNSENDABLE,
+    Data,
+    Error,
+    Item,
+    Log,
+    Progress,
+    to_builtins,
+    to_json,
+    why_unsendable,
+)
 from midcall.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS
 from midcall.mcp import revisions
 from midcall.mcp.catalog import Tool
@@ -303,8 +313,8 @@ class McpReply:
             return self.finish(self.contents, self.failure)
         except McpError as error:
             return error
-        except (TypeError, ValueError) as error:  # something that JSON cannot carry
-            return McpError(INTERNAL_ERROR, str(error))
+        except UNSENDABLE as error:  # something that JSON cannot carry
+            return McpError(INTERNAL_ERROR, why_unsendable(error))
 
     def go_on_after(self, before: "McpReply") -> None:
         """Another one has told how far the call is, up to here."""
@@ -429,8 +439,8 @@ def encode_outcome(outcome: Outcome) -> bytes:
             return to_json({"result": outcome})
         code, message, data, status = outcome.code, outcome.message, outcome.data, outcome.status
         return to_json({"error": {"code": code, "message": message, "data": data, "status": status}})
-    except (TypeError, ValueError) as error:
-        return encode_outcome(McpError(INTERNAL_ERROR, str(error)))
+    except UNSENDABLE as error:
+        return encode_outcome(McpError(INTERNAL_ERROR, why_unsendable(error)))
 
 
 def decode_outcome(encoded: bytes) -> Outcome:
