@@ -8,7 +8,6 @@ import {
   BooleanField,
   ChoiceField,
   ChoicesField,
-  DecimalField,
   JsonField,
   MomentField,
   NumberField,
@@ -37,7 +36,7 @@ export function Field(props: FieldProps): ReactNode {
     case "number":
       return <NumberField {...given} whole={kind.whole} />;
     case "decimal":
-      return <DecimalField {...given} />;
+      return <TextField {...given} decimal />;
     case "string":
       return schema.format === "date-time" ? <MomentField {...given} /> : <TextField {...given} />;
     case "file":

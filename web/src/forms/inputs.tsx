@@ -14,12 +14,16 @@ const INPUT_TYPES: Record<string, string> = {
 const EXAMPLES: Record<string, string> = { duration: "PT1H30M" };
 const FEW = 6;
 
-export function TextField(props: FieldProps): ReactNode {
+/** A decimal is a text too: so it keeps the digits that the person wrote. */
+export function TextField(props: FieldProps & { decimal?: boolean }): ReactNode {
   const { disabled, faults } = useForm();
   const { schema, value, path } = props;
-  const text = typeof value === "string" ? value : "";
+  const text = typeof value === "string" || typeof value === "number" ? String(value) : "";
   const long = (schema.maxLength ?? 0) > 200 || schema.format === "textarea" || text.includes("\n");
-  const onText = (given: string): void => props.onChange(given === "" ? undefined : given);
+  const onText = (given: string): void => {
+    const text = props.decimal ? given.trim() : given;
+    props.onChange(text === "" ? undefined : text);
+  };
   return (
     <Labelled of={props}>
       {({ id, describedBy }) => {
@@ -38,6 +42,7 @@ export function TextField(props: FieldProps): ReactNode {
         ) : (
           <input
             {...shared}
+            {...(props.decimal ? { inputMode: "decimal", className: "input-short" } : {})}
             type={INPUT_TYPES[schema.format ?? ""] ?? "text"}
             autoComplete="off"
             onChange={(event) => onText(event.target.value)}
@@ -135,31 +140,6 @@ export function NumberField(props: FieldProps & { whole: boolean }): ReactNode {
 function readNumber(text: string): number | Unreadable | undefined {
   if (text.trim() === "") return undefined;
   return numberIn(text) ?? new Unreadable(text, "Must be a number");
-}
-
-/** A decimal goes as text, with the digits that the person wrote. */
-export function DecimalField(props: FieldProps): ReactNode {
-  const { disabled, faults } = useForm();
-  const { value, path } = props;
-  return (
-    <Labelled of={props}>
-      {({ id, describedBy }) => (
-        <input
-          id={id}
-          type="text"
-          inputMode="decimal"
-          className="input-short"
-          value={value == null ? "" : String(value)}
-          disabled={disabled}
-          autoComplete="off"
-          aria-describedby={describedBy}
-          aria-invalid={faults.has(path) || undefined}
-          aria-required={props.required || undefined}
-          onChange={(event) => props.onChange(event.target.value.trim() || undefined)}
-        />
-      )}
-    </Labelled>
-  );
 }
 
 export function BooleanField(props: FieldProps): ReactNode {
